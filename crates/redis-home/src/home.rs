@@ -1,4 +1,4 @@
-//! The home: the handle of its callers. The thread that talks to Redis is in `thread`.
+//! The home as its callers see it. The thread that talks to Redis is in `thread`.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,91 +18,90 @@ use sureq_home_api::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-use crate::call::spelt_receipt;
-use crate::clock::{Clock, SystemClock, system_ms};
-use crate::cut::Cut;
-use crate::handed::Handed;
-use crate::layout::Layout;
-use crate::listener::ListenerChannels;
-use crate::node::About;
-use crate::slices::is_sliced;
+use crate::connection::abandonment::Abandonment;
+use crate::connection::node::About;
+use crate::connection::target::Target;
+use crate::layout::deliveries::Deliveries;
+use crate::layout::{Ids, Layout};
+use crate::script::call::receipt_text;
+use crate::script::clock::{Clock, SystemClock, system_ms};
 use crate::spread::check;
-use crate::target::Target;
 use crate::thread::{Batch, Job, Own, run};
+use crate::waiting::listener::ListenerChannels;
 
-/// The oldest Redis that will do.
+/// The oldest supported version of Redis.
 const VERSION_MIN: (u32, u32) = (6, 2);
 
-/// How long closing waits for Redis to answer what was asked before, and then for the thread to say so.
+/// How long closing waits for outstanding answers, and then for the thread.
 const CLOSE_TIME: Duration = Duration::from_secs(3);
-const CUT_TIME: Duration = Duration::from_secs(1);
+const ABANDONMENT_TIME: Duration = Duration::from_secs(1);
 
-/// Why a Redis did not become a home.
+/// Why a home could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// It does not answer, or not as it should.
+    /// Redis does not answer, or not as it should.
     #[error("Redis at {address}: {source}")]
     Redis {
-        /// Where it should be.
+        /// The address.
         address: String,
-        /// What it says.
+        /// The error.
         source: RedisError,
     },
-    /// It is too old.
+    /// Redis is too old.
     #[error("Redis at {address} is version {version}: sureq needs 6.2 or later, or Valkey")]
     TooOld {
-        /// Where it is.
+        /// The address.
         address: String,
-        /// What it is.
+        /// The version.
         version: String,
     },
-    /// There is no thread for it.
+    /// The thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
 }
 
-/// Queues in a Redis.
+/// A home on Redis. Clones share it.
 #[derive(Clone)]
 pub struct RedisHome {
     shared: Arc<Shared>,
 }
 
-/// What all clones of a home have in common.
+/// The shared part of all clones.
 pub(crate) struct Shared {
     pub(crate) jobs: mpsc::UnboundedSender<Job>,
     waiting: Arc<AtomicUsize>,
-    /// Tells its connections from those of other homes.
+    /// Distinguishes its connections from those of other homes.
     name: String,
     warnings: Vec<String>,
     target: Target,
-    handed: Arc<Handed>,
+    deliveries: Arc<Deliveries>,
     sizes: Arc<ReplySizes>,
-    cut: Cut,
+    abandonment: Abandonment,
     clock: Arc<dyn Clock>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl RedisHome {
-    /// Connects to a Redis.
+    /// Connects to Redis.
     pub fn open(target: Target) -> Result<Self, OpenError> {
         Self::open_by(target, Arc::new(SystemClock))
     }
 
-    /// Connects to a Redis, by any clock.
+    /// Connects to Redis, with these clocks.
     pub fn open_by(target: Target, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
         let address = target.address();
         let (jobs, queue) = mpsc::unbounded_channel();
         let (opened, is_open) = std_mpsc::channel();
         let waiting = Arc::new(AtomicUsize::new(0));
         let name = format!("{:016x}", fastrand::u64(..));
-        let handed = Arc::<Handed>::default();
-        let (sizes, cut) = (Arc::<ReplySizes>::default(), Cut::new());
+        let deliveries = Arc::<Deliveries>::default();
+        let (sizes, abandonment) = (Arc::<ReplySizes>::default(), Abandonment::new());
         let own = Own {
             count: Arc::clone(&waiting),
             name: name.clone(),
-            handed: Arc::clone(&handed),
+            deliveries: Arc::clone(&deliveries),
             sizes: Arc::clone(&sizes),
-            cut: cut.clone(),
+            abandonment: abandonment.clone(),
         };
         let (own_clock, own_target) = (Arc::clone(&clock), target.clone());
         let thread = std::thread::Builder::new()
@@ -116,7 +115,8 @@ impl RedisHome {
         };
         let warnings = servers.iter().flat_map(|server| warnings(server, &target.prefix)).collect();
         let thread = Mutex::new(Some(thread));
-        let shared = Shared { jobs, waiting, name, warnings, target, handed, sizes, cut, clock, thread };
+        let shared =
+            Shared { jobs, waiting, name, warnings, target, deliveries, sizes, abandonment, clock, thread };
         let home = Self { shared: Arc::new(shared) };
         if let Some(About { address, version, .. }) = servers.into_iter().find(is_too_old) {
             home.close();
@@ -125,39 +125,43 @@ impl RedisHome {
         Ok(home)
     }
 
-    /// Sends commands, in order and at once: all up to the first that may wait, or that one alone, and no more than whose replies
-    /// are expected to fit into memory. The ticket stands for those.
+    /// Sends commands in order: all up to the first that may wait, or that one alone, and only as many as have
+    /// replies that are expected to fit into memory. The ticket stands for the commands that were sent.
     pub fn send(&self, commands: &[Command<'_>]) -> Ticket {
         let first = commands.first().and_then(block_of);
         let upto_waiting = commands.iter().take_while(|command| block_of(command).is_none()).count();
-        // Commands behind one that takes several steps are sent when all of them are done.
+        // Commands after one that takes several calls are sent when it is done.
         let Shared { target, name, sizes, .. } = &*self.shared;
         let is_sliced =
-            |command: &Command<'_>| is_sliced(target.layout, command, sizes.expected_bytes(command));
+            |command: &Command<'_>| target.layout().is_sliced(command, sizes.expected_bytes(command));
         let upto_steps = commands.iter().position(|command| is_stepwise(command) || is_sliced(command));
         let upto_steps = upto_steps.map_or(commands.len(), |at| at + 1);
         let n = if first.is_some() { 1 } else { sizes.fit(&commands[..upto_waiting.min(upto_steps)]) };
         let commands = &commands[..n];
+        let call_of = |command: &Command<'_>| {
+            check(target, command)?;
+            command.check()?;
+            target.layout().call_of(command, name)
+        };
+        let calls: Vec<_> = commands.iter().map(call_of).collect();
         let mut pops = Vec::new();
         let mut conns = Vec::new();
         for (at, command) in commands.iter().enumerate() {
             if let Command::Pop(pop) = command {
                 let queues = pop.queues.iter().map(|&queue| queue.into()).collect();
                 pops.push(PopOf { command: at, queues });
-                // Where a connection cannot hold tasks, its pop is refused.
-                if let Some(conn) = pop.lease.conn.filter(|_| target.layout == Layout::Sureq) {
+                // A pop for a connection is refused by layouts in which connections hold no tasks.
+                if let Some(conn) = pop.lease.conn.filter(|_| calls[at].is_ok()) {
                     conns.extend(pop.queues.iter().map(|queue| (conn, target.store_of(queue))));
                 }
             }
         }
-        let call_of = |command| check(target, command).and_then(|()| target.layout.call_of(command, name));
-        let calls = commands.iter().map(call_of).collect();
         let is_sliced = commands.last().is_some_and(is_sliced);
         for command in commands {
             sizes.note_pushed(command);
         }
         let places = commands.iter().map(SizePlace::of).collect();
-        let slot = Arc::new(ReplySlot::new(pops, spelt_receipt));
+        let slot = Arc::new(ReplySlot::new(pops, receipt_text));
         let batch = Batch { calls, is_sliced, places, block: first, slot: Arc::clone(&slot), conns };
         if let Err(mpsc::error::SendError(Job::Run(batch))) = self.shared.jobs.send(Job::Run(batch)) {
             batch.refuse();
@@ -170,35 +174,36 @@ impl RedisHome {
         })
     }
 
-    /// Which keys its queues have.
-    pub(crate) fn layout(&self) -> Layout {
-        self.shared.target.layout
+    /// The layout of its keys.
+    pub fn layout(&self) -> &dyn Layout {
+        self.shared.target.layout()
     }
 
-    /// Tries all pops that wait, as a message would; for those who move time by hand. What was asked before is done by then.
+    /// Tries all waiting pops, as a message would; for tests that move time by hand. Earlier jobs are done when this
+    /// returns.
     pub fn look(&self) {
         let (done, is_done) = oneshot::channel();
         if self.shared.jobs.send(Job::Look(done)).is_ok() {
-            // The thread ends only when the home is closed.
+            // Fails only if the home is closed meanwhile.
             let _ = is_done.blocking_recv();
         }
     }
 
-    /// Ends what its connections hold, and disconnects. Earlier commands are done by then, unless Redis does not answer for three
-    /// seconds: then what was sent is `UNKNOWN`, and what was not is `UNAVAILABLE`.
+    /// Ends the leases of its connections, and disconnects. Earlier commands are executed first, unless Redis does
+    /// not answer for three seconds: then those that were sent are `UNKNOWN`, and the others `UNAVAILABLE`.
     pub fn close(&self) {
         let (done, is_done) = std_mpsc::channel();
         if self.shared.jobs.send(Job::Close(done)).is_ok()
             && is_done.recv_timeout(CLOSE_TIME) == Err(RecvTimeoutError::Timeout)
         {
-            self.shared.cut.cut();
-            if is_done.recv_timeout(CUT_TIME) == Err(RecvTimeoutError::Timeout) {
-                // Whatever it is at, it ends with the process.
+            self.shared.abandonment.begin();
+            if is_done.recv_timeout(ABANDONMENT_TIME) == Err(RecvTimeoutError::Timeout) {
+                // The thread hangs in something that ends with the process.
                 return;
             }
         }
         let thread = self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // A panic there was told there.
+        // A panic in the thread was reported by the panic hook.
         if let Some(thread) = thread {
             let _ = thread.join();
         }
@@ -211,23 +216,21 @@ impl Home for RedisHome {
     }
 
     fn requeue(&self, queue: &[u8], receipts: &[Receipt]) {
-        let spelt = |receipt: &Receipt| match self.layout() {
-            Layout::Sureq => Some(spelt_receipt(*receipt)),
-            Layout::WorkQueue { .. } | Layout::Worqr | Layout::RedisQueue(_) => {
-                self.shared.handed.id(*receipt)
-            }
+        let text_of = |receipt: &Receipt| match self.layout().ids() {
+            Ids::Numbers => Some(receipt_text(*receipt)),
+            Ids::Foreign => self.shared.deliveries.id(*receipt),
         };
-        let tasks = receipts.iter().filter_map(spelt).collect();
+        let tasks = receipts.iter().filter_map(text_of).collect();
         self.shared.requeue(vec![Untaken { queue: queue.into(), tasks }]);
     }
 
     fn close_conn(&self, conn: ConnId) {
-        // Closing ended them all.
+        // A closed home has ended them all.
         let _ = self.shared.jobs.send(Job::CloseConn(conn));
     }
 
     fn dismiss_waiters(&self) {
-        // Closing dismissed them all.
+        // A closed home has dismissed them all.
         let _ = self.shared.jobs.send(Job::Dismiss);
     }
 
@@ -240,11 +243,11 @@ impl Home for RedisHome {
         if self.shared.jobs.send(Job::Listen(Arc::clone(&queue), changes)).is_err() {
             queue.end();
         }
-        let channels = ListenerChannels::new(sender, self.shared.target.channels());
+        let channels = ListenerChannels::new(sender, self.shared.target.clone());
         Listener::new(ChannelListener::new(queue, channels))
     }
 
-    /// By the clocks of this machine; scripts go by Redis' own.
+    /// The time of this machine; scripts use the clock of Redis.
     fn now(&self) -> Now {
         let wall = self.shared.clock.wall_ms().unwrap_or_else(system_ms);
         Now { log: LogTime(wall), wall: WallTime(wall) }
@@ -255,14 +258,14 @@ impl Home for RedisHome {
     }
 
     fn has_leases(&self) -> bool {
-        matches!(self.layout(), Layout::Sureq | Layout::WorkQueue { .. })
+        self.layout().has_leases()
     }
 
-    /// A task that seems abandoned is looked at again after a second, so this may take that long.
+    /// Takes a second or more if a task seems abandoned, since it is then looked at twice.
     fn clean(&self, queues: &[&[u8]], how: Cleaning) -> Result<CleanReport, Refusal> {
         let (done, is_done) = std_mpsc::channel();
         let queues = queues.iter().map(|queue| queue.to_vec()).collect();
-        // A home that is closed drops the job, and with it the other end.
+        // A closed home drops the job, and with it the sender.
         let _ = self.shared.jobs.send(Job::Clean(queues, how, done));
         is_done.recv().unwrap_or(Err(Refusal::Closed))
     }
@@ -275,7 +278,7 @@ impl Home for RedisHome {
 
 impl Requeue for Shared {
     fn requeue(&self, untaken: Vec<Untaken>) {
-        // A home that is closed has nothing to requeue.
+        // A closed home has nothing to requeue.
         let _ = self.jobs.send(Job::Abandoned(untaken));
     }
 }
@@ -286,7 +289,7 @@ impl fmt::Debug for RedisHome {
     }
 }
 
-/// What the users of a server should know about it.
+/// What the operator of the home should know about a server.
 fn warnings(server: &About, prefix: &str) -> Vec<String> {
     let About { address, policy, is_mute, .. } = server;
     let mut warnings = Vec::new();
@@ -309,7 +312,7 @@ fn is_too_old(server: &About) -> bool {
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) < VERSION_MIN
 }
 
-/// How long a command may wait.
+/// For how long a command may wait.
 fn block_of(command: &Command<'_>) -> Option<Block> {
     match command {
         Command::Pop(Pop { block, count: 1.., .. }) => *block,

@@ -1,6 +1,6 @@
-//! What spans stores. In a cluster whose prefix has no slot tag each slot tag is a store of its own (`keys`): a call about several
-//! of them is made of one call each, and what is listed is listed store by store. Some things cannot be had that way, and are
-//! refused by name.
+//! Commands about several stores. In a cluster whose prefix has no slot tag, each slot tag is a store of its own
+//! (`keys`): a command about several stores becomes one call for each, and queues are listed store by store. Commands
+//! for which that is impossible are refused by name.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,37 +14,38 @@ use sureq_core::{Refusal, limits};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use crate::answer::{Strange, bytes, list, number, refusal};
-use crate::call::{Call, POP_COUNT, POP_QUEUES, POP_ROOM};
-use crate::link::Patience;
-use crate::slices::SLICE;
-use crate::target::Target;
-use crate::thread::{Inner, Store};
+use crate::connection::link::Patience;
+use crate::connection::target::Target;
+use crate::layout::own::{POP, POP_ROOM};
+use crate::script::answer::{UnexpectedAnswer, bytes, list, number, refusal};
+use crate::script::call::Call;
+use crate::script::slices::SLICE;
+use crate::thread::{HomeThread, Store};
 
-/// How long a store stays on the list without being put there again. The script takes it off after an hour.
+/// For how long this home counts on a store being listed. The script removes it after an hour without use.
 const LISTED_MS: u64 = 600_000;
 
-/// How long a push waits until its store is on the list, and when the next one tries again.
+/// How long a push waits for its store to be listed, and when the next push tries again if that failed.
 const ENLISTING: Duration = Duration::from_millis(500);
 const UNLISTED_MS: u64 = 5_000;
 
 /// How many stores are asked at once.
 const AT_ONCE: u64 = SLICE as u64;
 
-/// How often the list is looked at for stores that nobody pushes to.
+/// How often the list is searched for unused stores.
 const UNUSED: Duration = Duration::from_secs(3_600);
 
-/// What this home knows of the list of stores.
+/// What this home knows about the list of stores.
 #[derive(Default)]
 pub(crate) struct Listed {
-    /// Stores that were put on the list by this home, and until when they need not be again.
+    /// Stores that this home has listed, and until when that is enough.
     until_ms: RefCell<BTreeMap<Vec<u8>, u64>>,
-    /// Stores on the list that nobody has pushed to for long: they may be empty.
+    /// Listed stores without recent pushes, which may be empty.
     unused: RefCell<BTreeSet<Vec<u8>>>,
     has_unused: Notify,
 }
 
-/// Refuses what spans stores and cannot.
+/// Refuses commands that cannot span stores.
 pub(crate) fn check(target: &Target, command: &Command<'_>) -> Result<(), Refusal> {
     if !target.is_spread() {
         return Ok(());
@@ -68,21 +69,21 @@ pub(crate) fn check(target: &Target, command: &Command<'_>) -> Result<(), Refusa
     }
 }
 
-/// Keeps stores off the list that are used no more, for as long as the home is open.
-pub(crate) async fn keep_listed(inner: Rc<Inner>) {
+/// Removes unused stores from the list, for as long as the home is open.
+pub(crate) async fn keep_listed(home: Rc<HomeThread>) {
     loop {
-        // Whichever comes first.
-        let _ = timeout(UNUSED, inner.listed.has_unused.notified()).await;
-        // What is not taken off now is the next time.
-        let _ = inner.sort_out_unused().await;
+        // The timeout and the notification both lead to the next round.
+        let _ = timeout(UNUSED, home.listed.has_unused.notified()).await;
+        // The next round removes what this one does not.
+        let _ = home.sort_out_unused().await;
     }
 }
 
-impl Inner {
-    /// Asks one call of whoever is concerned.
-    pub(crate) async fn ask(&self, call: &Call) -> Result<Value, Refusal> {
+impl HomeThread {
+    /// Executes a call, in each store that it concerns.
+    pub(crate) async fn execute(&self, call: &Call) -> Result<Value, Refusal> {
         match call.op {
-            _ if !self.spans(call) => self.link.ask(call).await,
+            _ if !self.spans(call) => self.call(call, Patience::Normal).await,
             "pop" => self.pop_in_turn(call).await,
             "queues" => self.list_queues(call).await,
             "size" => self.count_queues().await,
@@ -90,17 +91,17 @@ impl Inner {
         }
     }
 
-    /// Asks a pop of one store alone, and does not wait for servers that are away.
+    /// Executes a pop in one store, without waiting for servers that are away.
     pub(crate) async fn try_pop(&self, call: &Call, store: &Store) -> Result<Value, Refusal> {
         if store.is_none() {
-            return self.pop_in_slices(call, Patience::None).await;
+            return self.pop_in_slices(call, Patience::Short).await;
         }
-        let queues = call.args[POP_QUEUES..].iter().enumerate();
+        let queues = call.args[POP.queues..].iter().enumerate();
         let there: Vec<(usize, &Vec<u8>)> =
             queues.filter(|(_, queue)| self.link.target.store_of(queue) == *store).collect();
-        let mut part = Call::new("pop", store.as_deref()).args(call.args[..POP_QUEUES].iter().cloned());
+        let mut part = Call::new("pop", store.as_deref()).args(call.args[..POP.queues].iter().cloned());
         part = part.args(there.iter().map(|(_, queue)| (*queue).clone()));
-        let answer = self.pop_in_slices(&part, Patience::None).await?;
+        let answer = self.pop_in_slices(&part, Patience::Short).await?;
         match refusal(&answer) {
             Some(no) => Err(no),
             None => Ok(Value::Array(numbered(answer, |at| there.get(at).map_or(0, |(place, _)| *place))?)),
@@ -119,11 +120,11 @@ impl Inner {
             }
     }
 
-    /// The queues of a pop, as long as they are in one store: where each run begins, and how long it is.
+    /// The runs of queues in a pop that are in the same store: first index and length.
     fn runs(&self, call: &Call) -> Vec<(usize, usize)> {
         let mut runs: Vec<(usize, usize)> = Vec::new();
         let mut last = None;
-        for (at, queue) in call.args[POP_QUEUES..].iter().enumerate() {
+        for (at, queue) in call.args[POP.queues..].iter().enumerate() {
             let store = self.link.target.store_of(queue);
             match runs.last_mut() {
                 Some((_, len)) if last == store => *len += 1,
@@ -134,20 +135,20 @@ impl Inner {
         runs
     }
 
-    /// A pop over several stores: one after the other, until it has enough. It is not atomic over all of them.
+    /// Executes a pop over several stores, one after the other until it has enough. It is not atomic across stores.
     async fn pop_in_turn(&self, call: &Call) -> Result<Value, Refusal> {
         let (mut tasks, mut room, mut failed) = (Vec::new(), limits::REPLY_BYTES_MAX, None);
-        let count = sureq_core::id::decimal(&call.args[POP_COUNT]).unwrap_or(1) as usize;
+        let count = sureq_core::id::decimal(&call.args[POP.count]).unwrap_or(1) as usize;
         for (from, len) in self.runs(call) {
             if tasks.len() >= count || room == 0 {
                 break;
             }
-            let queues = &call.args[POP_QUEUES + from..POP_QUEUES + from + len];
+            let queues = &call.args[POP.queues + from..POP.queues + from + len];
             let mut some = Call::new("pop", queues.first().map(|queue| &queue[..]));
-            some.args = [&call.args[..POP_QUEUES], queues].concat();
-            some.args[POP_COUNT] = (count - tasks.len()).to_string().into_bytes();
+            some.args = [&call.args[..POP.queues], queues].concat();
+            some.args[POP.count] = (count - tasks.len()).to_string().into_bytes();
             some.args[POP_ROOM] = room.to_string().into_bytes();
-            let answer = self.pop_in_slices(&some, Patience::Some).await;
+            let answer = self.pop_in_slices(&some, Patience::Normal).await;
             match answer.and_then(|answer| Ok(numbered(answer, |at| at + from)?)) {
                 Ok(more) => {
                     room = room.saturating_sub(more.iter().map(size).sum());
@@ -157,24 +158,24 @@ impl Inner {
             }
         }
         match failed {
-            // What there is elsewhere is not kept from whoever asks.
+            // Tasks of other stores are delivered all the same.
             Some(no) if tasks.is_empty() => Err(no),
             _ => Ok(Value::Array(tasks)),
         }
     }
 
-    /// The same of each queue, added up.
+    /// Executes a call for each queue, and adds the numbers.
     async fn sum(&self, call: &Call) -> Result<Value, Refusal> {
         let each: Vec<Call> = call.args.iter().map(|queue| Call::about(call.op, queue)).collect();
         let mut sum = 0;
-        for answer in self.link.send(&each.iter().collect::<Vec<_>>()).await {
+        for answer in self.link.send(&each.iter().collect::<Vec<_>>(), Patience::Normal).await {
             sum += number(answer?)?;
         }
         Ok(Value::Int(sum.cast_signed()))
     }
 
-    /// Sees to it that the stores of what is to be pushed are on the list. A push does not wait for long for the server that has
-    /// it: one that could not be put there is put there by a later push.
+    /// Lists the stores of queues that are about to be pushed to. A push waits only briefly for this; if it fails, a
+    /// later push repeats it.
     pub(crate) async fn enlist(&self, calls: &[&Call]) {
         if !self.link.target.is_spread() {
             return;
@@ -189,9 +190,9 @@ impl Inner {
             return;
         }
         let call = Call::new("enlist", None).args(new.iter().cloned());
-        let told = timeout(ENLISTING, self.link.ask_with(&call, Patience::None)).await;
-        let until = now + if matches!(told, Ok(Ok(_))) { LISTED_MS } else { UNLISTED_MS };
-        if let Ok(Ok(unused)) = told {
+        let enlisted = timeout(ENLISTING, self.call(&call, Patience::Short)).await;
+        let until = now + if matches!(enlisted, Ok(Ok(_))) { LISTED_MS } else { UNLISTED_MS };
+        if let Ok(Ok(unused)) = enlisted {
             self.note_unused(unused);
         }
         let mut listed = self.listed.until_ms.borrow_mut();
@@ -210,11 +211,11 @@ impl Inner {
         }
     }
 
-    /// Takes stores off the list in which there is nothing, and puts the others there anew.
+    /// Removes empty stores from the list, and lists the others again.
     async fn sort_out_unused(&self) -> Result<(), Refusal> {
         let unused: Vec<Vec<u8>> = self.listed.unused.take().into_iter().collect();
         let asked: Vec<Call> = unused.iter().map(|store| Call::new("size", Some(store))).collect();
-        let sizes = self.link.send(&asked.iter().collect::<Vec<_>>()).await;
+        let sizes = self.link.send(&asked.iter().collect::<Vec<_>>(), Patience::Normal).await;
         let (mut empty, mut used) = (Call::new("delist", None), Call::new("enlist", None));
         for (store, size) in unused.into_iter().zip(sizes) {
             if number(size?)? == 0 {
@@ -223,29 +224,28 @@ impl Inner {
                 used = used.arg(store);
             }
         }
-        self.link.ask(&empty).await?;
-        // There may be more of them.
-        self.note_unused(self.link.ask(&used).await?);
+        self.call(&empty, Patience::Normal).await?;
+        // The answer may name more unused stores.
+        self.note_unused(self.call(&used, Patience::Normal).await?);
         Ok(())
     }
 
-    /// Stores from a cursor on, and the next cursor.
+    /// Listed stores from a cursor on, and the next cursor.
     async fn stores(&self, cursor: Vec<u8>, count: u64) -> Result<(Vec<u8>, Vec<Vec<u8>>), Refusal> {
-        let call = Call::new("stores", None).arg(cursor).number(count);
-        let mut answer = list(self.ask_or_refuse(&call).await?)?.into_iter();
-        let cursor = bytes(answer.next().ok_or(Strange)?)?;
+        let call = Call::new("stores", None).field("cursor", cursor).field("count", count.to_string());
+        let mut answer = list(self.ask(&call).await?)?.into_iter();
+        let cursor = bytes(answer.next().ok_or(UnexpectedAnswer)?)?;
         Ok((cursor, answer.map(bytes).collect::<Result<_, _>>()?))
     }
 
-    /// Queues store by store; a count is one of stores.
+    /// Lists queues store by store; the count is a number of stores.
     async fn list_queues(&self, call: &Call) -> Result<Value, Refusal> {
-        let [cursor, count] = &call.args[..] else { return Err(Strange.into()) };
+        let [cursor, count] = &call.args[..] else { return Err(UnexpectedAnswer.into()) };
         let count = sureq_core::id::decimal(count).unwrap_or(1).min(AT_ONCE);
         let (next, stores) = self.stores(cursor.clone(), count).await?;
         let (mut rows, mut empty) = (vec![Value::BulkString(next)], Vec::new());
-        let asked: Vec<Call> =
-            stores.iter().map(|store| Call::new("queues", Some(store)).number(0).number(AT_ONCE)).collect();
-        let answers = self.link.send(&asked.iter().collect::<Vec<_>>()).await;
+        let asked: Vec<Call> = stores.iter().map(|store| queues_call(store, b"0".to_vec())).collect();
+        let answers = self.link.send(&asked.iter().collect::<Vec<_>>(), Patience::Normal).await;
         for (store, answer) in stores.into_iter().zip(answers) {
             let before = rows.len();
             rows.extend(self.rest_of(&store, answer?).await?);
@@ -254,13 +254,13 @@ impl Inner {
             }
         }
         if !empty.is_empty() {
-            // What is not taken off now is the next time.
-            let _ = self.link.ask(&Call::new("delist", None).args(empty)).await;
+            // The next round removes what this one does not.
+            let _ = self.call(&Call::new("delist", None).args(empty), Patience::Normal).await;
         }
         Ok(Value::Array(rows))
     }
 
-    /// All queues of a store, from the first answer on.
+    /// All queues of a store, of which this is the first answer.
     async fn rest_of(&self, store: &[u8], first: Value) -> Result<Vec<Value>, Refusal> {
         let (mut rows, mut answer) = (Vec::new(), first);
         loop {
@@ -268,12 +268,12 @@ impl Inner {
                 return Err(no);
             }
             let mut some = list(answer)?.into_iter();
-            let cursor = bytes(some.next().ok_or(Strange)?)?;
+            let cursor = bytes(some.next().ok_or(UnexpectedAnswer)?)?;
             rows.extend(some);
             if cursor == b"0" {
                 return Ok(rows);
             }
-            answer = self.link.ask(&Call::new("queues", Some(store)).arg(cursor).number(AT_ONCE)).await?;
+            answer = self.call(&queues_call(store, cursor), Patience::Normal).await?;
         }
     }
 
@@ -282,7 +282,7 @@ impl Inner {
         loop {
             let (next, stores) = self.stores(cursor, AT_ONCE).await?;
             let asked: Vec<Call> = stores.iter().map(|store| Call::new("size", Some(store))).collect();
-            for answer in self.link.send(&asked.iter().collect::<Vec<_>>()).await {
+            for answer in self.link.send(&asked.iter().collect::<Vec<_>>(), Patience::Normal).await {
                 sum += number(answer?)?;
             }
             if next == b"0" {
@@ -293,13 +293,18 @@ impl Inner {
     }
 }
 
-/// Tells every store that is listed what a server is told upon meeting it, so that what time does there counts from now on
-/// and not from when somebody asks next. What is not heard is told by the next call.
-pub(crate) async fn greet_stores(inner: &Inner) {
+/// Lists the queues of a store from a cursor on.
+fn queues_call(store: &[u8], cursor: Vec<u8>) -> Call {
+    Call::new("queues", Some(store)).field("cursor", cursor).field("count", AT_ONCE.to_string())
+}
+
+/// Greets every listed store, so that time counts there from now on and not from the next command. A store that
+/// misses it learns with its next call.
+pub(crate) async fn greet_stores(home: &HomeThread) {
     let mut cursor = b"0".to_vec();
-    while let Ok((next, stores)) = inner.stores(cursor, AT_ONCE).await {
+    while let Ok((next, stores)) = home.stores(cursor, AT_ONCE).await {
         let calls: Vec<Call> = stores.iter().map(|store| Call::new("epoch", Some(store))).collect();
-        inner.link.send(&calls.iter().collect::<Vec<_>>()).await;
+        home.link.send(&calls.iter().collect::<Vec<_>>(), Patience::Normal).await;
         if next == b"0" {
             return;
         }
@@ -307,18 +312,21 @@ pub(crate) async fn greet_stores(inner: &Inner) {
     }
 }
 
-/// Tasks, with the places of their queues among those that the caller named.
-pub(crate) fn numbered(answer: Value, place: impl Fn(usize) -> usize) -> Result<Vec<Value>, Strange> {
+/// Replaces the queue index in each task.
+pub(crate) fn numbered(
+    answer: Value,
+    place: impl Fn(usize) -> usize,
+) -> Result<Vec<Value>, UnexpectedAnswer> {
     let number_one = |task: Value| {
         let mut task = list(task)?;
-        let queue = task.first_mut().ok_or(Strange)?;
+        let queue = task.first_mut().ok_or(UnexpectedAnswer)?;
         *queue = Value::Int((place(number(queue.clone())? as usize) as u64).cast_signed());
         Ok(Value::Array(task))
     };
     list(answer)?.into_iter().map(number_one).collect()
 }
 
-/// How many bytes the payload of a task has.
+/// The payload bytes of a task.
 pub(crate) fn size(task: &Value) -> usize {
     let Value::Array(fields) = task else { return 0 };
     if let Some(Value::BulkString(body)) = fields.get(2) { body.len() } else { 0 }

@@ -1,4 +1,4 @@
-//! The thread that talks to Redis: it takes jobs, and does them until the home is closed. Whoever gives it jobs is in `home`.
+//! The thread that talks to Redis. It executes the jobs that `home` sends it, until the home is closed.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,49 +13,45 @@ use sureq_core::reply::Span;
 use sureq_core::{Refusal, Replies, Reply};
 use sureq_home_api::Payload;
 use sureq_home_api::elsewhere::{PopOf, ReplySizes, ReplySlot, SizePlace, Subscription, Untaken};
-use sureq_home_api::{CleanReport, NoticeQueue};
+use sureq_home_api::{CleanReport, Cleaning, NoticeQueue};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
-use crate::answer::{bytes, fields, number, read, refusal};
-use crate::call::{Call, FAIL_LEFT, Shape, conn_name, fail_call, spelt_receipt};
-use crate::cleaning::{Cleaner, Cleaning, clean, keep_clean};
-use crate::clock::Clock;
-use crate::cut::Cut;
-use crate::handed::Handed;
-use crate::hearing::{Wanted, hear};
-use crate::layout::{Layout, Waiting};
-use crate::line::{Line, serve_line};
-use crate::link::Link;
-use crate::listener::listen;
-use crate::node::About;
-use crate::slices::partly_done;
+use crate::connection::abandonment::Abandonment;
+use crate::connection::link::Link;
+use crate::connection::link::Patience;
+use crate::connection::node::About;
+use crate::connection::target::Target;
+use crate::layout::Waiting;
+use crate::layout::deliveries::Deliveries;
+use crate::script::answer::{bytes, fields, is_again, number, read, refusal};
+use crate::script::call::{Call, ReplyForm, conn_name, fail_call, receipt_text};
+use crate::script::clock::Clock;
+use crate::script::operations::argument;
+use crate::script::slices::partly_done;
 use crate::spread::{Listed, greet_stores, keep_listed};
-use crate::target::Target;
-use crate::waiters::Waiter;
-use crate::work_queue::is_again;
-use crate::work_queue::moving::{Moves, serve_moves};
-use crate::worqr::cancels::hear_cancels;
-use crate::worqr::hashes::write_hashes;
-use crate::{redis_queue, worqr};
+use crate::waiting::index::Waiter;
+use crate::waiting::listener::listen;
+use crate::waiting::subscription::receive;
+use crate::waiting::waiters::{SubscriptionRequests, Waiters, serve_waiters};
 
-/// How often a home whose connections hold tasks says that it lives.
+/// How often a home whose connections hold tasks sends a heartbeat.
 const BEAT: Duration = Duration::from_secs(10);
 
-/// How many tasks of an answer are read before others have their turn.
+/// How many tasks of an answer are read before other commands get a turn.
 const READ_AT_ONCE: usize = 1_000;
 
 /// How many connections one call ends.
 const CONNS_AT_ONCE: usize = 16;
 
-/// A store in a cluster, by its slot tag; none if there is but one.
+/// A store: the queues of a slot tag in a cluster, or all queues if there is none.
 pub(crate) type Store = Option<Vec<u8>>;
 
-/// What the thread is to do.
+/// A job for the thread.
 #[derive(Debug)]
 pub(crate) enum Job {
     Run(Batch),
-    /// Nobody takes the answer of a ticket any more; what it was given goes back.
+    /// A ticket was dropped. The tasks in its answer are returned.
     Abandoned(Vec<Untaken>),
     CloseConn(ConnId),
     Dismiss,
@@ -65,56 +61,53 @@ pub(crate) enum Job {
     Close(std_mpsc::Sender<()>),
 }
 
-/// Commands that are sent at once.
+/// Commands that are sent together.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    pub(crate) calls: Vec<Result<(Call, Shape), Refusal>>,
-    /// The last of them takes several calls.
+    pub(crate) calls: Vec<Result<(Call, ReplyForm), Refusal>>,
+    /// The last command takes several calls.
     pub(crate) is_sliced: bool,
-    /// Where it is remembered how large the reply of each is.
+    /// Where the reply size of each command is learned.
     pub(crate) places: Vec<Option<SizePlace>>,
-    /// How long its one pop may wait.
+    /// For how long its only pop may wait.
     pub(crate) block: Option<Block>,
     pub(crate) slot: Arc<ReplySlot>,
-    /// Connections that are to hold what it takes, and in which stores that is.
+    /// Connections that may hold the tasks that it takes, and the stores of those.
     pub(crate) conns: Vec<(ConnId, Store)>,
 }
 
 impl Batch {
-    /// Answers that the home is closed.
+    /// Refuses all commands, since the home is closed.
     pub(crate) fn refuse(&self) {
         self.slot.refuse(self.calls.len(), &Refusal::Closed);
     }
 }
 
-/// What the thread has.
-pub(crate) struct Inner {
+/// The thread of an open home: its connections, and the pops that wait.
+pub struct HomeThread {
     pub(crate) link: Link,
-    pub(crate) line: Line,
-    pub(crate) moves: Moves,
-    pub(crate) cleaner: Cleaner,
-    pub(crate) worqr: worqr::Known,
+    pub(crate) waiters: Waiters,
     name: String,
-    handed: Arc<Handed>,
+    deliveries: Arc<Deliveries>,
     sizes: Arc<ReplySizes>,
     pub(crate) listed: Listed,
     /// Connections that may hold tasks, and the stores of those.
     conns: RefCell<BTreeMap<ConnId, BTreeSet<Store>>>,
-    /// Those of them that were closed while Redis could not be told.
+    /// Closed connections that Redis has not been informed about yet.
     closing: RefCell<BTreeSet<ConnId>>,
 }
 
-/// What the thread has in common with the handle, or with nobody else.
+/// What the handle passes to the thread.
 pub(crate) struct Own {
     pub(crate) name: String,
-    /// How many wait in line.
+    /// The number of waiting pops.
     pub(crate) count: Arc<AtomicUsize>,
-    pub(crate) handed: Arc<Handed>,
+    pub(crate) deliveries: Arc<Deliveries>,
     pub(crate) sizes: Arc<ReplySizes>,
-    pub(crate) cut: Cut,
+    pub(crate) abandonment: Abandonment,
 }
 
-/// Talks to Redis until the home is closed.
+/// Executes jobs until the home is closed.
 pub(crate) fn run(
     target: Target,
     clock: Arc<dyn Clock>,
@@ -125,133 +118,124 @@ pub(crate) fn run(
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            // Whoever opens waits for this.
+            // `open` waits for this.
             let _ = opened.send(Err(error.into()));
             return;
         }
     };
     LocalSet::new().block_on(&runtime, async {
-        let link = match Link::new(target, clock, own.name.clone(), own.cut) {
+        let link = match Link::new(target, clock, own.name.clone(), own.abandonment) {
             Ok(link) => link,
             Err(error) => {
-                // Whoever opens waits for this.
+                // `open` waits for this.
                 let _ = opened.send(Err(error));
                 return;
             }
         };
         let about = link.connect().await;
         let is_open = about.is_ok();
-        // Whoever opens waits for this.
+        // `open` waits for this.
         let _ = opened.send(about);
         if is_open {
-            let (queue, wants) = Line::new(own.count);
-            let inner = Rc::new(Inner {
+            let (queue, requests) = Waiters::new(own.count);
+            let home = Rc::new(HomeThread {
                 link,
-                line: queue,
-                moves: Moves::default(),
-                cleaner: Cleaner::default(),
-                worqr: worqr::Known::default(),
+                waiters: queue,
                 listed: Listed::default(),
                 name: own.name,
-                handed: own.handed,
+                deliveries: own.deliveries,
                 sizes: own.sizes,
                 conns: RefCell::default(),
                 closing: RefCell::default(),
             });
-            begin_serving(&inner, wants);
-            work(&inner, jobs).await;
+            begin_serving(&home, requests);
+            work(&home, jobs).await;
         }
     });
-    // The name of a server may still be asked for, which nothing can stop; it is not waited for.
+    // A DNS lookup may still be running. It cannot be cancelled, and is not waited for.
     runtime.shutdown_background();
 }
 
-/// Begins what a layout has done all the time.
-fn begin_serving(inner: &Rc<Inner>, wants: mpsc::UnboundedReceiver<Wanted>) {
-    let (layout, own) = (inner.link.target.layout, || Rc::clone(inner));
-    match layout.waiting() {
-        Waiting::Blocked => _ = tokio::task::spawn_local(serve_moves(own())),
-        Waiting::Told => {
-            tokio::task::spawn_local(serve_line(own()));
-            tokio::task::spawn_local(hear(own(), wants));
-        }
-        Waiting::Tracked => {
-            tokio::task::spawn_local(serve_line(own()));
-            tokio::task::spawn_local(redis_queue::tracking::track(own(), wants));
+/// Starts what runs for as long as the home is open.
+fn begin_serving(home: &Rc<HomeThread>, requests: SubscriptionRequests) {
+    let (session, own) = (|| Rc::clone(&home.link.session), || Rc::clone(home));
+    let waiting = home.link.target.layout().waiting();
+    match waiting {
+        Waiting::Published => _ = tokio::task::spawn_local(receive(own(), requests)),
+        Waiting::Watched | Waiting::Taken => {
+            _ = tokio::task::spawn_local(session().wake_waiters(own(), requests));
         }
     }
-    if inner.link.target.is_spread() {
+    if waiting != Waiting::Taken {
+        tokio::task::spawn_local(serve_waiters(own()));
+    }
+    if home.link.target.is_spread() {
         tokio::task::spawn_local(keep_listed(own()));
     }
-    if layout.needs_cleaning() {
-        tokio::task::spawn_local(keep_clean(own()));
-    }
-    if layout == Layout::Worqr {
-        tokio::task::spawn_local(hear_cancels(own()));
-    }
+    session().start(home);
 }
 
-/// Does what is asked for, until the home is closed.
-async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
+/// Executes jobs until the home is closed.
+async fn work(home: &Rc<HomeThread>, mut jobs: mpsc::UnboundedReceiver<Job>) {
     let (mut beats, mut listeners) = (None, Vec::<Arc<NoticeQueue>>::new());
     let mut under_way: Vec<tokio::task::JoinHandle<()>> = Vec::new();
-    if inner.link.target.is_spread() {
-        let own = Rc::clone(inner);
+    if home.link.target.is_spread() {
+        let own = Rc::clone(home);
         under_way.push(tokio::task::spawn_local(async move { greet_stores(&own).await }));
     }
     while let Some(job) = jobs.recv().await {
         under_way.retain(|task| !task.is_finished());
-        let own = Rc::clone(inner);
+        let own = Rc::clone(home);
         match job {
             Job::Run(batch) => {
                 if !batch.conns.is_empty() && beats.is_none() {
-                    beats = Some(tokio::task::spawn_local(beat(Rc::clone(inner))));
+                    beats = Some(tokio::task::spawn_local(beat(Rc::clone(home))));
                 }
                 under_way.push(tokio::task::spawn_local(async move { own.run(batch).await }));
             }
             Job::Abandoned(untaken) => {
-                inner.line.drop_abandoned();
+                home.waiters.drop_abandoned();
                 under_way.push(tokio::task::spawn_local(async move { own.give_back(untaken).await }));
             }
             Job::CloseConn(conn) => {
                 under_way.push(tokio::task::spawn_local(async move { own.close_conn(conn).await }));
             }
-            Job::Dismiss => inner.line.dismiss(),
+            Job::Dismiss => home.waiters.dismiss(),
             Job::Listen(queue, changes) => {
                 listeners.retain(|queue| Arc::strong_count(queue) > 1);
                 listeners.push(Arc::clone(&queue));
-                // Clients of other programs publish nothing, so there is nothing to receive.
-                if inner.link.target.layout.tells() {
+                // Without channels there is nothing to receive.
+                if home.link.target.channels().are_there() {
                     tokio::task::spawn_local(listen(own, queue, changes));
                 }
             }
             Job::Look(done) => {
                 for task in under_way.drain(..) {
-                    // A panic in it was told there.
+                    // A panic in it was reported by the panic hook.
                     let _ = task.await;
                 }
-                // Where time is moved by hand, beats come with it.
-                if !inner.conns.borrow().is_empty() {
-                    inner.say_alive().await;
+                // Tests that move time by hand get heartbeats with it.
+                if !home.conns.borrow().is_empty() {
+                    home.say_alive().await;
                 }
-                inner.line.look(None, done);
+                home.waiters.look(None, done);
             }
             Job::Clean(queues, how, done) => {
                 under_way.push(tokio::task::spawn_local(async move {
-                    // Whoever asked waits for this.
-                    let _ = done.send(clean(&own, queues, how).await);
+                    // The caller waits for this.
+                    let _ = done.send(own.link.session.clean(&own, queues, how).await);
                 }));
             }
             Job::Close(done) => {
-                inner.line.dismiss();
-                inner.moves.end().await;
+                home.waiters.dismiss();
+                home.link.session.close().await;
                 for task in under_way.drain(..) {
-                    // A panic in it was told there.
+                    // A panic in it was reported by the panic hook.
                     let _ = task.await;
                 }
-                // Some may have come to wait meanwhile.
-                inner.line.dismiss();
-                inner.close_conns().await;
+                // More pops may have begun to wait meanwhile.
+                home.waiters.dismiss();
+                home.close_conns().await;
                 for queue in &listeners {
                     queue.end();
                 }
@@ -263,7 +247,7 @@ async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
                         _ => {}
                     }
                 }
-                // Whoever closes waits for this.
+                // `close` waits for this.
                 let _ = done.send(());
                 return;
             }
@@ -271,22 +255,22 @@ async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
     }
 }
 
-/// Says again and again that the home lives.
-async fn beat(inner: Rc<Inner>) {
+/// Sends heartbeats, and ends connections that could not be ended before.
+async fn beat(home: Rc<HomeThread>) {
     loop {
-        inner.say_alive().await;
-        inner.close_left_over().await;
+        home.say_alive().await;
+        home.close_left_over().await;
         tokio::time::sleep(BEAT).await;
     }
 }
 
-impl Inner {
+impl HomeThread {
     async fn run(&self, batch: Batch) {
         let Batch { mut calls, is_sliced, places, block, slot, conns } = batch;
         for (conn, store) in conns {
             self.conns.borrow_mut().entry(conn).or_default().insert(store);
         }
-        self.prepare(&mut calls, &slot).await;
+        self.link.session.prepare(self, &mut calls, slot.pops()).await;
         let sliced = if is_sliced { calls.last().and_then(|last| last.as_ref().ok()) } else { None };
         let mut sent: Vec<&Call> = calls.iter().flatten().map(|(call, _)| call).collect();
         sent.truncate(sent.len() - usize::from(sliced.is_some()));
@@ -298,7 +282,7 @@ impl Inner {
         let mut answers = answers.into_iter();
         let mut replies = Replies::default();
         for call in &calls {
-            let (call, shape) = match call {
+            let (call, form) = match call {
                 Ok(call) => call,
                 Err(no) => {
                     replies.list.push(Reply::Refused(no.clone()));
@@ -306,20 +290,20 @@ impl Inner {
                 }
             };
             let mut answer = answers.next().unwrap_or(Err(Refusal::Closed));
-            if let Shape::Counts(next) = shape {
-                answer = self.go_on(call, *next, answer).await;
+            if let ReplyForm::Counts(next) = form {
+                answer = self.continue_steps(call, *next, answer).await;
             }
-            if *shape == Shape::Started {
+            if *form == ReplyForm::StartedInSteps {
                 answer = self.end_predecessor(call, answer).await;
             }
-            if *shape == Shape::Tasks {
-                answer = self.again(call, answer).await;
+            if *form == ReplyForm::Tasks {
+                answer = self.retry_pop(call, answer).await;
             }
-            if *shape == Shape::Receipts {
-                answer = self.hear_out(call, answer).await;
+            if *form == ReplyForm::ReceiptsInSteps {
+                answer = self.finish_beat(call, answer).await;
             }
             match answer {
-                Ok(answer) => self.read_answer(shape, answer, &mut replies).await,
+                Ok(answer) => self.read_answer(form, answer, &mut replies).await,
                 Err(no) => replies.list.push(Reply::Refused(no)),
             }
         }
@@ -332,21 +316,20 @@ impl Inner {
         }
     }
 
-    /// Reads an answer. A long list of tasks is read a part at a time: all commands of the home share this thread, and others
-    /// have their turn in between.
-    async fn read_answer(&self, shape: &Shape, answer: Value, replies: &mut Replies<Payload>) {
-        let ids = self.link.target.layout.ids();
+    /// Reads an answer. A long list of tasks is read in parts, since all commands of the home share this thread.
+    async fn read_answer(&self, form: &ReplyForm, answer: Value, replies: &mut Replies<Payload>) {
+        let ids = self.link.target.layout().ids();
         let mut tasks = match answer {
-            Value::Array(tasks) if shape.is_tasks() && tasks.len() > READ_AT_ONCE => tasks.into_iter(),
-            other => return read(ids, shape, other, replies),
+            Value::Array(tasks) if form.is_tasks() && tasks.len() > READ_AT_ONCE => tasks.into_iter(),
+            other => return read(ids, form, other, replies),
         };
         let start = replies.tasks.len();
         replies.tasks.reserve(tasks.len());
         while !tasks.as_slice().is_empty() {
             let some = tasks.by_ref().take(READ_AT_ONCE).collect();
-            read(ids, shape, Value::Array(some), replies);
+            read(ids, form, Value::Array(some), replies);
             match replies.list.last_mut() {
-                // It grows with each part.
+                // The span grows with each part.
                 Some(Reply::Tasks(span) | Reply::Inspected(span)) => {
                     *span = Span::new(start, replies.tasks.len());
                 }
@@ -359,7 +342,7 @@ impl Inner {
         }
     }
 
-    /// Notes how large replies were.
+    /// Learns the sizes of replies.
     fn learn_sizes(&self, places: &[Option<SizePlace>], replies: &Replies<Payload>) {
         for (place, reply) in places.iter().zip(&replies.list) {
             if let (Some(place), Reply::Tasks(span) | Reply::Inspected(span)) = (place, reply) {
@@ -369,57 +352,36 @@ impl Inner {
         }
     }
 
-    /// What other programs' keys ask for before calls are sent.
-    async fn prepare(&self, calls: &mut [Result<(Call, Shape), Refusal>], slot: &ReplySlot) {
-        let layout = self.link.target.layout;
-        if !layout.needs_cleaning() {
-            return;
-        }
-        for pop in slot.pops() {
-            let Some(Ok((call, _))) = calls.get(pop.command) else { continue };
-            pop.queues.iter().for_each(|queue| self.cleaner.watch(self, queue));
-            if layout == Layout::Worqr {
-                self.worqr.cancels.note(call, &pop.queues);
-            }
-        }
-        if layout == Layout::Worqr {
-            write_hashes(self, calls).await;
-        }
-    }
-
     async fn wait(&self, call: Call, block: Block, slot: Arc<ReplySlot>) {
         let until_ms = match block {
             Block::Forever => None,
             Block::Millis(ms) => Some(self.link.clock.monotonic_ms().saturating_add(ms)),
         };
         let queues = slot.pops().iter().flat_map(|pop| &*pop.queues).map(|queue| queue.to_vec()).collect();
-        if self.link.target.layout.waiting() == Waiting::Blocked {
-            // It may have been the end of a millisecond.
+        if self.link.target.layout().waiting() == Waiting::Taken {
+            // Redis counts from a later part of this millisecond.
             let until_ms = until_ms.map(|at| at.saturating_add(1));
-            self.line.stand(Waiter::new(call, queues, until_ms, slot));
+            self.waiters.stand(Waiter::new(call, queues, until_ms, slot));
         } else {
-            let joins = self.line.join(Waiter::new(call, queues, until_ms, slot));
-            self.link.cut.or(joins, || ()).await;
+            let joins = self.waiters.join(Waiter::new(call, queues, until_ms, slot));
+            self.link.abandonment.or(joins, || ()).await;
         }
     }
 
-    /// Gives an answer to whoever waits for it. If nobody does, what it hands out goes back.
+    /// Gives replies to their ticket. If it was dropped, their tasks are returned.
     pub(crate) async fn give(&self, slot: &ReplySlot, mut replies: Replies<Payload>) {
-        self.handed.number(&mut replies);
-        if self.link.target.layout == Layout::Worqr {
-            self.worqr.hashes.remember(&replies);
-        }
+        self.deliveries.number(&mut replies);
+        self.link.session.delivered(&replies);
         self.give_back(slot.fill(replies)).await;
     }
 
-    /// Gives back what pops took, and nobody was told since no replica has confirmed it: it would be held by nobody.
+    /// Returns the tasks of pops that no replica has confirmed: they were not delivered to anybody.
     pub(crate) async fn give_back_unconfirmed(&self) {
         for (call, answer) in self.link.take_unconfirmed() {
-            let queues = call.args.get(self.link.target.layout.pop_queues()..).unwrap_or_default();
+            let queues = call.args.get(self.link.target.layout().pop_form().queues..).unwrap_or_default();
             let pop = PopOf { command: 0, queues: queues.iter().map(|queue| queue[..].into()).collect() };
-            let mut replies = Replies::default();
-            read(self.link.target.layout.ids(), &Shape::Tasks, answer, &mut replies);
-            self.give_back(pop.untaken(&replies, spelt_receipt)).await;
+            let replies = self.read_tasks(answer);
+            self.give_back(pop.untaken(&replies, receipt_text)).await;
         }
     }
 
@@ -429,17 +391,21 @@ impl Inner {
         }
     }
 
-    /// The answer of a pop, however often it wants to be asked for it.
-    pub(crate) async fn again(&self, call: &Call, first: Result<Value, Refusal>) -> Result<Value, Refusal> {
+    /// The answer to a pop, which is repeated for as long as its script answers `again`.
+    pub(crate) async fn retry_pop(
+        &self,
+        call: &Call,
+        first: Result<Value, Refusal>,
+    ) -> Result<Value, Refusal> {
         let mut answer = first;
         while answer.as_ref().is_ok_and(is_again) {
-            answer = self.link.ask(call).await;
+            answer = self.call(call, Patience::Normal).await;
         }
         answer
     }
 
-    /// The further steps of a call that is done in steps.
-    async fn go_on(
+    /// Repeats a call that is executed in steps, until it is done.
+    async fn continue_steps(
         &self,
         call: &Call,
         next: Option<usize>,
@@ -460,24 +426,23 @@ impl Inner {
             if let Some(arg) = next.and_then(|at| call.args.get_mut(at)) {
                 *arg = cursor;
             }
-            answer = self.link.ask(&call).await.map_err(partly_done)?;
+            answer = self.call(&call, Patience::Normal).await.map_err(partly_done)?;
         }
     }
 
-    /// The answer to the start of a worker: the rest of its predecessor's end is done by then.
+    /// The answer to the start of a worker, once its predecessor of the same name has been ended completely.
     async fn end_predecessor(&self, call: &Call, answer: Result<Value, Refusal>) -> Result<Value, Refusal> {
         let answer = answer?;
-        // In the keys of other programs there is nothing to go on with.
-        if self.link.target.layout != Layout::Sureq || refusal(&answer).is_some() {
+        if refusal(&answer).is_some() {
             return Ok(answer);
         }
         let [incarnation, left] = fields(answer)?;
         let left = bytes(left)?;
         if let Some(name) = call.args.first().filter(|_| left != b"0") {
             let rest = fail_call(name, &left);
-            let first = self.link.ask(&rest).await;
-            // Whatever cannot be done now is done by those who call next.
-            let _ = self.go_on(&rest, Some(FAIL_LEFT), first).await;
+            let first = self.call(&rest, Patience::Normal).await;
+            // Later calls to the script do the rest.
+            let _ = self.continue_steps(&rest, Some(argument("fail", "left")), first).await;
         }
         Ok(incarnation)
     }
@@ -487,16 +452,17 @@ impl Inner {
         if self.end_conns(&stores, &[conn_name(&self.name, conn)]).await {
             self.conns.borrow_mut().remove(&conn);
         } else {
-            // It is tried again with every beat.
+            // Each heartbeat tries it again.
             self.closing.borrow_mut().insert(conn);
         }
     }
 
-    /// Ends what connections hold in stores, step by step; answers whether each store has done it or will do the rest by itself.
+    /// Ends the leases of connections in stores, step by step. Returns whether each store has done it, or will do the
+    /// rest by itself.
     async fn end_conns(&self, stores: &BTreeSet<Store>, names: &[String]) -> bool {
         let (mut left, mut is_done) = (stores.clone(), true);
         while !left.is_empty() {
-            let answers = self.tell_stores("close_conns", &left, names).await;
+            let answers = self.call_stores("close_conns", &left, names).await;
             let outcomes: Vec<(Store, Result<bool, Refusal>)> = std::mem::take(&mut left)
                 .into_iter()
                 .zip(answers)
@@ -510,8 +476,8 @@ impl Inner {
         is_done
     }
 
-    /// Tells stores something about connections; answers what each says.
-    async fn tell_stores(
+    /// Sends each store a call about connections; returns their answers.
+    async fn call_stores(
         &self,
         what: &'static str,
         stores: &BTreeSet<Store>,
@@ -519,20 +485,20 @@ impl Inner {
     ) -> Vec<Result<Value, Refusal>> {
         let call = |store: &Store| Call::new(what, store.as_deref()).args(names.iter().cloned());
         let calls: Vec<Call> = stores.iter().map(call).collect();
-        let answers = self.link.send(&calls.iter().collect::<Vec<_>>()).await;
+        let answers = self.link.send(&calls.iter().collect::<Vec<_>>(), Patience::Normal).await;
         answers
             .into_iter()
             .map(|answer| answer.and_then(|answer| refusal(&answer).map_or(Ok(answer), Err)))
             .collect()
     }
 
-    /// Says that this home lives, wherever that matters. One beat that is lost does no harm.
+    /// Sends a heartbeat to each store where connections may hold tasks. Losing one does no harm.
     async fn say_alive(&self) {
         let stores = self.conns.borrow().values().flatten().cloned().collect();
-        self.tell_stores("home", &stores, std::slice::from_ref(&self.name)).await;
+        self.call_stores("home", &stores, std::slice::from_ref(&self.name)).await;
     }
 
-    /// Ends what could not be ended when its connection was closed.
+    /// Ends connections that could not be ended when they were closed.
     async fn close_left_over(&self) {
         for conn in self.closing.take() {
             self.close_conn(conn).await;
@@ -543,7 +509,7 @@ impl Inner {
         let conns = self.conns.take();
         let stores = conns.values().flatten().cloned().collect();
         let names: Vec<String> = conns.into_keys().map(|conn| conn_name(&self.name, conn)).collect();
-        // If it is not heard, other homes will notice that this one is silent.
+        // If this fails, other homes notice that the heartbeats have stopped.
         for some in names.chunks(CONNS_AT_ONCE) {
             self.end_conns(&stores, some).await;
         }

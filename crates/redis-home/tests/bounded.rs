@@ -84,7 +84,8 @@ fn take_of_each(home: &RedisHome, worker: WorkerRef<'_>, queues: &[String]) -> V
     taken.iter().flat_map(|replies| &replies.tasks).map(|task| task.receipt().to_string()).collect()
 }
 
-/// Notes queues for a worker in which it holds nothing, as those are that were dropped while very many held tasks of them.
+/// Notes queues for a worker in which it holds nothing, as those are that were dropped while very many held tasks of
+/// them.
 fn note_queues(raw: &mut Connection, worker: WorkerRef<'_>, queues: &[String]) {
     let name = String::from_utf8_lossy(worker.name);
     let key = format!("sureq:worker:{name}#{}:queues", worker.incarnation);
@@ -108,7 +109,7 @@ fn the_end_of_a_worker_looks_at_few_queues_in_which_it_holds_nothing() {
 }
 
 #[test]
-fn few_of_those_that_are_held_up_are_tried_again_at_once() {
+fn few_endings_that_are_held_up_are_retried_at_once() {
     const AGAIN_US: u64 = 2_100_000;
     let (server, world) = (start_packed(), Arc::new(World::default()));
     let home = world.home(&server, 1_000_000);
@@ -211,7 +212,7 @@ fn many_workers_are_given_their_time_anew_in_small_scripts() {
 }
 
 #[test]
-fn leases_that_are_searched_for_those_of_a_worker_count_even_if_they_are_others() {
+fn a_search_for_leases_of_a_worker_counts_those_of_others() {
     let server = RedisServer::start();
     let home = open(&server.url());
     let names_of_workers = names("w", 1);

@@ -21,7 +21,7 @@ const KEY: &str = "sureq:q:{q}:body";
 
 const PAUSE: Duration = Duration::from_millis(700);
 
-/// How many payloads of a kilobyte one push has: enough for what a replica lags behind not to fit the sockets between.
+/// How many payloads of a kilobyte one push has: enough that the lag of a replica does not fit into socket buffers.
 const PUSHED_AT_ONCE: u64 = 50;
 
 /// Pushes numbered payloads, a few batches under way at a time, and notes which are confirmed.
@@ -42,7 +42,7 @@ impl Pusher<'_> {
         self.next += PUSHED_AT_ONCE;
     }
 
-    /// Takes in what has been answered by now.
+    /// Takes the answers that are there.
     fn note(&mut self) {
         let confirmed = &mut self.confirmed;
         self.under_way.retain(|(first, ticket)| {
@@ -85,7 +85,7 @@ impl Pusher<'_> {
     }
 }
 
-/// What became of five primaries that died while their replicas lagged behind.
+/// The tasks after five primaries died while their replicas lagged behind.
 struct Outcome {
     confirmed: usize,
     lost: usize,
@@ -151,7 +151,7 @@ fn take_all(home: &RedisHome) -> BTreeSet<u64> {
 }
 
 #[test]
-fn five_failovers_lose_nothing_that_was_confirmed_if_replicas_are_waited_for() {
+fn five_failovers_lose_no_confirmed_task_with_replication() {
     let Outcome { confirmed, lost, .. } = five_failovers("?durability=replicated");
     assert_eq!(lost, 0, "of {confirmed}");
     assert!(confirmed >= 1_000, "{confirmed}");
@@ -159,7 +159,7 @@ fn five_failovers_lose_nothing_that_was_confirmed_if_replicas_are_waited_for() {
 
 /// The control: without waiting, the same loses tasks. No receipt is repeated even so.
 #[test]
-fn five_failovers_lose_tasks_if_nobody_waits_and_repeat_no_receipt() {
+fn five_failovers_lose_tasks_without_replication_and_repeat_no_receipt() {
     let Outcome { confirmed, lost, receipts } = five_failovers("");
     assert!(lost > 0, "of {confirmed}");
     let id = |receipt: &String| receipt.split('@').next().map(str::to_owned);
@@ -177,7 +177,7 @@ fn a_primary_that_hangs_is_left_for_the_one_that_takes_over() {
     let cluster = RedisCluster::start();
     let load = support::load(&format!("{}?durability=replicated", cluster.url()), &[b"q"]);
     let home = open(&cluster.url());
-    // It is in the same slot as what the load is about.
+    // In the same slot as the load.
     let pushed = || {
         let ticket = home.send(&[Command::Push { queue: b"q}2", payloads: &[b"x"] }]);
         matches!(answer(&ticket).list[0], Reply::Pushed(_))
@@ -272,7 +272,7 @@ fn queues_of_several_slots_are_taken_from_and_waited_for_in_order() {
 }
 
 #[test]
-fn what_spans_slots_is_refused_by_name_unless_the_prefix_keeps_all_together() {
+fn commands_that_span_slots_are_refused_by_name_unless_the_prefix_has_a_tag() {
     let cluster = RedisCluster::start();
     let home = open(&cluster.url());
     let (far, near) = ([Change::DeadLetter(b"b")], [Change::DeadLetter(b"{x}b")]);
@@ -304,7 +304,7 @@ fn a_library_that_a_server_lost_is_loaded_there_again() {
         push(&home, queue, b"x");
     }
     for at in 0..6 {
-        // Replicas refuse, and get what their primaries do.
+        // Replicas refuse; they get the commands of their primaries.
         let _ = cmd("FUNCTION").arg("FLUSH").exec(&mut cluster.server(at).connect());
     }
     assert_eq!(QUEUES.map(|queue| pop(&home, queue, 9).map_or(0, |tasks| tasks.len())), [1, 1, 1]);
@@ -316,7 +316,10 @@ fn keys_of_other_programs_need_a_slot_tag() {
     let cluster = RedisCluster::start();
     for layout in ["work-queue", "worqr"] {
         let url = format!("{}?layout={layout}", cluster.url());
-        assert!(Target::parse(&url).is_err_and(|bad| bad.to_string().contains("prefix={jobs}:")));
+        assert!(
+            Target::parse_with(&url, &sureq_redis_compat::LAYOUTS)
+                .is_err_and(|bad| bad.to_string().contains("prefix={jobs}:"))
+        );
         let url = format!("{url}&prefix={{{layout}}}");
         let (home, other) = (open_in(layout, &url), open(&url));
         let pop = Pop { block: Some(Block::Forever), ..pop_in(layout, &[b"q"]) };
@@ -342,7 +345,8 @@ fn messages_received(server: &RedisServer) -> u64 {
     lines.next().map_or(0, |count| count.trim().parse().expect("a number"))
 }
 
-/// A cluster passes every message on to all its servers, so a push is one message and not more, and none while its queue is paused.
+/// A cluster passes every message on to all its servers, so a push is one message and not more, and none while its
+/// queue is paused.
 #[test]
 fn a_push_is_one_message_to_every_other_server_and_none_while_its_queue_is_paused() {
     let cluster = RedisCluster::start();
@@ -351,7 +355,7 @@ fn a_push_is_one_message_to_every_other_server_and_none_while_its_queue_is_pause
     let third = (0..6).find(|at| *at != owner && Some(*at) != replica).expect("there are six");
     let before = messages_received(cluster.server(third));
     let heard = |count: u64| {
-        // One more than there should be would never be equal to what is waited for.
+        // One message too many would make the numbers differ for ever.
         until("all is heard", || messages_received(cluster.server(third)) == before + count);
     };
     for _ in 0..50 {

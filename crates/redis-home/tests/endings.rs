@@ -1,5 +1,5 @@
-//! The end of a worker or a connection takes several scripts: whatever happens in between, all that it held comes back once and
-//! in its order, nothing else does, and none of these scripts does much.
+//! The end of a worker or a connection takes several scripts: whatever happens in between, all that it held comes
+//! back once and in its order, nothing else does, and none of these scripts does much.
 
 mod support;
 
@@ -23,7 +23,7 @@ const LONG_MS: u64 = 600_000;
 /// As long as a home may be silent, and a little more.
 const LOST_US: u64 = 31_000_000;
 
-/// When it is tried again what a foreign key is in the way of.
+/// When an ending is retried that a foreign key prevented.
 const AGAIN_US: u64 = 2_100_000;
 
 fn held_by(conn: u64) -> LeaseAsk<'static> {
@@ -38,7 +38,7 @@ fn fill(home: &RedisHome, queue: &[u8], count: usize) {
     assert!(matches!(pushed.list[0], Reply::Pushed(_)), "{:?}", pushed.list);
 }
 
-/// Receipts of what a pop takes.
+/// Receipts of the tasks that a pop takes.
 fn take(home: &RedisHome, lease: LeaseAsk<'_>, queues: &[&[u8]], count: usize) -> Vec<String> {
     let taken = run(home, &Command::Pop(Pop { lease, ..Pop::plain(queues, count as u32) }));
     assert_eq!(taken.tasks.len(), count, "{:?}", taken.list);
@@ -75,7 +75,7 @@ fn names(count: usize) -> Vec<String> {
     (0..count).map(|n| format!("q{n}")).collect()
 }
 
-/// How many tasks of these queues somebody holds, as their keys say: no script is called.
+/// How many tasks of these queues are held, as their keys say: no script is called.
 fn leased(raw: &mut Connection, queues: &[String]) -> usize {
     let mut sum = 0;
     for queue in queues {
@@ -85,7 +85,7 @@ fn leased(raw: &mut Connection, queues: &[String]) -> usize {
     sum
 }
 
-/// Has scripts go on with what is due, while time stands still; answers how many tasks of these queues are still held.
+/// Lets scripts continue what is due, while time stands still; returns how many tasks of these queues are still held.
 fn go_on(home: &RedisHome, raw: &mut Connection, queues: &[String]) -> usize {
     let (mut left, mut idle) = (leased(raw, queues), 0);
     while left > 0 && idle < 100 {
@@ -101,10 +101,10 @@ fn go_on(home: &RedisHome, raw: &mut Connection, queues: &[String]) -> usize {
     left
 }
 
-/// Nothing says which queues a worker holds tasks of, so that all are searched. A script that ends in the middle of them is
-/// followed by one that goes on from there.
+/// Nothing says which queues a worker holds tasks of, so that all are searched. A script that ends in the middle of
+/// them is followed by one that goes on from there.
 #[test]
-fn a_search_for_what_a_worker_held_goes_on_where_it_stopped() {
+fn a_search_for_tasks_of_a_worker_continues_where_it_stopped() {
     for count in [SLICE - 1, SLICE, SLICE + 1, 500] {
         let server = RedisServer::start();
         let home = open(&server.url());
@@ -126,7 +126,7 @@ fn a_search_for_what_a_worker_held_goes_on_where_it_stopped() {
 
 /// The same for the connections of a home that is silent.
 #[test]
-fn a_search_for_what_a_home_held_goes_on_where_it_stopped() {
+fn a_search_for_tasks_of_a_home_continues_where_it_stopped() {
     let (server, world) = (RedisServer::start(), Arc::new(World::default()));
     let (home, other) = (world.home(&server, 1_000_000), world.home(&server, 2_000_000));
     let queues = [b"a", b"b", b"c"].map(|name| String::from_utf8_lossy(name).into_owned());
@@ -236,7 +236,7 @@ fn a_start_of_redis_while_many_end_leaves_none_of_them_out() {
 
 /// One that is noted while the list of endings is gone through, in front of where that is, has its turn at once.
 #[test]
-fn what_begins_to_end_while_others_do_is_not_forgotten() {
+fn an_ending_that_begins_during_others_is_not_forgotten() {
     let (server, world) = (start_without_packing(), Arc::new(World::default()));
     let home = world.home(&server, 1_000_000);
     let (workers, late) = (names(200), (0..20).map(|n| format!("late{n}")).collect::<Vec<_>>());
@@ -269,10 +269,10 @@ fn acked(home: &RedisHome, queue: &[u8], receipt: &str) -> usize {
     run(home, &Command::Ack { queue, tasks, scope: AckScope::Leased }).indexes.len()
 }
 
-/// A home is silent for too long, and lives all the same. What its connections held is not theirs any more, and what they take
-/// from then on is, until they are closed.
+/// A home is silent for too long, and lives all the same. What its connections held is not theirs any more, and what
+/// they take from then on is, until they are closed.
 #[test]
-fn a_connection_that_was_taken_for_lost_keeps_what_it_takes_afterwards() {
+fn a_connection_that_counted_as_lost_keeps_what_it_takes_afterwards() {
     let (server, world) = (RedisServer::start(), Arc::new(World::default()));
     let (home, other) = (world.home(&server, 1_000_000), world.home(&server, 2_000_000));
     let queues = names(800);

@@ -1,4 +1,5 @@
-//! Redis forgets, ends connections, dies and comes back: nothing that was confirmed is lost, and homes carry on by themselves.
+//! Redis forgets, ends connections, dies and comes back: nothing that was confirmed is lost, and homes carry on by
+//! themselves.
 
 mod support;
 
@@ -26,7 +27,7 @@ fn functions_and_scripts_that_are_gone_are_loaded_again() {
 }
 
 #[test]
-fn a_user_who_may_load_no_functions_gets_scripts() {
+fn a_user_without_the_right_to_load_functions_gets_scripts() {
     let server = RedisServer::start();
     let mut admin = server.connect();
     let rules = ["on", ">secret", "~*", "&*", "+@all", "-function"];
@@ -42,7 +43,7 @@ fn a_user_who_may_load_no_functions_gets_scripts() {
 }
 
 #[test]
-fn an_eviction_policy_that_loses_tasks_is_told() {
+fn an_eviction_policy_that_loses_tasks_is_reported() {
     let lossy = RedisServer::start_with("redis-server".as_ref(), &["--maxmemory-policy", "allkeys-lru"]);
     let home = open(&lossy.url());
     assert!(home.warnings()[0].contains("set it to noeviction"), "{:?}", home.warnings());
@@ -54,7 +55,7 @@ fn an_eviction_policy_that_loses_tasks_is_told() {
 }
 
 #[test]
-fn what_a_dead_home_held_for_its_connections_comes_back() {
+fn tasks_held_by_connections_of_a_dead_home_come_back() {
     let server = RedisServer::start();
     let dead = open(&server.url());
     push(&dead, b"q", b"x");
@@ -72,7 +73,7 @@ fn what_a_dead_home_held_for_its_connections_comes_back() {
 }
 
 #[test]
-fn what_is_pushed_behind_a_purge_stays_however_many_steps_it_takes() {
+fn tasks_pushed_after_a_purge_stay_however_many_steps_it_takes() {
     let server = RedisServer::start();
     let home = open(&server.url());
     let payloads = vec![&b"old"[..]; 2500];
@@ -132,7 +133,7 @@ fn a_user_without_channels_loses_nothing() {
 fn a_user_without_channels_waits_all_the_same_and_does_not_connect_again_and_again() {
     let server = RedisServer::start();
     let mut admin = server.connect();
-    // It may hear of one queue, and not of the other.
+    // It may receive messages about one queue and not about the other.
     let rules = ["on", ">secret", "~*", "resetchannels", "&sureq:*:open", "+@all"];
     cmd("ACL").arg("SETUSER").arg("mute").arg(&rules[..]).exec(&mut admin).unwrap();
     let (home, other) = (open(&format!("{}?user=mute&pass=secret", server.url())), open(&server.url()));
@@ -160,7 +161,7 @@ fn a_connection_that_is_cut_anywhere_leaves_every_task_in_one_place() {
     let port = free_port();
     let server = RedisServer::start_at(port);
     let direct = open(&server.url());
-    // How much is said in all is known once: what is loaded at the beginning is most of it, and is cut seldom.
+    // The amount of traffic is measured once. The scripts at the beginning are most of it, and are cut seldom.
     let loaded = 48_000;
     for way in [Way::ToServer, Way::FromServer] {
         let cuts: Vec<usize> = match way {
@@ -200,7 +201,7 @@ fn a_connection_that_is_cut_anywhere_leaves_every_task_in_one_place() {
 }
 
 #[test]
-fn whoever_waits_goes_on_waiting_when_redis_comes_back() {
+fn a_pop_keeps_waiting_when_redis_comes_back() {
     let mut server = RedisServer::start();
     let (home, other) = (open(&server.url()), open(&server.url()));
     let ticket = wait_for(&home, b"q");

@@ -22,7 +22,7 @@ fn push_many(home: &RedisHome, count: usize) {
 }
 
 #[test]
-fn what_a_lost_worker_held_comes_back_in_slices_and_in_order_and_is_nobodys_at_once() {
+fn tasks_of_a_lost_worker_come_back_in_slices_and_in_order_and_their_leases_end_at_once() {
     let server = RedisServer::start();
     let home = open(&server.url());
     push_many(&home, 3_500);
@@ -82,7 +82,7 @@ fn a_worker_that_rests_keeps_what_it_takes_afterwards() {
 }
 
 #[test]
-fn what_is_looked_at_is_bounded() {
+fn a_look_at_queues_is_bounded() {
     let server = RedisServer::start();
     let home = open(&server.url());
     push_many(&home, 12_000);
@@ -102,7 +102,7 @@ fn what_is_looked_at_is_bounded() {
 }
 
 #[test]
-fn a_message_costs_nothing_to_those_who_wait_for_other_queues() {
+fn a_message_costs_waiters_for_other_queues_nothing() {
     let server = RedisServer::start();
     let (home, other) = (open(&server.url()), open(&server.url()));
     let tickets: Vec<_> = (0..300).map(|n| wait_for(&home, format!("q{n}").as_bytes())).collect();
@@ -125,7 +125,7 @@ fn a_message_costs_nothing_to_those_who_wait_for_other_queues() {
 }
 
 #[test]
-fn queues_that_nobody_waits_for_any_more_are_not_heard() {
+fn queues_without_waiters_are_unsubscribed() {
     let server = RedisServer::start();
     let home = open(&server.url());
     for n in 0..300 {
@@ -142,7 +142,7 @@ fn queues_that_nobody_waits_for_any_more_are_not_heard() {
 }
 
 #[test]
-fn what_a_pop_took_and_no_replica_confirmed_goes_back() {
+fn tasks_of_an_unconfirmed_pop_go_back() {
     let server = RedisServer::start();
     let (home, careful) = (open(&server.url()), open(&format!("{}?durability=replicated", server.url())));
     push(&home, b"q", b"x");

@@ -1,4 +1,4 @@
-//! A Redis that hangs can be left: closing takes a few seconds, and everybody is told what is known.
+//! A Redis that hangs can be left: closing takes a few seconds, and every caller gets the answer that is known.
 
 mod support;
 
@@ -16,7 +16,7 @@ use sureq_testkit::redis_cluster::RedisCluster;
 use sureq_testkit::redis_sentinels::RedisSentinels;
 use sureq_testkit::redis_server::RedisServer;
 
-/// Three seconds of patience, and what a busy machine adds.
+/// Three seconds of patience, and the delay of a busy machine.
 const CLOSES_WITHIN: Duration = Duration::from_secs(15);
 
 /// Closes a home whose Redis hangs.
@@ -37,7 +37,7 @@ fn start_push(home: &RedisHome) -> Ticket {
 }
 
 #[test]
-fn what_was_sent_is_unknown_and_whoever_only_waited_got_nothing() {
+fn commands_that_were_sent_are_unknown_and_a_waiting_pop_got_nothing() {
     let server = RedisServer::start();
     let home = open(&server.url());
     push(&home, b"held", b"x");
@@ -56,13 +56,13 @@ fn what_was_sent_is_unknown_and_whoever_only_waited_got_nothing() {
 }
 
 #[test]
-fn whoever_is_just_being_tried_may_have_been_given_something() {
+fn a_waiting_pop_that_is_being_tried_is_unknown() {
     let server = RedisServer::start();
     let (home, other) = (open(&server.url()), open(&server.url()));
     let ticket = wait_for(&home, b"q");
     until("it waits", || home.waiters() == 1);
     home.look();
-    // A script that takes long: what is asked meanwhile is sent, and not answered.
+    // A script that takes long: commands are sent meanwhile, and not answered.
     let mut monitor = Monitor::new(&server);
     let busy = std::thread::spawn({
         let mut admin = server.connect();
@@ -87,7 +87,7 @@ fn whoever_is_just_being_tried_may_have_been_given_something() {
 }
 
 #[test]
-fn what_was_not_sent_is_unavailable() {
+fn commands_that_were_not_sent_are_unavailable() {
     let server = RedisServer::start();
     let home = open(&server.url());
     push(&home, b"q", b"x");
@@ -156,7 +156,7 @@ fn a_primary_behind_sentinels_that_hangs_can_be_left() {
     let sentinels = RedisSentinels::start_with(&[]);
     let home = open(&sentinels.url(""));
     push(&home, b"q", b"x");
-    // All of them, so that nobody takes over.
+    // All of them, so that none takes over.
     (0..3).for_each(|at| sentinels.server(at).suspend());
     let pushed = start_push(&home);
     close(&home);
@@ -181,7 +181,7 @@ fn a_redis_that_hangs_is_not_opened() {
 }
 
 #[test]
-fn a_redis_that_hangs_for_a_while_only_makes_everybody_wait() {
+fn a_redis_that_hangs_for_a_while_only_delays_commands() {
     let server = RedisServer::start();
     let home = open(&server.url());
     push(&home, b"q", b"x");

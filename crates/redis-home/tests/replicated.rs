@@ -1,4 +1,4 @@
-//! A primary that dies takes along what its replica has not received: unless that was waited for.
+//! A primary that dies takes along what its replica has not received, unless replies waited for the replica.
 
 mod support;
 
@@ -31,7 +31,7 @@ fn fail_over(options: &str) -> (u64, u64, u64) {
                 .is_ok_and(|n| n == 1)
     });
     replica.suspend();
-    // Nothing more reaches it, not even what would wait in the socket.
+    // Nothing more reaches the replica, not even bytes in a socket buffer.
     let killed: Result<i64, _> = cmd("CLIENT").arg("KILL").arg("TYPE").arg("replica").query(&mut admin);
     assert_eq!(killed.expect("it answers"), 1);
     let (mut confirmed, mut unknown) = (0, 0);
@@ -58,22 +58,22 @@ fn fail_over(options: &str) -> (u64, u64, u64) {
 }
 
 #[test]
-fn what_was_confirmed_survives_the_primary_if_replicas_are_waited_for() {
+fn confirmed_tasks_survive_the_primary_with_replication() {
     let (confirmed, unknown, there) = fail_over("durability=replicated");
     assert_eq!((confirmed, unknown), (0, 3), "nothing is confirmed that no replica has");
     assert!(there >= 1, "the one that was confirmed before is there");
 }
 
-/// The control: without waiting, what was confirmed is lost.
+/// The control: without waiting for replicas, confirmed tasks are lost.
 #[test]
-fn what_was_confirmed_is_lost_with_the_primary_if_nobody_waits() {
+fn confirmed_tasks_are_lost_with_the_primary_without_replication() {
     let (confirmed, unknown, there) = fail_over("");
     assert_eq!((confirmed, unknown, there), (3, 0, 1));
 }
 
-/// Nobody was told of it, so that nobody would finish it.
+/// The tasks were not delivered to anybody, so nobody would finish them.
 #[test]
-fn what_a_pop_took_and_no_replica_confirmed_goes_back_in_any_layout() {
+fn tasks_of_an_unconfirmed_pop_go_back_in_any_layout() {
     let server = RedisServer::start();
     std::thread::scope(|tests| {
         for layout in FOREIGN.into_iter().chain(["sureq"]) {

@@ -1,4 +1,4 @@
-//! How often Redis is waited for: whoever waits for one queue does not slow down what has nothing to do with it.
+//! Round trips: a waiter for one queue does not slow down commands about others.
 
 mod support;
 
@@ -70,7 +70,7 @@ fn names(count: usize) -> Vec<String> {
 }
 
 #[test]
-fn pushes_go_together_though_somebody_waits_for_another_queue() {
+fn pushes_share_a_round_trip_despite_a_waiter_for_another_queue() {
     let far = Far::start();
     let _idle = far.wait_for(&["idle".to_owned()]);
     let pushes = vec![Command::Push { queue: b"busy", payloads: &[b"x"] }; 200];
@@ -82,7 +82,7 @@ fn pushes_go_together_though_somebody_waits_for_another_queue() {
 }
 
 #[test]
-fn what_a_push_brings_goes_to_whoever_waits_before_a_pop_of_the_same_batch() {
+fn a_pushed_task_goes_to_a_waiter_before_a_pop_of_the_same_batch() {
     let far = Far::start();
     let mut waiting = far.wait_for(&["q".to_owned()]);
     let queues: [&[u8]; 1] = [b"q"];
@@ -94,7 +94,7 @@ fn what_a_push_brings_goes_to_whoever_waits_before_a_pop_of_the_same_batch() {
 }
 
 #[test]
-fn many_who_wait_for_many_queues_are_served_together() {
+fn waiters_for_many_queues_are_served_together() {
     let far = Far::start();
     let queues = names(50);
     let waiting = far.wait_for(&queues);
@@ -111,7 +111,7 @@ fn many_who_wait_for_many_queues_are_served_together() {
 }
 
 #[test]
-fn many_who_wait_for_one_queue_are_served_in_their_order_and_few_round_trips() {
+fn waiters_for_one_queue_are_served_in_order_and_in_few_round_trips() {
     let far = Far::start();
     let waiting = far.wait_for(&vec!["q".to_owned(); 50]);
     let payloads: Vec<Vec<u8>> = (0..50).map(|n: u32| n.to_string().into_bytes()).collect();

@@ -33,15 +33,15 @@ fn a_primary_that_hangs_is_replaced_and_nothing_is_lost() {
     fail_over(|all, primary| all.server(primary).suspend());
 }
 
-/// What was written before this is on a replica: each has everything in its order.
+/// Everything that was written before this is on a replica: each has it in the same order.
 fn until_replicated(primary: &mut redis::Connection) {
     cmd("SET").arg("mark").arg(1).exec(primary).expect("it answers");
     until("a replica has it", || cmd("WAIT").arg(1).arg(100).query::<i64>(primary).is_ok_and(|n| n > 0));
 }
 
-/// Whoever waits in the keys of another program is found by what is pushed to the server that took over.
+/// Waiters in foreign layouts get tasks that are pushed to the new primary.
 #[test]
-fn those_who_wait_in_keys_of_other_programs_follow_the_primary() {
+fn waiters_in_foreign_layouts_follow_the_primary() {
     let mut all = RedisSentinels::start_with(&[]);
     let url = |layout: &str| format!("{}?layout={layout}&prefix={layout}:", all.url(""));
     let homes = FOREIGN.map(|layout| open_in(layout, &url(layout)));
@@ -52,7 +52,7 @@ fn those_who_wait_in_keys_of_other_programs_follow_the_primary() {
     };
     let tickets = [wait(0), wait(1), wait(2)];
     until("all wait", || homes.iter().all(|home| home.waiters() == 1));
-    // None is being tried just now, which would leave it open what became of that.
+    // None is being tried just now; otherwise its outcome would be unknown.
     homes.iter().for_each(sureq_redis::RedisHome::look);
     let before = all.primary();
     until_replicated(&mut all.server(before).connect());
@@ -83,7 +83,7 @@ fn the_user_of_the_url_is_the_one_of_the_servers() {
 }
 
 #[test]
-fn a_service_that_sentinels_do_not_know_is_told() {
+fn a_service_that_sentinels_do_not_know_is_reported() {
     let all = RedisSentinels::start_with(&[]);
     let url = all.url("").replace("mymaster", "other");
     let why = sureq_redis::RedisHome::open(sureq_redis::Target::parse(&url).expect("a URL"));

@@ -1,4 +1,5 @@
-//! What stands in Redis goes back to the size of what is live: after many queues, holders and stores nothing of them is left.
+//! What stands in Redis goes back to the size of what is live: after many queues, holders and stores nothing of them
+//! is left.
 
 mod support;
 
@@ -62,7 +63,7 @@ fn queues_of_which_a_worker_holds_nothing_any_more_are_forgotten() {
     home.close();
 }
 
-/// What version 0.1 has left behind goes with the next beat.
+/// Leftovers of version 0.1 go with the next heartbeat.
 #[test]
 fn a_beat_forgets_queues_of_which_nothing_is_held() {
     let server = RedisServer::start();
@@ -91,7 +92,7 @@ fn queues_of_which_a_connection_holds_nothing_any_more_are_forgotten() {
     home.close();
 }
 
-/// Real time, and what a test adds to it.
+/// Real time, and the time that a test adds to it.
 #[derive(Default)]
 struct Hurried(AtomicU64);
 

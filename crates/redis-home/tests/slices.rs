@@ -1,5 +1,5 @@
-//! However much a command asks for, no script does more than a few milliseconds of work, and no batch asks for more replies than
-//! fit into memory.
+//! However much a command asks for, no script does more than a few milliseconds of work, and no batch asks for more
+//! replies than fit into memory.
 
 mod support;
 
@@ -27,7 +27,7 @@ const WORDS_MAX: usize = 20_000;
 fn push_many(home: &RedisHome, count: usize) {
     let payloads: Vec<Vec<u8>> = (0..count).map(|n| n.to_string().into_bytes()).collect();
     let payloads: Vec<&[u8]> = payloads.iter().map(|payload| &payload[..]).collect();
-    // A push is one script however large it is; these are not looked at.
+    // A push is one script, so its work for each task is no command of its own.
     run(home, &Command::Push { queue: b"q", payloads: &payloads });
 }
 
@@ -72,7 +72,7 @@ fn calls(server: &RedisServer, command: &str) -> u64 {
     count.map_or(0, |count| count.parse().expect("a number"))
 }
 
-/// A push is one script, so what it does for each task is no command of its own.
+/// A push is one script, so its work for each task is no command of its own.
 #[test]
 fn a_large_push_takes_few_commands() {
     let server = RedisServer::start();
@@ -110,7 +110,7 @@ fn a_large_pop_inspect_and_ack_go_in_slices() {
 }
 
 #[test]
-fn what_is_done_to_many_tasks_goes_in_slices() {
+fn commands_about_many_tasks_go_in_slices() {
     let server = RedisServer::start();
     let home = open(&server.url());
     push_many(&home, MANY);
@@ -171,7 +171,7 @@ fn floods_of_lapses_dues_and_expiries_go_in_slices_and_hide_nothing() {
     in_small_scripts(&server, "lapse", || until("all are back", || info(&home, b"q").ready == MANY as u64));
     let taken =
         in_small_scripts(&server, "pop", || run(&home, &Command::Pop(Pop::plain(&[b"q"], MANY as u32))));
-    // Each slice was leased a little later, and what comes back later goes in front.
+    // Each slice was leased a little later, and later returns go in front.
     let mut back = numbers(&taken);
     back.sort_unstable();
     assert!(back == all(), "each of them came back once");
@@ -308,7 +308,7 @@ fn the_end_of_a_worker_goes_queue_by_queue() {
     home.close();
 }
 
-/// What a worker held that has been stopped is nobody's, also in queues that its end has not come to.
+/// The leases of a stopped worker end at once, also in queues that its end has not reached.
 #[test]
 fn nothing_of_a_worker_that_ends_can_be_finished_any_more() {
     let server = RedisServer::start();
@@ -355,7 +355,7 @@ fn the_end_of_a_connection_goes_queue_by_queue() {
     hold_of_many_queues(&home, &names, LeaseAsk { conn: Some(ConnId(1)), ..LeaseAsk::NONE });
     in_small_scripts(&server, "close", || {
         home.close_conn(ConnId(1));
-        // What was asked before is done by then.
+        // Earlier jobs are done by then.
         home.look();
     });
     for queue in &names {
@@ -473,7 +473,7 @@ fn a_recover_goes_in_slices_and_recovers_each_task_once() {
 }
 
 #[test]
-fn what_is_delayed_by_either_clock_is_shown_in_order_at_any_depth() {
+fn tasks_delayed_by_either_clock_are_shown_in_order_at_any_depth() {
     let server = RedisServer::start();
     let home = open(&server.url());
     // One millisecond of log time is one of the wall clock here, and the order is that of both.
@@ -532,7 +532,7 @@ fn a_batch_asks_for_no_more_than_fits() {
     other.close();
 }
 
-/// However many small replies come in between, what was large once may come again.
+/// However many small replies come in between, a large one may come again.
 #[test]
 fn a_batch_is_not_fooled_by_sizes_that_alternate() {
     const BATCH_BYTES_MAX: usize = 32 << 20;

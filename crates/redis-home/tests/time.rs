@@ -99,7 +99,7 @@ fn a_delay_under_load_is_neither_early_nor_late() {
             for _ in 0..4 {
                 scope.spawn(|| {
                     while !is_over.load(Ordering::Acquire) {
-                        // It looks for what is due in this queue, as every command does.
+                        // It does what is due in this queue, as every command does.
                         info(home, b"q");
                         count.fetch_add(1, Ordering::AcqRel);
                     }

@@ -1,6 +1,6 @@
-//! Log time by random phases: processes come and go, Redis is started anew, and its wall clock is set, or stands. Log time never
-//! runs back, but for what was not written down; it never gets ahead of real time by more than is promised, and no delay or lease
-//! ends early.
+//! Log time by random phases: processes come and go, Redis is started anew, and its wall clock is set, or stands. Log
+//! time never runs back, but for what was not written down; it never gets ahead of real time by more than is
+//! promised, and no delay or lease ends early.
 
 mod support;
 
@@ -18,21 +18,22 @@ use sureq_redis::RedisHome;
 use sureq_testkit::load::{scale, seeded};
 use sureq_testkit::redis_server::RedisServer;
 
-/// How long a test goes on, and how much time passes in it at most: bounds of log time widen by half a millisecond a second.
+/// How long a test goes on, and how much time passes in it at most: bounds of log time widen by half a millisecond a
+/// second.
 const REAL: Duration = Duration::from_secs(6);
 const PASSED_US_MAX: u64 = 1_500_000_000;
 
 const SECOND_US: u64 = 1_000_000;
 const DAY_US: u64 = 86_400_000_000;
 
-/// The queue of what is delayed; what is leased has a queue each.
+/// The queue of delayed tasks; each leased one has a queue of its own.
 const DELAYED: &[u8] = b"delayed";
 
 /// Processes; the first is never started anew, and knows log time from the beginning.
 const HOMES: usize = 4;
 
-/// A step forward of the wall clock that is smaller than this cannot be told from a call that took long, and may be seen for the length
-/// of one call.
+/// A step forward of the wall clock that is smaller than this cannot be told from a call that took long, and may be
+/// seen for the length of one call.
 const SEEN_US: u64 = SECOND_US;
 
 /// Log time is written down so often: when the wall clock is set, it is known so well how far it was.
@@ -43,7 +44,7 @@ const KEPT_MS: u64 = 50;
 enum Forward {
     /// Some that every script notices.
     Large,
-    /// Some that scripts do not notice, but those who call them do.
+    /// Steps that scripts do not notice, but callers do.
     Small,
 }
 
@@ -100,8 +101,8 @@ impl Phases {
         home
     }
 
-    /// By how much log time may be ahead of true time: a millisecond, since it is told in whole ones, another for each step that is
-    /// too small for anybody to notice, and 0.1 % for clocks that drift.
+    /// By how much log time may be ahead of true time: a millisecond, since it is told in whole ones, another for
+    /// each step that is too small for anybody to notice, and 0.1 % for clocks that drift.
     fn ahead_us_max(&self) -> u64 {
         let seen = if self.forward == Forward::Small { SEEN_US } else { 0 };
         1_000 * (1 + self.steps) + self.world.passed_us() / 1_000 + seen
@@ -123,7 +124,7 @@ impl Phases {
         self.world.pass(us);
     }
 
-    /// Redis may have been started anew: what it does not answer for sure is asked again.
+    /// Redis may have been restarted: commands without a certain answer are repeated.
     fn ask(&mut self, home: &RedisHome, command: &Command<'_>) -> Replies<Payload> {
         for _ in 0..100 {
             let replies = run(home, command);
@@ -137,7 +138,7 @@ impl Phases {
         panic!("Redis does not answer");
     }
 
-    /// Sees what log time it is: ids are made of it, and receipts.
+    /// Reads log time from ids and receipts.
     fn observe(&mut self, home: &RedisHome) {
         let pushed = self.ask(home, &Command::Push { queue: b"clock", payloads: &[b"x"] });
         let taken = self.ask(home, &Command::Pop(Pop::plain(&[b"clock"], 1)));
@@ -166,7 +167,7 @@ impl Phases {
             let taken = self.ask(home, &Command::Pop(Pop { lease, ..Pop::plain(&[&name], 1) }));
             self.check(taken.tasks.len() == 1 || self.asked_again > asked_again, "nothing was taken");
         }
-        // What was asked twice may have been done twice.
+        // Repeated commands may have been executed twice.
         if self.asked_again > asked_again {
             self.due_us.remove(&name);
         }
@@ -179,7 +180,7 @@ impl Phases {
         self.check(early_us <= self.ahead_us_max(), &what);
     }
 
-    /// Takes what is due, if there is anything.
+    /// Takes a task that is due, if there is one.
     fn collect(&mut self, home: &RedisHome) -> usize {
         let names: Vec<Vec<u8>> = self.due_us.keys().cloned().collect();
         let queues: Vec<&[u8]> = names.iter().map(|name| &name[..]).chain([DELAYED]).collect();
@@ -196,7 +197,8 @@ impl Phases {
         taken.tasks.len()
     }
 
-    /// A step that is not as large as one of the last ten seconds: that would look like another process that insists on it.
+    /// A step that is not as large as one of the last ten seconds: that would look like another process that insists
+    /// on it.
     fn small_step(&mut self) -> i64 {
         let now_us = self.world.passed_us();
         self.small_steps.retain(|(at_us, _)| now_us - at_us < 20 * SECOND_US);
@@ -209,7 +211,7 @@ impl Phases {
         }
     }
 
-    /// Sets the wall clock, or has it stand still or go on. Somebody who knows log time asks first.
+    /// Sets the wall clock, or stops or starts it. A caller that knows log time sends a command first.
     fn set_wall(&mut self) {
         let by_us = match (self.random.u8(0..5), self.forward) {
             (0, _) => {
@@ -277,7 +279,7 @@ impl Phases {
             count += 1;
         }
         println!("{count} calls, {} steps, {} s", self.steps, self.world.passed_us() / SECOND_US);
-        // What began ends: a start of Redis puts leases off by ten seconds at most.
+        // Everything ends: a restart of Redis prolongs leases by ten seconds at most.
         self.pass(40 * SECOND_US);
         let homes = std::mem::take(&mut self.homes);
         while self.collect(&homes[0]) > 0 {}
@@ -287,7 +289,7 @@ impl Phases {
 }
 
 #[test]
-fn log_time_goes_on_whatever_is_done_to_the_clock_of_redis() {
+fn log_time_continues_whatever_happens_to_the_clock_of_redis() {
     Phases::new(Forward::Large).run();
 }
 

@@ -1,4 +1,5 @@
-//! TLS: servers are believed if their certificate is of the authority that the URL names, and believe clients the same way.
+//! TLS: servers are believed if their certificate is of the authority that the URL names, and believe clients the
+//! same way.
 
 mod support;
 
@@ -12,7 +13,7 @@ use sureq_redis::{RedisHome, Target};
 use sureq_testkit::process::{PATIENCE, Process, free_port};
 use sureq_testkit::redis_server::RedisServer;
 
-/// An authority, and what it has signed: certificates of a server and of a client.
+/// A certificate authority, and certificates of a server and of a client.
 struct Papers {
     dir: tempfile::TempDir,
 }

@@ -1,4 +1,4 @@
-//! Whoever waits asks nothing meanwhile, and is woken at once.
+//! Waiting pops send no commands, and are woken at once.
 
 mod support;
 
@@ -14,7 +14,7 @@ use sureq_testkit::machine_watch::MachineWatch;
 use sureq_testkit::redis_server::RedisServer;
 
 #[test]
-fn a_waiting_worker_asks_nothing_whatever_it_waits_for() {
+fn a_waiting_pop_sends_no_commands_for_any_kind_of_wait() {
     let server = RedisServer::start();
     let home = open(&server.url());
     let settings = [Change::MaxLeased(1)];
@@ -31,7 +31,7 @@ fn a_waiting_worker_asks_nothing_whatever_it_waits_for() {
     home.look();
     let said = Monitor::new(&server).sent_within(Duration::from_secs(4));
     assert!(said.is_empty(), "a waiting worker asks: {said:?}");
-    // Each is woken by what it waits for, and by nothing else before that.
+    // Each is woken by the event that it waits for, and by nothing else before.
     let [empty, full, paused, later] = <[_; 4]>::try_from(tickets).unwrap();
     ack_the_one_of(&home, b"full");
     assert_eq!(answer(&full).tasks[0].body, b"b");
@@ -51,7 +51,7 @@ fn ack_the_one_of(home: &sureq_redis::RedisHome, queue: &[u8]) {
 }
 
 #[test]
-fn a_push_wakes_whoever_waits_within_a_few_milliseconds() {
+fn a_push_wakes_a_waiting_pop_within_a_few_milliseconds() {
     let server = RedisServer::start();
     let (worker, producer) = (open(&server.url()), open(&server.url()));
     is_short(|_| {
@@ -69,7 +69,7 @@ fn a_push_wakes_whoever_waits_within_a_few_milliseconds() {
 }
 
 #[test]
-fn a_delayed_task_and_a_lapsed_one_wake_whoever_waits_when_it_is_time() {
+fn delayed_and_lapsed_tasks_wake_a_waiting_pop_on_time() {
     let server = RedisServer::start();
     let (home, machine) = (open(&server.url()), MachineWatch::start());
     let since = Instant::now();
@@ -91,7 +91,7 @@ fn a_delayed_task_and_a_lapsed_one_wake_whoever_waits_when_it_is_time() {
 }
 
 #[test]
-fn an_answer_that_nobody_takes_goes_back_to_the_front() {
+fn tasks_of_an_answer_without_a_taker_return_to_the_front() {
     let server = RedisServer::start();
     let home = open(&server.url());
     push(&home, b"q", b"a");

@@ -1,9 +1,9 @@
-//! Rule 13 in numbers: a pop that waits in one process has its task within 50 ms of the moment at which another process, or
-//! time, makes it available.
+//! Rule 13 in numbers: a pop that waits in one process has its task within 50 ms of the moment at which another
+//! process, or time, makes it available.
 //!
-//! Each kind of event is tried several times. The median must keep the promise; the worst must not look like a wake-up that was
-//! lost and found again by a timer, of which the shortest is a second. The time for which the machine itself held threads up is
-//! not counted, so that the bounds hold on a busy machine.
+//! Each kind of event is tried several times. The median must keep the promise; the worst must not look like a
+//! wake-up that was lost and found again by a timer, of which the shortest is a second. The time for which the
+//! machine itself held threads up is not counted, so that the bounds hold on a busy machine.
 
 mod support;
 
@@ -26,7 +26,7 @@ use sureq_testkit::redis_server::RedisServer;
 
 const TRIES: usize = 9;
 
-/// When what the tests let happen is due: long enough for a waiter to be in line by then.
+/// When the events of the tests are due: long enough for a waiter to be registered by then.
 const DUE_MS: u64 = 150;
 const DUE: Duration = Duration::from_millis(DUE_MS);
 
@@ -48,8 +48,8 @@ impl Pair {
         Self { waiter: open(url), actor: open(url) }
     }
 
-    /// Has something prepared, waits, and lets something happen, which says when there is a task. All of it several times, on
-    /// a queue of its own each.
+    /// Has something prepared, waits, and lets something happen, which says when there is a task. All of it several
+    /// times, on a queue of its own each.
     fn check<T>(
         &self,
         prepare: impl Fn(&RedisHome, &[u8]) -> T,
@@ -281,7 +281,7 @@ fn a_queue_that_is_resumed() {
     });
 }
 
-/// While it was paused nothing was told: what is due later is looked for when it is resumed.
+/// Nothing was published while it was paused: later deadlines are looked up when it is resumed.
 #[test]
 fn a_delay_in_a_queue_that_was_paused() {
     let prepare = |home: &RedisHome, queue: &[u8]| {
@@ -354,7 +354,8 @@ fn a_task_that_expires_into_a_dead_letter_queue() {
     });
 }
 
-/// The dead of a queue come to one that is waited for, so whoever waits there has to hear of a lease that began elsewhere.
+/// The dead of a queue come to one that is waited for, so whoever waits there has to hear of a lease that began
+/// elsewhere.
 fn prepare_source(home: &RedisHome, queue: &[u8]) {
     let from = source(queue);
     configure(home, &from, &[Change::Tries(1), Change::DeadLetter(queue)]);
@@ -400,8 +401,8 @@ fn a_push_and_a_delay_behind_sentinels() {
 /// How long a process is taken to live after it was heard of last.
 const PROCESS_LIVES: Duration = Duration::from_secs(30);
 
-/// Real time, since that is what decides here: Redis cuts a process off, and its connections' tasks come back half a minute
-/// after it was heard of last.
+/// Real time, since that is what decides here: Redis cuts a process off, and its connections' tasks come back half a
+/// minute after it was heard of last.
 #[test]
 fn a_process_that_is_lost_with_its_connections() {
     let server = RedisServer::start();

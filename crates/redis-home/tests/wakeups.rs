@@ -1,5 +1,4 @@
-//! Rule 13 on Redis: whoever waits is woken by everything that makes a task available to it, whichever process does it.
-//! Each test waits first, and then lets something happen that will bring a task later.
+//! Rule 13 on Redis: everything that makes a task available wakes a waiter for it, whichever process does it.
 
 mod support;
 
@@ -17,7 +16,7 @@ use sureq_testkit::redis_cluster::RedisCluster;
 use sureq_testkit::redis_sentinels::RedisSentinels;
 use sureq_testkit::redis_server::RedisServer;
 
-/// When what the tests let happen is due.
+/// When the events of the tests are due.
 const DUE_MS: u64 = 400;
 
 /// A reference to the task of `q` that is leased.
@@ -118,8 +117,8 @@ fn a_lease_that_is_cut_short() {
     });
 }
 
-/// The freed slot wakes whoever waits, and the lease that took it says when to look again. That a lease alone is told of matters
-/// where its end brings a task to another queue: see `wake_latency.rs`.
+/// The freed slot wakes whoever waits, and the lease that took it says when to look again. That a lease alone is told
+/// of matters where its end brings a task to another queue: see `wake_latency.rs`.
 #[test]
 fn a_lease_that_began_while_others_waited() {
     Waking::from_another_process(fill, |home| {
@@ -145,7 +144,7 @@ fn a_slot_that_is_freed_and_a_queue_that_is_resumed() {
     });
 }
 
-/// What comes sooner counts, also if it is told after what comes later.
+/// The sooner deadline counts, also if it is announced later.
 #[test]
 fn the_soonest_of_several() {
     Waking::everywhere(
@@ -191,7 +190,7 @@ fn add_later(home: &RedisHome) -> std::ops::RangeInclusive<u64> {
 }
 
 #[test]
-fn those_who_wait_in_a_cluster() {
+fn waiters_in_a_cluster() {
     let cluster = RedisCluster::start();
     for prefix in ["sureq:", "{one}:"] {
         let url = format!("{}?prefix={prefix}", cluster.url());
@@ -200,13 +199,13 @@ fn those_who_wait_in_a_cluster() {
 }
 
 #[test]
-fn those_who_wait_behind_sentinels() {
+fn waiters_behind_sentinels() {
     let all = RedisSentinels::start_with(&[]);
     Waking { waiter: open(&all.url("")), actor: Some(open(&all.url(""))) }.check(|_| {}, add_later);
 }
 
 #[test]
-fn those_whose_message_connection_is_dead_and_nobody_said_so() {
+fn waiters_whose_subscription_died_silently() {
     let port = free_port();
     let server = RedisServer::start_at(port);
     let proxy = support::swallowing_proxy(port);
@@ -215,7 +214,7 @@ fn those_whose_message_connection_is_dead_and_nobody_said_so() {
     let ticket = wait_for(&waiter, b"q");
     until("it waits", || waiter.waiters() == 1);
     waiter.look();
-    // Whatever has subscribed to anything is not heard from now on, and hears nothing.
+    // Existing subscriptions are dead from now on, and receive nothing.
     proxy.swallow();
     push(&other, b"q", b"x");
     let since = Instant::now();
@@ -225,9 +224,9 @@ fn those_whose_message_connection_is_dead_and_nobody_said_so() {
     other.close();
 }
 
-/// A paused queue hands nothing out: nobody is woken by what is pushed there until it is resumed.
+/// A paused queue delivers nothing: a push there wakes no waiter until it is resumed.
 #[test]
-fn a_push_to_a_paused_queue_wakes_nobody() {
+fn a_push_to_a_paused_queue_wakes_no_waiter() {
     let server = RedisServer::start();
     let (waiter, other) = (open(&server.url()), open(&server.url()));
     run(&other, &Command::Pause { queue: b"q" });

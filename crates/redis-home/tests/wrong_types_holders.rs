@@ -1,5 +1,5 @@
-//! A key of another type among those of a worker or a connection: it is in the way of no other queue, of no other holder, and of
-//! nothing that time does.
+//! A key of another type among those of a worker or a connection: it is in the way of no other queue, of no other
+//! holder, and of nothing that time does.
 
 mod support;
 
@@ -19,7 +19,7 @@ fn set(raw: &mut Connection, key: &str) {
     cmd("SET").arg(key).arg("odd").exec(raw).expect("it answers");
 }
 
-/// The ids of what a worker takes.
+/// The ids of the tasks that a worker takes.
 fn take(home: &RedisHome, worker: WorkerRef<'_>, queues: &[&[u8]], count: u32) -> Vec<String> {
     let taken = run(home, &Command::Pop(Pop { lease: by(worker), ..Pop::plain(queues, count) }));
     assert!(matches!(taken.list[0], Reply::Tasks(_)), "{:?}", taken.list);
@@ -32,7 +32,7 @@ fn names_key(reply: &Reply, key: &str) -> bool {
 
 /// Each key of a worker in turn. Its tasks come back from all queues when it is lost.
 #[test]
-fn a_lost_workers_tasks_come_back_whatever_its_own_keys_hold() {
+fn tasks_of_a_lost_worker_come_back_despite_keys_of_other_types() {
     for part in ["held", "off", "queues", "works", "lapsed"] {
         let server = RedisServer::start();
         let home = open(&server.url());
@@ -40,7 +40,7 @@ fn a_lost_workers_tasks_come_back_whatever_its_own_keys_hold() {
         for queue in [b"a", b"b"] {
             push(&home, queue, b"x");
             run(&home, &Command::Worker(Worker::Work(worker, queue)));
-            // A lease that ends before its worker, so that the worker is to be told.
+            // A lease that ends before its worker does, so that a heartbeat reports it.
             let lease = LeaseAsk { ms: Some(500), ..by(worker) };
             let taken = run(&home, &Command::Pop(Pop { lease, ..Pop::plain(&[queue], 1) }));
             assert_eq!(taken.tasks.len(), 1);
@@ -73,9 +73,9 @@ fn a_lost_workers_tasks_come_back_whatever_its_own_keys_hold() {
     }
 }
 
-/// A worker that beats lives, and hears what can be read.
+/// A heartbeat keeps the worker alive, and reports what can be read.
 #[test]
-fn a_worker_beats_whatever_its_own_keys_hold() {
+fn heartbeats_work_despite_keys_of_other_types() {
     for part in ["queues", "works", "lapsed"] {
         let server = RedisServer::start();
         let home = open(&server.url());
@@ -89,7 +89,8 @@ fn a_worker_beats_whatever_its_own_keys_hold() {
     }
 }
 
-/// One of a worker's queues cannot be written to. The worker is not there any more, and what it held elsewhere comes back.
+/// One of a worker's queues cannot be written to. The worker is not there any more, and what it held elsewhere comes
+/// back.
 #[test]
 fn a_worker_that_is_lost_is_not_listed_and_leaves_its_other_queues() {
     let server = RedisServer::start();
@@ -137,7 +138,7 @@ fn workers_whose_time_is_over_are_not_listed() {
 
 /// A home is gone, and one of its keys holds something else: no other command is refused.
 #[test]
-fn a_lost_home_is_not_everybodys_trouble() {
+fn a_lost_home_with_a_bad_key_does_not_disturb_others() {
     for part in ["homes", "home", "conn", "gone", "workers", "workers:ends"] {
         let server = RedisServer::start();
         let (home, other) = (open(&server.url()), open(&server.url()));
@@ -200,9 +201,9 @@ fn an_ack_of_tasks_of_several_holders_is_done_or_refused() {
     home.close();
 }
 
-/// A pop that took something of the first queue hands that out.
+/// A pop that took tasks of the first queue delivers them.
 #[test]
-fn a_pop_over_queues_hands_out_what_it_took() {
+fn a_pop_over_queues_delivers_the_tasks_that_it_took() {
     let server = RedisServer::start();
     let home = open(&server.url());
     let worker = start(&home, b"w", LONG_MS);
@@ -218,7 +219,7 @@ fn a_pop_over_queues_hands_out_what_it_took() {
     home.close();
 }
 
-/// What a closed connection held comes back as soon as nothing is in the way any more, though its home lives.
+/// Tasks of a closed connection come back as soon as the bad key is gone, though its home lives.
 #[test]
 fn a_closed_connection_is_ended_until_it_is_done() {
     for odd in ["sureq:q:{q}:ready", "sureq:gone"] {

@@ -1,5 +1,5 @@
-//! A key of another type among sureq's own: a command that needs it is refused by `WRONGTYPE`, which names the key, and has
-//! changed nothing. Other commands, and other queues, are not held up.
+//! A key of another type among sureq's own: a command that needs it is refused by `WRONGTYPE`, which names the key,
+//! and has changed nothing. Other commands, and other queues, are not held up.
 
 mod support;
 
@@ -49,7 +49,7 @@ fn set_up(home: &RedisHome) -> Ids {
     run(home, &Command::Add(Add { when: When::After(LONG_MS), ..Add::plain(Q, b"delayed") }));
     let at = When::At(WallTime(home.now().wall.0 + LONG_MS));
     run(home, &Command::Add(Add { when: at, ..Add::plain(Q, b"appointed") }));
-    // What a worker is to be told: one was cancelled, the lease of another is over.
+    // Reports for a worker: one task was cancelled, the lease of another has ended.
     push(home, Q, b"cancelled");
     let cancelled = take(LeaseAsk { worker: Some(worker), ..LeaseAsk::NONE });
     let tasks = TaskRefs { list: &[cancelled.as_bytes()], form: IdForm::Long };
@@ -70,7 +70,7 @@ fn set_up(home: &RedisHome) -> Ids {
     Ids { leased, held, dead, ready, incarnation }
 }
 
-/// What each key holds, in an order that is its own: that of a hash table may change when it is only read.
+/// The content of each key, in a canonical order: that of a hash table may change when it is only read.
 const CONTENTS: &str = "
     local out = {}
     local function sorted(list)
@@ -179,7 +179,7 @@ fn commands(ids: &Ids, check: &mut dyn FnMut(&str, Command<'_>)) {
     check("list", Command::Worker(Worker::List));
 }
 
-/// What must be refused: commands that cannot do their work without a key.
+/// The commands that must be refused, since they need the key.
 const NEEDED: [(&str, &[&str]); 9] = [
     ("sureq:q:{jobs}:state", &["push", "add", "pop", "ack", "extend", "return", "info", "config"]),
     ("sureq:q:{jobs}:body", &["push", "add", "pop", "ack", "return", "purge", "exists"]),
@@ -196,7 +196,7 @@ fn check_all(server: &RedisServer) {
     let home = open(&server.url());
     let ids = set_up(&home);
     let mut raw = server.connect();
-    // What was restored is not to be ended for being old.
+    // Restored keys must not expire for being old.
     let homes: Vec<String> =
         cmd("ZRANGE").arg(&["sureq:homes", "0", "-1"]).query(&mut raw).expect("it answers");
     cmd("ZADD").arg(&["sureq:homes", "1e15", &homes[0]]).exec(&mut raw).expect("it answers");
@@ -204,7 +204,7 @@ fn check_all(server: &RedisServer) {
     let mut refused = BTreeSet::new();
     for key in all.keys() {
         let kind: String = cmd("TYPE").arg(key).query(&mut raw).expect("Redis answers");
-        // What is packed is a string, too: any other is none of ours.
+        // A packed value is a string too: any other string is not ours.
         let other: &[&str] = if kind == "set" { &["ZADD", "1", "odd"] } else { &["SADD", "odd"] };
         for becomes in [&["SET", "odd"], other] {
             commands(&ids, &mut |name, command| {
@@ -257,10 +257,10 @@ fn every_command_in_scripts() {
     check_all(&server);
 }
 
-/// One queue has a key that is not ours. A worker is lost that held tasks there: what it held elsewhere comes back, every other
-/// command works, and what it held there comes back when the key is gone.
+/// One queue has a key that is not ours. A worker is lost that held tasks there: its tasks elsewhere come back, every
+/// other command works, and its tasks there come back when the key is gone.
 #[test]
-fn a_lost_worker_is_not_everybodys_trouble() {
+fn a_lost_worker_with_a_bad_key_does_not_disturb_others() {
     let server = RedisServer::start();
     let (home, other) = (open(&server.url()), open(&server.url()));
     let start = run(&home, &Command::Worker(Worker::Start { name: b"w", ttl_ms: 2_000 }));

@@ -157,7 +157,8 @@ pub fn open_with(url: &str, options: &crate::Options) -> Result<Home, OpenError>
 fn open_redis(url: &str) -> Result<Home, OpenError> {
     use sureq_redis::{RedisHome, Target};
     let shown = || without_passwords(url);
-    let target = Target::parse(url).map_err(|source| OpenError::BadTarget { url: shown(), source })?;
+    let target = Target::parse_with(url, &sureq_redis_compat::LAYOUTS)
+        .map_err(|source| OpenError::BadTarget { url: shown(), source })?;
     let home = RedisHome::open(target).map_err(|source| OpenError::Redis { url: shown(), source })?;
     Ok(Home::from_api(home))
 }

@@ -3,8 +3,6 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part of this")]
 
 pub mod monitor;
-pub mod shop;
-pub mod waiting;
 pub mod waking;
 pub mod world;
 
@@ -25,7 +23,8 @@ pub use sureq_testkit::proxy::{SwallowingProxy, Way};
 pub use sureq_testkit::patience::{PATIENCE, until};
 
 pub fn open(url: &str) -> RedisHome {
-    RedisHome::open(Target::parse(url).expect("a URL")).expect("Redis listens")
+    let target = Target::parse_with(url, &sureq_redis_compat::LAYOUTS).expect("a URL");
+    RedisHome::open(target).expect("Redis listens")
 }
 
 pub fn run(home: &RedisHome, command: &Command<'_>) -> Replies<Payload> {
@@ -48,7 +47,7 @@ pub fn by(worker: WorkerRef<'_>) -> LeaseAsk<'_> {
     LeaseAsk { worker: Some(worker), ..LeaseAsk::NONE }
 }
 
-/// Payload and id of what a pop gets.
+/// The payloads and ids of a pop.
 pub type Popped = Result<Vec<(Vec<u8>, String)>, Reply>;
 
 pub fn popped(mut replies: Replies<Payload>) -> Popped {
@@ -102,7 +101,7 @@ pub fn wait_for(home: &RedisHome, queue: &[u8]) -> Ticket {
     home.send(&[Command::Pop(pop)])
 }
 
-/// What a ticket is answered with, which takes no longer than anything may take.
+/// The answer of a ticket; fails if it takes too long.
 pub fn answer(ticket: &Ticket) -> Replies<Payload> {
     let mut replies = None;
     until("it is answered", || {
@@ -126,7 +125,7 @@ pub fn info(home: &RedisHome, queue: &[u8]) -> Info {
     }
 }
 
-/// Cleans; answers what was done to all queues together, or the first refusal.
+/// Cleans; returns the totals of all queues, or the first refusal.
 pub fn clean(home: &RedisHome, queues: &[&[u8]], how: Cleaning) -> Result<Cleaned, Refusal> {
     let mut sum = Cleaned::default();
     for queue in home.clean(queues, how)?.queues {
@@ -136,12 +135,13 @@ pub fn clean(home: &RedisHome, queues: &[&[u8]], how: Cleaning) -> Result<Cleane
     Ok(sum)
 }
 
-/// Producers and workers on these queues. Workers ask for one task after the other; what one of them lost comes back soon.
+/// Producers and workers on these queues. Workers ask for one task after the other; a task that one of them lost
+/// comes back soon.
 pub fn load(url: &str, queues: &[&[u8]]) -> HomeLoad {
     HomeLoad::new(url, queues, Asking { count: 1, block: None, lease_ms: 300, believed_ms: 300 })
 }
 
-/// Sees to it that what takes no time by itself takes none, as a rule: a busy machine may hold some of it up.
+/// Checks that something takes almost no time in the median: a busy machine may delay some of it.
 pub fn is_short(once: impl FnMut(usize) -> Duration) {
     let mut times: Vec<Duration> = (0..21).map(once).collect();
     times.sort_unstable();
@@ -154,7 +154,7 @@ pub fn cutting_proxy(redis_port: u16, cut: usize, way: Way) -> SocketAddr {
     sureq_testkit::proxy::cutting_proxy((Ipv4Addr::LOCALHOST, redis_port).into(), cut, way)
 }
 
-/// A Redis whose message connections can be made to hang: what stands before the one at this port.
+/// A proxy before the Redis at this port, which can make subscriptions hang.
 pub fn swallowing_proxy(redis_port: u16) -> SwallowingProxy {
     SwallowingProxy::before((Ipv4Addr::LOCALHOST, redis_port).into())
 }

@@ -1,4 +1,4 @@
-//! What Redis is asked, as it happens.
+//! The commands that Redis executes, as they happen.
 
 use std::io::{BufRead as _, BufReader, ErrorKind, Write as _};
 use std::os::unix::net::UnixStream;
@@ -8,7 +8,7 @@ use sureq_testkit::redis_server::RedisServer;
 
 use super::PATIENCE;
 
-/// Hears all that Redis is asked.
+/// Receives all commands.
 pub struct Monitor(BufReader<UnixStream>);
 
 impl Monitor {

@@ -1,4 +1,4 @@
-//! Waits first, lets something happen, and sees to it that whoever waits is woken when that brings a task.
+//! Starts a waiting pop, triggers an event, and checks that the pop gets the task.
 
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use sureq_redis::{Clock, RedisHome, Target};
 use sureq_testkit::redis_server::RedisServer;
 
-/// What the wall clock says when no time has passed.
+/// The wall clock at the start.
 pub const START_US: u64 = 1_600_000_000_000_000;
 
 /// True time, and the wall clock of Redis, which may also be set.
@@ -16,7 +16,8 @@ pub struct World {
     wall_set_by_us: AtomicI64,
 }
 
-/// The clocks as one process sees them: its monotonic clock began at some moment of its own, and is a little fast or slow.
+/// The clocks as one process sees them: its monotonic clock began at some moment of its own, and is a little fast or
+/// slow.
 struct Seen {
     world: Arc<World>,
     began_us: u64,

@@ -1,0 +1,264 @@
+//! Queues in the keys of redis-work-queue, shared with its clients.
+//!
+//! Commands become calls of `lua/work_queue.lua`, or are refused by name. `moving` serves waiting pops, `cleaning`
+//! returns items whose lease has ended, and `old_clients` notices the keys of older clients.
+
+mod cleaning;
+mod moving;
+mod old_clients;
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use futures_util::future::LocalBoxFuture;
+use redis::{Cmd, Value};
+use sureq_core::command::{AckScope, Add, Cancel, Command, NameArg, Pop, Return};
+use sureq_core::settings::Place;
+use sureq_core::{Refusal, limits};
+
+use crate::foreign::{Foreign, new_id};
+use sureq_home_api::elsewhere::PopOf;
+use sureq_home_api::{CleanReport, Cleaning};
+use sureq_redis::layout::{
+    Call, Exchange, HeaderContext, HomeThread, Layout, LayoutOptions, LayoutSession, PopForm, ReplyForm,
+    SubscriptionRequests, Waiting,
+};
+use sureq_redis::{BadTarget, Target};
+
+use crate::cleaning::{Cleaner, Cleans, all_queues, keep_clean, report};
+use cleaning::BareIds;
+use moving::{Moves, serve_moves};
+use old_clients::OldClients;
+
+/// The lease in milliseconds, if neither the pop nor the URL has one.
+pub(crate) const LEASE_MS: u64 = 60_000;
+
+/// The indexes of two arguments of a pop: from which of its queues an id was moved, and the id.
+const MOVED_FROM: usize = 2;
+const MOVED: usize = 3;
+/// The index of the first queue.
+pub(crate) const POP_QUEUES: usize = 4;
+
+const HERE: Foreign = Foreign("layout=work-queue");
+
+/// The layout `work-queue`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WorkQueue {
+    /// How long a lease is if a pop does not say.
+    pub(crate) lease_ms: u64,
+}
+
+impl WorkQueue {
+    pub(crate) fn new(options: &mut LayoutOptions<'_>) -> Result<Self, BadTarget> {
+        Ok(Self { lease_ms: options.take_lease_ms()?.unwrap_or(LEASE_MS) })
+    }
+}
+
+impl Layout for WorkQueue {
+    fn name(&self) -> &'static str {
+        "work-queue"
+    }
+
+    fn script(&self) -> Cow<'static, str> {
+        concat!(include_str!("../lua/foreign.lua"), include_str!("../lua/work_queue.lua")).into()
+    }
+
+    fn call_of(&self, command: &Command<'_>, _: &str) -> Result<(Call, ReplyForm), Refusal> {
+        call_of(command, self.lease_ms)
+    }
+
+    fn pop_form(&self) -> PopForm {
+        PopForm { count: 0, room: None, queues: POP_QUEUES }
+    }
+
+    fn queue_key(&self, prefix: &str, queue: &[u8]) -> Vec<u8> {
+        [prefix.as_bytes(), queue, b":queue"].concat()
+    }
+
+    fn waiting(&self) -> Waiting {
+        Waiting::Taken
+    }
+
+    fn has_leases(&self) -> bool {
+        true
+    }
+
+    fn session(&self, _: &Target) -> Rc<dyn LayoutSession> {
+        Rc::new(Session::default())
+    }
+}
+
+/// The list of ids that were taken.
+fn processing_key(prefix: &str, queue: &[u8]) -> Vec<u8> {
+    [prefix.as_bytes(), queue, b":processing"].concat()
+}
+
+/// The state of an open home.
+#[derive(Default)]
+pub(crate) struct Session {
+    old_clients: OldClients,
+    moves: Moves,
+    cleaner: Cleaner,
+    bare: BareIds,
+}
+
+impl LayoutSession for Session {
+    fn start(self: Rc<Self>, home: &Rc<HomeThread>) {
+        tokio::task::spawn_local(keep_clean(self, Rc::clone(home)));
+    }
+
+    fn header(&self, call: &Call, context: &HeaderContext<'_>, command: &mut Cmd) {
+        let looks = self.old_clients.is_due(call, context.clock.monotonic_ms());
+        command.arg(if looks { "1" } else { "" }).arg(context.home);
+    }
+
+    /// The number is 1 if the script has looked for the keys of old clients.
+    fn answered(&self, call: &Call, word: u64, answer: &Value, exchange: Exchange) -> bool {
+        if word == 1 {
+            self.old_clients.learn(call, answer, exchange.answered_us / 1_000);
+        }
+        true
+    }
+
+    fn prepare<'a>(
+        &'a self,
+        home: &'a HomeThread,
+        calls: &'a mut [Result<(Call, ReplyForm), Refusal>],
+        pops: &'a [PopOf],
+    ) -> LocalBoxFuture<'a, ()> {
+        self.cleaner.watch_pops(home, calls, pops);
+        Box::pin(std::future::ready(()))
+    }
+
+    fn wake_waiters(
+        self: Rc<Self>,
+        home: Rc<HomeThread>,
+        _: SubscriptionRequests,
+    ) -> LocalBoxFuture<'static, ()> {
+        Box::pin(serve_moves(self, home))
+    }
+
+    fn clean<'a>(
+        &'a self,
+        home: &'a HomeThread,
+        queues: Vec<Vec<u8>>,
+        how: Cleaning,
+    ) -> LocalBoxFuture<'a, Result<CleanReport, Refusal>> {
+        Box::pin(async move {
+            let mut named: BTreeSet<Vec<u8>> = queues.into_iter().collect();
+            if named.is_empty() {
+                named = all_queues(home).await?;
+                if how == Cleaning::Deep {
+                    named.append(&mut cleaning::unlisted_queues(home).await?);
+                }
+            }
+            Ok(report(cleaning::clean(self, home, &named, how).await, 0))
+        })
+    }
+
+    fn close(&self) -> LocalBoxFuture<'_, ()> {
+        Box::pin(self.moves.end())
+    }
+}
+
+impl Cleans for Session {
+    fn cleaner(&self) -> &Cleaner {
+        &self.cleaner
+    }
+
+    async fn clean_some(&self, home: &HomeThread, queues: &[Vec<u8>]) -> BTreeMap<Vec<u8>, usize> {
+        cleaning::keep_clean(self, home, queues).await
+    }
+}
+
+/// The call for a command, and how its answer is read.
+pub(crate) fn call_of(command: &Command<'_>, lease_ms: u64) -> Result<(Call, ReplyForm), Refusal> {
+    Ok(match *command {
+        Command::Push { queue, payloads } => {
+            let mut call = Call::about("push", queue);
+            for payload in payloads {
+                call = call.arg(new_id()?).arg(*payload);
+            }
+            (call, ReplyForm::Pushed)
+        }
+        Command::Add(ref add) => (add_call(add)?, ReplyForm::Added),
+        Command::Pop(ref pop) => (pop_call(pop, lease_ms)?, ReplyForm::Tasks),
+        Command::Ack { queue, tasks, scope } => {
+            let scope = if scope == AckScope::Leased { "leased" } else { "any" };
+            (Call::about("ack", queue).arg(scope).args(tasks.list.iter().copied()), ReplyForm::Acked)
+        }
+        Command::Extend { queue, task, ms } => {
+            (Call::about("extend", queue).arg(task.bytes).number(ms), ReplyForm::Outcome)
+        }
+        Command::Return(ref back) => (return_call(back)?, ReplyForm::Outcome),
+        Command::Cancel { queue, which: Cancel::Ids(tasks) } => {
+            (Call::about("cancel", queue).args(tasks.list.iter().copied()), ReplyForm::Count)
+        }
+        Command::Cancel { queue, which: Cancel::Names(names) } => {
+            (Call::about("cancel", queue).args(names.iter().copied()), ReplyForm::Count)
+        }
+        Command::Cancel { which: Cancel::Payload(_), .. } => return HERE.no("CANCEL PAYLOAD"),
+        _ => return HERE.call_of(command),
+    })
+}
+
+fn add_call(add: &Add<'_>) -> Result<Call, Refusal> {
+    HERE.check_add(add)?;
+    let id = match add.name {
+        Some(NameArg::Bytes(name)) => name.to_vec(),
+        Some(NameArg::Payload) => return HERE.no("ADD UNIQUE: a NAME is unique there"),
+        None => new_id()?.into_bytes(),
+    };
+    Ok(Call::about("add", add.queue).arg(id).arg(add.payload))
+}
+
+fn pop_call(pop: &Pop<'_>, lease_ms: u64) -> Result<Call, Refusal> {
+    HERE.check_pop(pop)?;
+    if pop.lease.worker.is_some() {
+        return HERE.no("POP WORKER");
+    }
+    Ok(Call::new("pop", pop.queues.first().copied())
+        .number(pop.count.min(limits::REPLY_TASKS_MAX).into())
+        .number(pop.lease.ms.unwrap_or(lease_ms))
+        .arg("")
+        .arg("")
+        .args(pop.queues.iter().copied()))
+}
+
+/// The same pop, for an id that was moved from one of its queues already.
+fn with_moved(pop: &Call, from: usize, id: Vec<u8>) -> Call {
+    let mut call = pop.clone();
+    call.args[MOVED_FROM] = from.to_string().into_bytes();
+    call.args[MOVED] = id;
+    call
+}
+
+fn return_call(back: &Return<'_>) -> Result<Call, Refusal> {
+    let place = HERE.return_place(back, Place::Back)?;
+    Ok(Call::about("return", back.queue).arg(back.task.bytes).arg(place))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::foreign::refused;
+    use sureq_core::command::{IdForm, LeaseAsk, TaskRef, WorkerRef};
+
+    fn check_refused(command: &Command<'_>, what: &str) {
+        assert_eq!(refused(call_of(command, LEASE_MS)), format!("NOTTHERE layout=work-queue has no {what}"));
+    }
+
+    #[test]
+    fn commands_that_the_layout_lacks_are_refused_by_name() {
+        let queue = &b"q"[..];
+        check_refused(&Command::Pause { queue }, "PAUSE");
+        check_refused(&Command::Cancel { queue, which: Cancel::Payload(b"x") }, "CANCEL PAYLOAD");
+        let worker = Some(WorkerRef { name: b"w", incarnation: 1 });
+        let lease = LeaseAsk { worker, ..LeaseAsk::NONE };
+        check_refused(&Command::Pop(Pop { lease, ..Pop::plain(&[b"q"], 1) }), "POP WORKER");
+        let task = TaskRef { bytes: b"x", form: IdForm::Long };
+        let back = Return { queue, task, to: Some(Place::After(5)), failed: None, is_last: false };
+        check_refused(&Command::Return(back), "RETURN DELAY");
+    }
+}

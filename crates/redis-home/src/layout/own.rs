@@ -1,0 +1,150 @@
+//! Sureq's own layout, which supports every command. docs/reference/redis-keys.md lists its keys.
+
+use std::borrow::Cow;
+use std::rc::Rc;
+
+use futures_util::future::LocalBoxFuture;
+use redis::{Cmd, Value};
+use sureq_core::Refusal;
+use sureq_core::command::Command;
+use sureq_home_api::{CleanReport, Cleaning};
+
+use super::{
+    Call, Channels, Exchange, HeaderContext, HomeThread, Ids, Layout, LayoutSession, PopForm, ReplyForm,
+    Waiting,
+};
+use crate::connection::target::Target;
+use crate::script::call::call_of;
+use crate::script::clock::LogClock;
+use crate::script::operations::{argument, header};
+use crate::script::slices::is_sliced;
+
+pub(crate) const POP_ROOM: usize = argument("pop", "room");
+
+/// Where a pop has its arguments.
+pub(crate) const POP: PopForm =
+    PopForm { count: argument("pop", "count"), room: Some(POP_ROOM), queues: argument("pop", "queues...") };
+
+/// The layout `sureq`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OwnLayout;
+
+impl Layout for OwnLayout {
+    fn name(&self) -> &'static str {
+        "sureq"
+    }
+
+    fn prefix(&self) -> &'static str {
+        "sureq:"
+    }
+
+    fn script(&self) -> Cow<'static, str> {
+        (header() + include_str!("../script/lua/queue.lua")).into()
+    }
+
+    fn call_of(&self, command: &Command<'_>, home: &str) -> Result<(Call, ReplyForm), Refusal> {
+        call_of(command, home)
+    }
+
+    fn pop_form(&self) -> PopForm {
+        POP
+    }
+
+    fn is_sliced(&self, command: &Command<'_>, reply_bytes: usize) -> bool {
+        is_sliced(command, reply_bytes)
+    }
+
+    fn ids(&self) -> Ids {
+        Ids::Numbers
+    }
+
+    /// The beginning of a queue's keys. What is in braces decides on the slot; Redis ignores empty braces.
+    fn queue_key(&self, prefix: &str, queue: &[u8]) -> Vec<u8> {
+        let (before, letter): (_, &[u8]) =
+            if queue.first().is_none_or(|&first| first == b'}') { ("x:{", b"x") } else { ("q:{", b"") };
+        [prefix.as_bytes(), before.as_bytes(), letter, queue, b"}"].concat()
+    }
+
+    fn keys(&self, target: &Target, queue: Option<&[u8]>) -> Vec<Vec<u8>> {
+        target.store_keys(queue).into()
+    }
+
+    fn spans_slots(&self) -> bool {
+        true
+    }
+
+    fn channel(&self, prefix: &str, kind: &str) -> Option<(String, String)> {
+        Some((format!("{prefix}{kind}:"), String::new()))
+    }
+
+    fn probe_channel(&self, prefix: &str) -> Option<Vec<u8>> {
+        Some(Channels { prefix, layout: self }.name("wake", b""))
+    }
+
+    fn waiting(&self) -> Waiting {
+        Waiting::Published
+    }
+
+    fn has_deadlines(&self) -> bool {
+        true
+    }
+
+    fn has_leases(&self) -> bool {
+        true
+    }
+
+    fn greetings(&self) -> Vec<Call> {
+        vec![Call::new("epoch", None)]
+    }
+
+    fn session(&self, target: &Target) -> Rc<dyn LayoutSession> {
+        Rc::new(OwnSession { log: LogClock::default(), is_spread: target.is_spread() })
+    }
+}
+
+/// Log time, which every call reports and every answer corrects.
+struct OwnSession {
+    log: LogClock,
+    is_spread: bool,
+}
+
+impl LayoutSession for OwnSession {
+    fn time(&self, now_us: u64, is_repeated: bool) -> String {
+        self.log.header(now_us, is_repeated)
+    }
+
+    fn header(&self, _: &Call, context: &HeaderContext<'_>, command: &mut Cmd) {
+        let wall = context.clock.wall_us().map(|us| us.to_string()).unwrap_or_default();
+        command.arg(context.time).arg(wall).arg(context.run_id);
+    }
+
+    fn answered(&self, _: &Call, log_us: u64, answer: &Value, exchange: Exchange) -> bool {
+        if is_late(answer) {
+            return false;
+        }
+        let Exchange { sent_us, answered_us } = exchange;
+        match log_us {
+            // A script that cannot read the clock of the store reports no time.
+            0 => {}
+            log_us if self.is_spread => self.log.learn_from_one_of_many(log_us, sent_us, answered_us),
+            log_us => self.log.learn(log_us, sent_us, answered_us),
+        }
+        true
+    }
+
+    fn clean<'a>(
+        &'a self,
+        _: &'a HomeThread,
+        _: Vec<Vec<u8>>,
+        _: Cleaning,
+    ) -> LocalBoxFuture<'a, Result<CleanReport, Refusal>> {
+        let no = Refusal::not_there("cleaning: nothing is left lying in its keys", "layout=sureq");
+        Box::pin(std::future::ready(Err(no)))
+    }
+}
+
+/// Whether the script rejected the reported time, since the call took too long to arrive.
+fn is_late(answer: &Value) -> bool {
+    let Value::Array(words) = answer else { return false };
+    matches!(&words[..], [Value::BulkString(mark), Value::BulkString(code)] if mark == b"!" && code == b"LATE")
+}

@@ -1,0 +1,428 @@
+//! Log time, which callers carry from one script to the next.
+//!
+//! Redis has only a wall clock, which may be set. Every script therefore answers its log time, and callers
+//! extrapolate it with their monotonic clocks: each call reports bounds for log time. The script follows the wall
+//! clock while that is within the bounds; outside of them, the wall clock was set. All values are in microseconds:
+//! with whole milliseconds, log time would creep ahead with every call.
+
+use std::cell::Cell;
+use std::time::SystemTime;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// The clocks of a home.
+pub trait Clock: Send + Sync + 'static {
+    /// Milliseconds since an arbitrary time; never goes back and cannot be set.
+    fn monotonic_ms(&self) -> u64;
+
+    /// The same clock in microseconds.
+    fn monotonic_us(&self) -> u64 {
+        self.monotonic_ms() * 1_000
+    }
+
+    /// The time that replaces Redis' wall clock; tests move time with it.
+    fn wall_ms(&self) -> Option<u64> {
+        None
+    }
+
+    /// The same in microseconds.
+    fn wall_us(&self) -> Option<u64> {
+        self.wall_ms().map(|ms| ms * 1_000)
+    }
+}
+
+/// The clocks of this machine. The monotonic one includes suspended time.
+#[derive(Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn monotonic_ms(&self) -> u64 {
+        self.monotonic_us() / 1_000
+    }
+
+    fn monotonic_us(&self) -> u64 {
+        let now = clock_gettime(ClockId::Boottime);
+        now.tv_sec.unsigned_abs() * 1_000_000 + now.tv_nsec.unsigned_abs() / 1_000
+    }
+}
+
+/// The wall clock of this machine.
+pub(crate) fn system_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Bounds for the difference between log time and the monotonic clock of this machine.
+///
+/// ```text
+///   monotonic clock here    sent ───────────────────────────── answered
+///   in Redis                         script says log = L
+///
+///   L was reached before `answered`:  ahead ≥ L − answered   (the largest of these is `least`)
+///   and not before `sent`:         ahead ≤ L − sent    (the smallest of these is `most`)
+/// ```
+///
+/// Each call reports both bounds. The script follows the wall clock of Redis while that stays within them, and the
+/// best guess of the caller otherwise. So no caller pushes log time ahead of what it knows for certain, and reports
+/// matter only when the wall clock was set.
+#[derive(Debug, Default)]
+pub(crate) struct LogClock {
+    known: Cell<Option<Bounds>>,
+    /// The wall clock of Redis was set forward by less than scripts notice; the next call corrects that.
+    is_wall_ahead: Cell<bool>,
+    /// When a call last made a correction.
+    corrected_us: Cell<Option<u64>>,
+    /// The bounds that were rejected by that correction.
+    rejected: Cell<Option<Bounds>>,
+}
+
+/// Two clocks that are not set drift apart by less than one part in this many: no kernel slews faster.
+const DRIFT: u64 = 2_000;
+
+/// A smaller difference is no step of a clock.
+const STEP_US: i64 = 1_000;
+
+/// Answers to calls that were sent this soon after a correction may be older than it.
+const SETTLING_US: u64 = 1_000_000;
+
+/// If log time is ahead as before when a correction is this old, another process disagrees with it, and is followed.
+const INSISTING_US: u64 = 10_000_000;
+
+/// How far log time is ahead of the monotonic clock, in microseconds.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    least: i64,
+    most: i64,
+    /// The best guess: `least` if the clocks had not drifted apart since.
+    guess: i64,
+    /// When the bounds were this narrow, on the monotonic clock.
+    at_us: u64,
+}
+
+/// Log time in microseconds, as a caller knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogTimeBounds {
+    pub(crate) least: u64,
+    pub(crate) guess: u64,
+    pub(crate) most: u64,
+}
+
+impl Bounds {
+    /// The bounds from one answer. Clocks are cut off at microseconds, so bounds are rounded outwards: nothing
+    /// creeps.
+    fn of(log_us: u64, sent_us: u64, now_us: u64) -> Self {
+        let ahead = |us: u64| log_us.cast_signed() - us.cast_signed();
+        let guess = ahead(now_us);
+        Self { least: guess - 1, most: ahead(sent_us) + 1, guess, at_us: now_us }
+    }
+
+    /// The bounds after the clocks have had time to drift apart.
+    const fn at(self, now_us: u64) -> Self {
+        let apart = now_us.saturating_sub(self.at_us).div_ceil(DRIFT);
+        let drifted = apart.cast_signed();
+        let (least, most) = (self.least - drifted, self.most + drifted);
+        Self { least, most, guess: self.guess, at_us: self.at_us + apart * DRIFT }
+    }
+
+    /// Whether both can be true, apart from a difference that is no step.
+    const fn agrees_with(self, other: Self) -> bool {
+        self.least <= other.most + STEP_US && other.least <= self.most + STEP_US
+    }
+
+    /// The intersection of both.
+    fn and(self, other: Self) -> Self {
+        let Self { least, guess, .. } = if other.least > self.least { other } else { self };
+        let most = self.most.min(other.most).max(least);
+        Self { least, most, guess, at_us: self.at_us }
+    }
+}
+
+impl LogClock {
+    /// Learns from the log time that a script answered; both times are of the monotonic clock.
+    pub(crate) fn learn(&self, log_us: u64, sent_us: u64, now_us: u64) {
+        let answered = Bounds::of(log_us, sent_us, now_us);
+        let Some(known) = self.known.get().map(|known| known.at(now_us)) else {
+            return self.known.set(Some(answered));
+        };
+        if answered.least <= known.most + STEP_US {
+            return self.known.set(Some(known.and(answered)));
+        }
+        let corrected = self.corrected_us.get().map(|at| sent_us.saturating_sub(at));
+        let is_as_before = self.rejected.get().is_some_and(|before| before.at(now_us).agrees_with(answered));
+        match corrected {
+            Some(..SETTLING_US) if is_as_before => {}
+            Some(..INSISTING_US) if is_as_before => self.known.set(Some(answered)),
+            _ => {
+                self.rejected.set(Some(answered));
+                self.is_wall_ahead.set(true);
+            }
+        }
+    }
+
+    /// The same where several servers have clocks of their own: log time follows the one that is ahead.
+    pub(crate) fn learn_from_one_of_many(&self, log_us: u64, sent_us: u64, now_us: u64) {
+        let answered = Bounds::of(log_us, sent_us, now_us);
+        let known = self.known.get().map(|known| known.at(now_us));
+        let known = known.filter(|known| answered.least <= known.most);
+        self.known.set(Some(known.map_or(answered, |known| known.and(answered))));
+    }
+
+    /// Log time; none before the first answer.
+    pub(crate) fn now(&self, now_us: u64) -> Option<LogTimeBounds> {
+        let known = self.known.get()?.at(now_us);
+        let all = [known.least, known.guess, known.most];
+        let [least, guess, most] = all.map(|ahead| now_us.saturating_add_signed(ahead));
+        Some(LogTimeBounds { least, guess, most })
+    }
+
+    /// The report of the next call. It begins with `!` if log time is to be set back to it in case it is ahead.
+    pub(crate) fn header(&self, now_us: u64, is_sure: bool) -> String {
+        let Some(LogTimeBounds { least, guess, most }) = self.now(now_us) else { return String::new() };
+        let corrects = self.is_wall_ahead.take();
+        if corrects {
+            self.corrected_us.set(Some(now_us));
+        }
+        let mark = if is_sure || corrects { "!" } else { "" };
+        format!("{mark}{least}:{guess}:{most}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `begin` in `lua/queue.lua` does with the time, step by step.
+    #[derive(Default)]
+    struct Script {
+        clock_ms: u64,
+        offset_us: i64,
+    }
+
+    impl Script {
+        /// Its answer, and log time; none if the call is to be repeated.
+        fn run(&mut self, wall_us: u64, header: &str) -> Option<(u64, u64)> {
+            let mut line_us = wall_us.saturating_add_signed(self.offset_us);
+            let (is_sure, header) = header.strip_prefix('!').map_or((false, header), |header| (true, header));
+            let header: Vec<u64> = header.split(':').filter_map(|us| us.parse().ok()).collect();
+            if let [least, guess, most] = header[..] {
+                if line_us > most + 1_000_000 && !is_sure {
+                    return None;
+                }
+                if line_us < least || line_us > most && is_sure {
+                    line_us = guess;
+                }
+            }
+            if line_us < (self.clock_ms * 1_000).saturating_sub(1_000_000) {
+                line_us = self.clock_ms * 1_000;
+            }
+            self.offset_us = line_us.cast_signed() - wall_us.cast_signed();
+            let log_us = line_us.max(self.clock_ms * 1_000);
+            if log_us / 1_000 - self.clock_ms >= 50 {
+                self.clock_ms = log_us / 1_000;
+            }
+            Some((line_us, log_us))
+        }
+    }
+
+    const START_US: u64 = 1_600_000_000_000_000;
+
+    /// True time, a Redis, and processes that call it, each by a monotonic clock of its own.
+    struct World {
+        random: fastrand::Rng,
+        now_us: u64,
+        script: Script,
+        wall_set_by_us: i64,
+        callers: [Caller; 2],
+    }
+
+    /// A process. Its clock began at another time than those of others, and runs a little fast or slow.
+    struct Caller {
+        clock: LogClock,
+        began_us: u64,
+        drift_ppm: i64,
+    }
+
+    impl Caller {
+        fn monotonic_us(&self, now_us: u64) -> u64 {
+            let drifted = now_us.cast_signed() / 1_000 * self.drift_ppm / 1_000;
+            (self.began_us + now_us).saturating_add_signed(drifted)
+        }
+    }
+
+    impl World {
+        fn new(seed: u64, drift_ppm: [i64; 2]) -> Self {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let callers = drift_ppm.map(|drift_ppm| {
+                let began_us = random.u64(1_000_000..1_000_000_000);
+                Caller { clock: LogClock::default(), began_us, drift_ppm }
+            });
+            Self { random, now_us: 0, script: Script::default(), wall_set_by_us: 0, callers }
+        }
+
+        fn pass(&mut self, us_max: u64) {
+            self.now_us += self.random.u64(0..=us_max);
+        }
+
+        /// One command that takes up to `way_us` each way. Returns by how much log time is ahead of true time.
+        fn call(&mut self, way_us: u64) -> i64 {
+            let at = self.random.usize(0..2);
+            self.call_by(at, way_us)
+        }
+
+        /// This many commands, about a millisecond apart.
+        fn calls(&mut self, count: usize) {
+            for _ in 0..count {
+                self.call(200);
+                self.pass(2_000);
+            }
+        }
+
+        fn call_by(&mut self, at: usize, way_us: u64) -> i64 {
+            let mut is_sure = false;
+            loop {
+                let sent_us = self.callers[at].monotonic_us(self.now_us);
+                let header = self.callers[at].clock.header(sent_us, is_sure);
+                self.pass(way_us);
+                let true_us = START_US + self.now_us;
+                let answer = self.script.run(true_us.saturating_add_signed(self.wall_set_by_us), &header);
+                self.pass(way_us);
+                let heard_us = self.callers[at].monotonic_us(self.now_us);
+                if let Some((line_us, log_us)) = answer {
+                    self.callers[at].clock.learn(line_us, sent_us, heard_us);
+                    return log_us.cast_signed() - true_us.cast_signed();
+                }
+                is_sure = true;
+            }
+        }
+    }
+
+    /// Log time is within 1 ms + 0.1 % of true time, which is what the clock of Redis says while nobody sets it.
+    fn assert_near(world: &World, ahead_us: i64) {
+        let most = 1_000 + world.now_us.cast_signed() / 1_000;
+        assert!(ahead_us.abs() <= most, "{ahead_us} µs ahead after {} µs", world.now_us);
+    }
+
+    #[test]
+    fn a_million_commands_of_two_callers_move_log_time_by_nothing() {
+        for (seed, way_us) in [(1, 3), (2, 80), (3, 1_500), (4, 30_000)] {
+            let mut world = World::new(seed, [0, 0]);
+            for _ in 0..250_000 {
+                let ahead_us = world.call(way_us);
+                assert_eq!(ahead_us, 0, "seed {seed}");
+                world.pass(300);
+            }
+        }
+    }
+
+    #[test]
+    fn callers_whose_clocks_drift_apart_move_log_time_by_nothing() {
+        let mut world = World::new(5, [400, -400]);
+        for n in 0..200_000 {
+            let ahead_us = world.call(100);
+            assert_eq!(ahead_us, 0, "command {n}");
+            world.pass(if n % 1_000 == 0 { 600_000_000 } else { 300 });
+        }
+    }
+
+    #[test]
+    fn a_wall_clock_that_is_set_neither_hurries_log_time_nor_holds_it_up() {
+        for seed in 0..20 {
+            let mut world = World::new(seed, [20, -20]);
+            for n in 0..20_000 {
+                let ahead_us = world.call(200);
+                // How far it was set is known only as well as how long calls take.
+                assert_near(&world, ahead_us.abs().saturating_sub(400 * (n / 500 + 1)));
+                if n % 500 == 499 {
+                    let days = 86_400_000_000;
+                    world.wall_set_by_us = match n / 500 % 2 {
+                        0 => world.random.i64(1_100_000..days),
+                        _ => -world.random.i64(1_100_000..days),
+                    };
+                }
+                world.pass(2_000);
+            }
+        }
+    }
+
+    /// Scripts cannot tell a small step forward from a call that took long, but the caller can.
+    #[test]
+    fn a_small_step_of_the_wall_clock_is_taken_back_at_once() {
+        for seed in 0..20 {
+            let mut world = World::new(seed, [0, 0]);
+            world.calls(200);
+            world.wall_set_by_us = world.random.i64(10_000..900_000);
+            world.calls(2_000);
+            let ahead_us = world.call(200);
+            assert!(ahead_us.abs() <= 1_000, "{ahead_us} µs ahead of true time, seed {seed}");
+        }
+    }
+
+    /// Each of several steps is corrected, however soon it follows the one before.
+    #[test]
+    fn small_steps_of_the_wall_clock_that_follow_each_other_do_not_add_up() {
+        for seed in 0..20 {
+            let mut world = World::new(seed, [0, 0]);
+            for n in 0..20_000 {
+                let ahead_us = world.call(200);
+                assert!(ahead_us <= 1_001_000, "{ahead_us} µs ahead of true time, call {n}, seed {seed}");
+                // Two seconds, about.
+                if n % 2_000 == 1_999 {
+                    world.wall_set_by_us += world.random.i64(10_000..900_000);
+                }
+                world.pass(2_000);
+            }
+        }
+    }
+
+    /// A process that began after a step takes the step for time that has passed. The others give in, so that log
+    /// time does not go back and forth.
+    #[test]
+    fn a_process_that_began_after_a_small_step_is_followed() {
+        for seed in 0..20 {
+            let mut world = World::new(seed, [0, 0]);
+            world.calls(200);
+            world.wall_set_by_us = world.random.i64(10_000..900_000);
+            world.callers[1].clock = LogClock::default();
+            world.call_by(1, 200);
+            world.calls(10_000);
+            let line = |world: &World| world.script.offset_us + world.wall_set_by_us;
+            let first = line(&world);
+            for _ in 0..1_000 {
+                world.call(200);
+                world.pass(2_000);
+                assert!((line(&world) - first).abs() <= 400, "log time is set back and forth, seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_bounds_log_time_from_both_sides() {
+        let clock = LogClock::default();
+        assert_eq!((clock.now(5), clock.header(5, false)), (None, String::new()));
+        clock.learn(1_000_100, 100, 150);
+        assert_eq!(
+            clock.now(150),
+            Some(LogTimeBounds { least: 1_000_099, guess: 1_000_100, most: 1_000_151 })
+        );
+        clock.learn(1_000_230, 205, 240);
+        assert_eq!(
+            clock.now(240),
+            Some(LogTimeBounds { least: 1_000_229, guess: 1_000_230, most: 1_000_242 })
+        );
+        clock.learn(1_000_900, 300, 2_240);
+        assert_eq!(clock.header(2_240, false), "1002228:1002230:1002243");
+        assert_eq!(clock.header(2_240, true), "!1002228:1002230:1002243");
+    }
+
+    #[test]
+    fn of_several_servers_the_one_that_is_ahead_is_followed() {
+        let clock = LogClock::default();
+        clock.learn_from_one_of_many(1_000_000, 10, 20);
+        clock.learn_from_one_of_many(1_300_000, 30, 40);
+        clock.learn_from_one_of_many(1_000_050, 50, 60);
+        assert_eq!(
+            clock.now(60),
+            Some(LogTimeBounds { least: 1_300_018, guess: 1_300_020, most: 1_300_018 })
+        );
+    }
+}

@@ -1,0 +1,151 @@
+//! The operations of `lua/queue.lua` and their arguments, declared once.
+//!
+//! Scripts get positional arguments, which cost Redis least. Rust writes them by name with [`Call::field`], and the
+//! script reads them by name from the table that the generated header returns: both follow [`OPERATIONS`].
+
+use std::fmt::Write as _;
+
+use crate::script::call::Call;
+
+/// How many arguments come before those of the operation: its name, the prefix, and the header of a session.
+const HEAD: usize = 5;
+
+/// Each operation and its arguments, in order. A name that ends in dots is that of a list.
+const OPERATIONS: &[(&str, &[&str])] = &[
+    ("push", &["queue", "payloads..."]),
+    ("add", &["queue", "payload", "name", "delay", "at", "priority", "tries", "backoff", "ttl"]),
+    (
+        "pop",
+        &[
+            "count",
+            "lease",
+            "worker",
+            "incarnation",
+            "connection",
+            "place",
+            "limit",
+            "ending",
+            "meta",
+            "room",
+            "queues...",
+        ],
+    ),
+    ("ack", &["scope", "queue", "tasks..."]),
+    ("extend", &["queue", "task", "ms"]),
+    ("return", &["queue", "task", "place", "failed", "reason"]),
+    ("recover", &["queue", "count", "elapsed", "from", "upto"]),
+    ("inspect", &["queue", "view", "start", "count", "room"]),
+    ("info", &["queue"]),
+    ("cancel", &["queue", "tasks..."]),
+    ("cancel_names", &["queue", "names..."]),
+    ("cancel_payload", &["queue", "payload", "cursor"]),
+    ("bury", &["queue", "tasks..."]),
+    ("revive", &["queue", "ids..."]),
+    ("revive_all", &["queue", "upto"]),
+    ("delete", &["queue", "tasks..."]),
+    ("purge", &["queue", "view", "left"]),
+    ("drop", &["queues..."]),
+    ("exists", &["queues..."]),
+    ("pause", &["queue"]),
+    ("resume", &["queue"]),
+    ("config", &["queue", "settings..."]),
+    ("explain", &["queue", "id"]),
+    ("size", &[]),
+    ("queues", &["cursor", "count"]),
+    ("enlist", &["stores..."]),
+    ("stores", &["cursor", "count"]),
+    ("delist", &["stores..."]),
+    ("start", &["name", "ttl"]),
+    ("beat", &["name", "incarnation", "cursor"]),
+    ("work", &["name", "incarnation", "queue"]),
+    ("rest", &["name", "incarnation", "queue"]),
+    ("stop", &["name", "incarnation", "left"]),
+    ("fail", &["name", "left"]),
+    ("workers", &["cursor"]),
+    ("held", &["name", "incarnation", "cursor"]),
+    ("close_conns", &["connections..."]),
+    ("home", &["name"]),
+    ("undeliver", &["queue", "receipts..."]),
+    ("epoch", &[]),
+    ("tick", &["queues..."]),
+];
+
+/// The index of an argument in [`Call::args`].
+pub(crate) const fn argument(op: &str, name: &str) -> usize {
+    let names = arguments(op);
+    let mut at = 0;
+    while at < names.len() {
+        if is_same(names[at], name) {
+            return at;
+        }
+        at += 1;
+    }
+    panic!("the operation has no such argument")
+}
+
+const fn arguments(op: &str) -> &'static [&'static str] {
+    let mut at = 0;
+    while at < OPERATIONS.len() {
+        if is_same(OPERATIONS[at].0, op) {
+            return OPERATIONS[at].1;
+        }
+        at += 1;
+    }
+    panic!("there is no such operation")
+}
+
+const fn is_same(a: &str, b: &str) -> bool {
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    if a.len() != b.len() {
+        return false;
+    }
+    let mut at = 0;
+    while at < a.len() {
+        if a[at] != b[at] {
+            return false;
+        }
+        at += 1;
+    }
+    true
+}
+
+impl Call {
+    /// Adds the next argument of an operation of `lua/queue.lua`, which has this name.
+    pub(crate) fn field(self, name: &str, value: impl Into<Vec<u8>>) -> Self {
+        debug_assert_eq!(arguments(self.op).get(self.args.len()), Some(&name), "{}", self.op);
+        self.arg(value)
+    }
+}
+
+/// The Lua table of functions that name the arguments of each operation. `rest` is where the list of an operation
+/// begins.
+pub(crate) fn header() -> String {
+    let mut lua = String::from("local ARGUMENTS = {\n");
+    for (op, names) in OPERATIONS {
+        let _ = write!(lua, "['{op}'] = function(g) return {{ ");
+        for (at, name) in names.iter().enumerate() {
+            let place = HEAD + at + 1;
+            let _ = if name.ends_with("...") {
+                write!(lua, "rest = {place}, ")
+            } else {
+                write!(lua, "{name} = g[{place}], ")
+            };
+        }
+        lua.push_str("} end,\n");
+    }
+    lua.push_str("}\n");
+    lua
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_header_names_arguments_in_their_order() {
+        let header = header();
+        assert!(header.contains("['push'] = function(g) return { queue = g[6], rest = 7, } end,\n"));
+        assert!(header.contains("['exists'] = function(g) return { rest = 6, } end,\n"));
+        assert_eq!(argument("pop", "room"), 9);
+    }
+}

@@ -1,0 +1,354 @@
+//! Splits large commands into several calls.
+//!
+//! Redis executes nothing else while a script runs. So one call asks for a bounded number of tasks, ids or queues,
+//! and more calls ask for the rest. Other commands may come in between: each slice is atomic, the command as a whole
+//! is not. A push is the exception, since a batch is stored as a whole or not at all.
+
+use std::collections::{BTreeMap, HashSet};
+
+use redis::Value;
+use sureq_core::command::{Cancel, Command, TaskRefs, Worker};
+use sureq_core::{Refusal, limits};
+
+use crate::connection::link::Patience;
+use crate::script::answer::{UnexpectedAnswer, bytes, fields, list, number, refusal};
+use crate::script::call::Call;
+use crate::script::operations::argument;
+use crate::spread::{numbered, size};
+use crate::thread::HomeThread;
+
+/// How many tasks, ids or queues one call asks for: two or three milliseconds of Redis. Scripts move as many tasks by
+/// themselves.
+pub const SLICE: usize = 200;
+
+/// How many payload bytes one call asks for; a single task may have more.
+const SLICE_BYTES: usize = 4 << 20;
+
+/// After how many calls without a result a RECOVER leaves the rest to the next command.
+const FRUITLESS_MAX: usize = 20;
+
+/// Whether a command takes several calls in sureq's own layout, if its replies are expected to have this many bytes.
+pub(crate) fn is_sliced(command: &Command<'_>, reply_bytes: usize) -> bool {
+    let is_long = |tasks: &TaskRefs<'_>| tasks.list.len() > SLICE;
+    match command {
+        Command::Pop(pop) => {
+            let is_long = pop.count > 1 && reply_bytes > SLICE_BYTES || pop.queues.len() > SLICE;
+            pop.count as usize > SLICE || is_long
+        }
+        Command::Inspect { count, .. } => *count as usize > SLICE || *count > 1 && reply_bytes > SLICE_BYTES,
+        Command::Recover { .. } | Command::Worker(Worker::List) => true,
+        Command::Ack { tasks, .. } | Command::Bury { tasks, .. } | Command::Delete { tasks, .. } => {
+            is_long(tasks)
+        }
+        Command::Revive { tasks, .. } => tasks.as_ref().is_some_and(is_long),
+        Command::Cancel { which: Cancel::Ids(tasks), .. } => is_long(tasks),
+        Command::Cancel { which: Cancel::Names(names), .. } => names.len() > SLICE,
+        Command::Exists { queues } | Command::Drop { queues } => queues.len() > SLICE,
+        Command::Queues { count, .. } => *count as usize > SLICE,
+        _ => false,
+    }
+}
+
+/// The payload bytes of tasks.
+fn payload_bytes(tasks: &[Value]) -> usize {
+    tasks.iter().map(size).sum()
+}
+
+impl HomeThread {
+    /// Executes a call slice by slice, in each store that it concerns.
+    pub(crate) async fn ask_in_slices(&self, call: &Call) -> Result<Value, Refusal> {
+        match call.op {
+            _ if self.spans(call) => self.execute(call).await,
+            "pop" => self.pop_in_slices(call, Patience::Normal).await,
+            "inspect" => self.inspect_in_slices(call).await,
+            "recover" => self.recover_in_slices(call).await,
+            "workers" => self.workers_in_slices().await,
+            "queues" => self.queues_in_slices(call).await,
+            "ack" => self.ack_in_slices(call).await,
+            "exists" | "drop" => self.count_in_slices(call, 0).await,
+            _ => self.count_in_slices(call, 1).await,
+        }
+    }
+
+    /// A pop of one store. If a later slice fails, the tasks of the earlier ones are delivered.
+    pub(crate) async fn pop_in_slices(&self, call: &Call, patience: Patience) -> Result<Value, Refusal> {
+        let layout = self.link.target.layout();
+        let form = layout.pop_form();
+        let wanted = sureq_core::id::decimal(&call.args[form.count]).unwrap_or(1) as usize;
+        let room = match form.room.and_then(|at| call.args.get(at)) {
+            Some(room) => sureq_core::id::decimal(room).map_or(limits::REPLY_BYTES_MAX, |room| room as usize),
+            None => usize::MAX,
+        };
+        let (mut tasks, mut first_queue, mut taken_bytes): (Vec<Value>, usize, usize) = (Vec::new(), 0, 0);
+        let queues = &call.args[form.queues..];
+        let queues_max = if form.room.is_some() { SLICE } else { queues.len() };
+        let mut slice = call.clone();
+        slice.args.truncate(form.queues + queues_max);
+        loop {
+            let asked = SLICE.min(wanted - tasks.len());
+            slice.args[form.count] = asked.to_string().into_bytes();
+            if let Some(at) = form.room {
+                slice.args[at] = SLICE_BYTES.min(room - taken_bytes).to_string().into_bytes();
+            }
+            let answer = self.call(&slice, patience).await;
+            let more = match self.retry_pop(&slice, answer).await {
+                Ok(answer) if refusal(&answer).is_none() => numbered(answer, |queue| queue + first_queue)?,
+                Ok(answer) if tasks.is_empty() => return Ok(answer),
+                Err(no) if tasks.is_empty() => return Err(no),
+                Ok(_) | Err(_) => break,
+            };
+            let (got, got_bytes) = (more.len(), payload_bytes(&more));
+            taken_bytes += got_bytes;
+            tasks.extend(more);
+            let is_small = got == 0 || got_bytes < SLICE_BYTES / 2;
+            let is_end = got < asked && (form.room.is_none() || is_small);
+            let is_last = first_queue + queues_max >= queues.len();
+            if is_end && is_last || tasks.len() >= wanted || taken_bytes >= room {
+                break;
+            }
+            // The queues before that of the last task are empty, or all of these are.
+            first_queue =
+                if is_end { first_queue + queues_max } else { tasks.last().map_or(Ok(0), queue_of)? };
+            slice.args.truncate(form.queues);
+            slice.args.extend(queues[first_queue..].iter().take(queues_max).cloned());
+            slice.queue = slice.args.get(form.queues).cloned();
+            layout.next_slice(&mut slice, got);
+        }
+        Ok(Value::Array(tasks))
+    }
+
+    /// Shows tasks. A task that moves between two slices is shown once or not at all.
+    async fn inspect_in_slices(&self, call: &Call) -> Result<Value, Refusal> {
+        const START: usize = argument("inspect", "start");
+        const COUNT: usize = argument("inspect", "count");
+        const ROOM: usize = argument("inspect", "room");
+        let (start, count) = (&call.args[START], &call.args[COUNT]);
+        let count = sureq_core::id::decimal(count).unwrap_or(0) as usize;
+        let start: i64 =
+            std::str::from_utf8(start).ok().and_then(|n| n.parse().ok()).ok_or(UnexpectedAnswer)?;
+        let (mut shown, mut ids) = (Vec::new(), HashSet::new());
+        let (mut looked_at, mut all_bytes, mut slice) = (0, 0, call.clone());
+        while looked_at < count && all_bytes < limits::REPLY_BYTES_MAX {
+            let asked = SLICE.min(count - looked_at);
+            let from = start.saturating_add_unsigned(looked_at as u64);
+            if start < 0 && from >= 0 {
+                break;
+            }
+            slice.args[START] = from.to_string().into_bytes();
+            slice.args[COUNT] = asked.to_string().into_bytes();
+            slice.args[ROOM] = SLICE_BYTES.min(limits::REPLY_BYTES_MAX - all_bytes).to_string().into_bytes();
+            let some = list(self.ask(&slice).await?)?;
+            let (got, got_bytes) = (some.len(), payload_bytes(&some));
+            (looked_at, all_bytes) = (looked_at + got, all_bytes + got_bytes);
+            for task in some {
+                if ids.insert(id_of(&task)?) {
+                    shown.push(task);
+                }
+            }
+            if got == 0 || got < asked && got_bytes < SLICE_BYTES / 2 {
+                break;
+            }
+        }
+        Ok(Value::Array(shown))
+    }
+
+    /// Returns tasks whose leases have no end of their own, the oldest first. A task is not returned twice by the
+    /// same command.
+    async fn recover_in_slices(&self, call: &Call) -> Result<Value, Refusal> {
+        const COUNT: usize = argument("recover", "count");
+        const FROM: usize = argument("recover", "from");
+        const UPTO: usize = argument("recover", "upto");
+        let wanted = sureq_core::id::decimal(&call.args[COUNT]).unwrap_or(0) as usize;
+        let (mut tasks, mut all_bytes, mut fruitless) = (Vec::new(), 0, 0);
+        let mut slice = call.clone().field("from", "").field("upto", "");
+        while tasks.len() < wanted && all_bytes < limits::REPLY_BYTES_MAX && fruitless < FRUITLESS_MAX {
+            slice.args[COUNT] = SLICE.min(wanted - tasks.len()).to_string().into_bytes();
+            let answer = match self.ask(&slice).await {
+                Ok(answer) => answer,
+                Err(no) if tasks.is_empty() => return Err(no),
+                Err(_) => break,
+            };
+            let [from, upto, some] = fields(answer)?;
+            let (from, some) = (bytes(from)?, list(some)?);
+            fruitless = if some.is_empty() { fruitless + 1 } else { 0 };
+            all_bytes += payload_bytes(&some);
+            tasks.extend(some);
+            if from.is_empty() {
+                break;
+            }
+            (slice.args[FROM], slice.args[UPTO]) = (from, bytes(upto)?);
+        }
+        Ok(Value::Array(tasks))
+    }
+
+    async fn workers_in_slices(&self) -> Result<Value, Refusal> {
+        let (mut workers, mut cursor) = (BTreeMap::new(), b"0".to_vec());
+        loop {
+            let mut some =
+                list(self.ask(&Call::new("workers", None).field("cursor", cursor)).await?)?.into_iter();
+            cursor = bytes(some.next().ok_or(UnexpectedAnswer)?)?;
+            for worker in some {
+                let [name, incarnation, ttl, mut leased] = fields::<4>(worker)?;
+                if leased == Value::Nil {
+                    leased = self.held_in_slices(&name, &incarnation).await?;
+                }
+                workers
+                    .insert(number(incarnation.clone())?, Value::Array(vec![name, incarnation, ttl, leased]));
+            }
+            if cursor == b"0" {
+                return Ok(Value::Array(workers.into_values().collect()));
+            }
+        }
+    }
+
+    /// The number of tasks that a worker of many queues holds.
+    async fn held_in_slices(&self, name: &Value, incarnation: &Value) -> Result<Value, Refusal> {
+        let (name, incarnation) = (bytes(name.clone())?, number(incarnation.clone())?);
+        let (mut queues, mut cursor) = (BTreeMap::new(), b"0".to_vec());
+        loop {
+            let step = Call::new("held", None)
+                .field("name", name.clone())
+                .field("incarnation", incarnation.to_string())
+                .field("cursor", cursor);
+            let mut some = list(self.ask(&step).await?)?.into_iter();
+            cursor = bytes(some.next().ok_or(UnexpectedAnswer)?)?;
+            while let (Some(queue), Some(held)) = (some.next(), some.next()) {
+                queues.insert(bytes(queue)?, number(held)?);
+            }
+            if cursor == b"0" {
+                return Ok(Value::Int(queues.into_values().sum::<u64>().cast_signed()));
+            }
+        }
+    }
+
+    /// All steps of a heartbeat. If a later step fails, the next heartbeat reports its share.
+    pub(crate) async fn finish_beat(
+        &self,
+        call: &Call,
+        first: Result<Value, Refusal>,
+    ) -> Result<Value, Refusal> {
+        let first = first?;
+        if refusal(&first).is_some() {
+            return Ok(first);
+        }
+        let (mut receipts, mut is_known, mut step) = (Vec::new(), HashSet::new(), call.clone());
+        let mut answer = Ok(first);
+        while let Ok(some) = answer {
+            let mut some = list(some)?.into_iter();
+            let cursor = bytes(some.next().ok_or(UnexpectedAnswer)?)?;
+            for receipt in some {
+                let receipt = bytes(receipt)?;
+                if is_known.insert(receipt.clone()) {
+                    receipts.push(Value::BulkString(receipt));
+                }
+            }
+            if cursor == b"0" {
+                break;
+            }
+            step.args[const { argument("beat", "cursor") }] = cursor;
+            answer = self.ask(&step).await;
+        }
+        Ok(Value::Array(receipts))
+    }
+
+    /// Lists queues in the order of their numbers. A queue that exists all the time is listed once.
+    async fn queues_in_slices(&self, call: &Call) -> Result<Value, Refusal> {
+        let (cursor, count) = (
+            &call.args[const { argument("queues", "cursor") }],
+            &call.args[const { argument("queues", "count") }],
+        );
+        let wanted = sureq_core::id::decimal(count).unwrap_or(1) as usize;
+        let (mut cursor, mut rows) = (cursor.clone(), Vec::new());
+        while rows.len() < wanted {
+            let slice = Call::new("queues", None)
+                .field("cursor", cursor)
+                .field("count", SLICE.min(wanted - rows.len()).to_string());
+            let mut some = list(self.ask(&slice).await?)?.into_iter();
+            cursor = bytes(some.next().ok_or(UnexpectedAnswer)?)?;
+            rows.extend(some);
+            if cursor == b"0" {
+                break;
+            }
+        }
+        rows.insert(0, Value::BulkString(cursor));
+        Ok(Value::Array(rows))
+    }
+
+    async fn ack_in_slices(&self, call: &Call) -> Result<Value, Refusal> {
+        const HEAD: usize = argument("ack", "tasks...");
+        let (mut finished, mut before) = (Vec::new(), 0);
+        for some in call.args[HEAD..].chunks(SLICE) {
+            for index in list(self.ask_slice(call, HEAD, some, before).await?)? {
+                finished.push(Value::Int((number(index)? + before as u64).cast_signed()));
+            }
+            before += some.len();
+        }
+        Ok(Value::Array(finished))
+    }
+
+    /// Adds the numbers that the slices of a list answer; `head` arguments come before the list.
+    async fn count_in_slices(&self, call: &Call, head: usize) -> Result<Value, Refusal> {
+        let (mut sum, mut before) = (0, 0);
+        for some in call.args[head..].chunks(SLICE) {
+            sum += number(self.ask_slice(call, head, some, before).await?)?;
+            before += some.len();
+        }
+        Ok(Value::Int(sum.cast_signed()))
+    }
+
+    /// Sends one slice of a list. If earlier slices were executed, a refusal cannot mean that nothing was done.
+    async fn ask_slice(
+        &self,
+        call: &Call,
+        head: usize,
+        some: &[Vec<u8>],
+        done_before: usize,
+    ) -> Result<Value, Refusal> {
+        let mut slice = Call::new(call.op, call.queue.as_deref());
+        slice.args = [&call.args[..head], some].concat();
+        self.ask(&slice).await.map_err(|no| if done_before > 0 { partly_done(no) } else { no })
+    }
+
+    /// Sends one call about one store; returns its answer, which may be a refusal of its script.
+    pub async fn call(&self, call: &Call, patience: Patience) -> Result<Value, Refusal> {
+        self.link.send(&[call], patience).await.pop().unwrap_or(Err(Refusal::Closed))
+    }
+
+    /// Sends one call about one store; returns its answer, or as an error the refusal of its script.
+    pub async fn ask(&self, call: &Call) -> Result<Value, Refusal> {
+        let answer = self.call(call, Patience::Normal).await?;
+        refusal(&answer).map_or(Ok(answer), Err)
+    }
+
+    /// Returns deliveries to the front of a queue, so that their order is kept.
+    pub(crate) async fn undeliver(&self, queue: &[u8], tasks: &[Vec<u8>]) {
+        for some in tasks.chunks(SLICE).rev() {
+            let call = Call::about("undeliver", queue).args(some.iter().cloned());
+            // If this fails, the tasks come back as those of any silent holder do.
+            let _ = self.call(&call, Patience::Normal).await;
+        }
+    }
+}
+
+/// The refusal of a command of which the first steps were executed: it cannot mean that nothing was done.
+pub(crate) fn partly_done(no: Refusal) -> Refusal {
+    match no {
+        Refusal::Unavailable { why } => Refusal::Unknown { why },
+        Refusal::WrongType { words } => {
+            let why = format!("some of it was done before Redis said: WRONGTYPE {words}");
+            Refusal::Unknown { why: why.into() }
+        }
+        other => other,
+    }
+}
+
+/// The index of a task's queue in its call.
+fn queue_of(task: &Value) -> Result<usize, UnexpectedAnswer> {
+    let Value::Array(fields) = task else { return Err(UnexpectedAnswer) };
+    fields.first().cloned().map_or(Err(UnexpectedAnswer), number).map(|queue| queue as usize)
+}
+
+fn id_of(task: &Value) -> Result<Vec<u8>, UnexpectedAnswer> {
+    let Value::Array(fields) = task else { return Err(UnexpectedAnswer) };
+    fields.get(1).cloned().map_or(Err(UnexpectedAnswer), bytes)
+}
