@@ -1,7 +1,7 @@
 //! The `sureq` command: the only crate that prints and exits.
 //!
 //! * `serve`: a server in front of a home. Its settings come from flags, the environment and a file (`settings`).
-//! * `user`: hashes and tokens for the users of a server, which `people` reads from a file.
+//! * `user`: hashes and tokens for the users of a server, which `users_file` reads.
 //! * `check`, `backup`: stores as directories (`check`, `backup`), in words (`words`) or as JSON (`json`).
 //! * `client`: the commands that ask a home: push, pop, ack, work, stats and the others.
 //! * `prove`: crashes a server and its workers under load, and counts what was lost.
@@ -21,7 +21,6 @@ mod exit;
 mod go_uint;
 mod humane;
 mod json;
-mod people;
 mod progress;
 mod prove;
 mod say;
@@ -32,6 +31,7 @@ mod signals;
 mod size;
 mod told;
 mod user;
+mod users_file;
 mod words;
 
 use std::path::Path;

@@ -12,7 +12,7 @@ use sureq::{CACHE_BYTES, Durability, Options, limits};
 use sureq_server::users::Users;
 use sureq_server::{Config, Watcher};
 
-use crate::people::{self, Person};
+use crate::users_file::{self, UserEntry};
 use crate::{say, size};
 
 /// What `serve` can be told.
@@ -63,7 +63,7 @@ pub(crate) struct Settings {
     users: Option<PathBuf>,
     /// Users, as tables of the file of settings.
     #[arg(skip)]
-    user: Vec<Person>,
+    user: Vec<UserEntry>,
     /// Largest number of connections [default: 10000, or fewer if the system allows fewer descriptors]
     #[arg(long, value_name = "N", env = "SUREQ_CONNECTIONS_MAX", allow_hyphen_values = true)]
     pub(crate) connections_max: Option<usize>,
@@ -306,11 +306,11 @@ impl Settings {
 
     /// The users of the file of settings and of a file of their own.
     fn known_users(&self) -> Result<Users, String> {
-        let mut people = self.user.clone();
+        let mut entries = self.user.clone();
         if let Some(path) = &self.users {
-            people.extend(people::read(path)?);
+            entries.extend(users_file::read(path)?);
         }
-        people::users(&people)
+        users_file::users(&entries)
     }
 
     /// Where the text dialect is spoken. Where there are users it is not, unless someone said for whom.
