@@ -6,7 +6,7 @@
 //! * `client`: the commands that ask a home: push, pop, ack, work, stats and the others.
 //! * `prove`: crashes a server and its workers under load, and counts what was lost.
 //! * `shell`: completions and manual pages. `humane`: numbers and times for people. `progress`: how far a long work has come.
-//!   `told`: what the library tells of itself while it works.
+//!   `log`: the log events of the library on standard error.
 //! * `clean`: brings back what clients of other programs took and will not finish, on a Redis.
 //! * `dq`: the same server behind the command line of DefferedQ (`dq`), also when the program is called `dq`.
 
@@ -21,6 +21,7 @@ mod exit;
 mod go_uint;
 mod humane;
 mod json;
+mod log;
 mod progress;
 mod prove;
 mod say;
@@ -29,7 +30,6 @@ mod settings;
 mod shell;
 mod signals;
 mod size;
-mod told;
 mod user;
 mod users_file;
 mod words;

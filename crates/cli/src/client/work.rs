@@ -23,7 +23,7 @@ use super::trouble::{Done, Trouble};
 use super::until_empty::until_empty;
 use super::{Common, Make, Typed, lasting, time};
 use crate::humane::{many, number};
-use crate::{exit, say, signals, told};
+use crate::{exit, log, say, signals};
 
 /// The exit code with which a program gives its task back at no cost of a try.
 const GIVE_BACK: i32 = 75;
@@ -138,7 +138,7 @@ pub(crate) fn run(arguments: &WorkArguments) -> ExitCode {
     if let Err(why) = find(&arguments.command[0]) {
         return exit::failed(exit::CANNOT_START, why);
     }
-    told::on_stderr();
+    log::to_stderr();
     arguments.common.run(Make::Yes, |home, shown| work(arguments, home, shown))
 }
 
