@@ -10,7 +10,7 @@ use crate::check::directory;
 use crate::exit::{self, failed};
 use crate::json::{self, BackupJson};
 use crate::progress::Line;
-use crate::{say, words};
+use crate::{print, words};
 
 const EXAMPLES: &str = "\
 The store may be in use; it is only read. The copy is the state that a crash at some moment during the backup would have
@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &BackupArguments) -> ExitCode {
 fn tell(backup: &Backup, dir: &Path, out: &Path, as_json: bool) -> ExitCode {
     let is_sound = backup.report.as_ref().is_none_or(store::Report::is_sound);
     if as_json {
-        say::out(format_args!("{}", json::text(&BackupJson::from(backup))));
+        print::out(format_args!("{}", json::text(&BackupJson::from(backup))));
     } else {
         let (dir, out) = (dir.display(), out.display());
         let tasks =
@@ -72,11 +72,11 @@ fn tell(backup: &Backup, dir: &Path, out: &Path, as_json: bool) -> ExitCode {
         let Backup { position, files, bytes, .. } = backup;
         let size = crate::humane::size(*bytes);
         let checked = if backup.report.is_some() { "checked" } else { "not checked" };
-        say::out(format_args!(
+        print::out(format_args!(
             "copied {dir} to {out}: position {position}, {tasks}{size} in {files} files, {checked}"
         ));
         if !is_sound && let Some(report) = &backup.report {
-            say::out(format_args!("{}", words::report(report).trim_end()));
+            print::out(format_args!("{}", words::report(report).trim_end()));
         }
     }
     if is_sound { ExitCode::SUCCESS } else { ExitCode::from(exit::DAMAGED) }

@@ -9,7 +9,7 @@ use sureq::{StoreError, store};
 use crate::exit::{self, failed};
 use crate::json::{self, RepairedJson, ReportJson};
 use crate::progress::Line;
-use crate::{say, words};
+use crate::{print, words};
 
 const EXAMPLES: &str = "\
 Nothing in DIR is changed, not even with --repair. A store that is being served is refused: copy it with
@@ -61,7 +61,7 @@ fn check(dir: &Path, as_json: bool) -> ExitCode {
         Err(error) => return cannot_look(dir, &error),
     };
     let text = if as_json { json::text(&ReportJson::from(&report)) } else { words::report(&report) };
-    say::out(format_args!("{}", text.trim_end()));
+    print::out(format_args!("{}", text.trim_end()));
     if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::from(exit::DAMAGED) }
 }
 
@@ -96,7 +96,7 @@ fn repair(dir: &Path, out: &Path, as_json: bool) -> ExitCode {
             words::report(&repaired.report)
         )
     };
-    say::out(format_args!("{}", text.trim_end()));
+    print::out(format_args!("{}", text.trim_end()));
     let is_all = repaired.is_complete() && repaired.report.is_sound();
     if is_all { ExitCode::SUCCESS } else { ExitCode::from(exit::DAMAGED) }
 }

@@ -12,7 +12,7 @@ use sureq::{CleanReport, Cleaning, Home, Refusal};
 use crate::client::time;
 use crate::exit::{self, code_of, failed};
 use crate::json::{self, CleanJson};
-use crate::{say, signals};
+use crate::{print, signals};
 
 const EXAMPLES: &str = "\
 For queues that are shared with clients of redis-work-queue, Worqr or redis-queue. A sureq home that pops from such a
@@ -57,7 +57,7 @@ pub(crate) fn run(arguments: &CleanArguments) -> ExitCode {
         Ok(home) => home,
         Err(error) => return failed(code_of(&error), error),
     };
-    home.warnings().iter().for_each(|warning| say::notice(warning));
+    home.warnings().iter().for_each(|warning| print::notice(warning));
     let code = match arguments.every {
         None => once(&home, arguments),
         Some(every) => again_and_again(&home, arguments, every.max(EVERY_MIN)),
@@ -93,7 +93,7 @@ fn again_and_again(home: &Home, arguments: &CleanArguments, every: Duration) -> 
             Ok(report) => tell(&report, arguments),
             Err(no @ Refusal::NotThere { .. }) => return failed(exit::CANNOT_START, no),
             // It is tried again.
-            Err(no) => say::notice(&no.to_string()),
+            Err(no) => print::notice(&no.to_string()),
         }
         match stopped.recv_timeout(every) {
             Err(RecvTimeoutError::Timeout) => {}
@@ -111,12 +111,12 @@ fn clean(home: &Home, arguments: &CleanArguments) -> Result<CleanReport, Refusal
 
 fn tell(report: &CleanReport, arguments: &CleanArguments) {
     if arguments.json {
-        say::out(format_args!("{}", json::line(&CleanJson::from(report))));
+        print::out(format_args!("{}", json::line(&CleanJson::from(report))));
         return;
     }
     let text = words(report, arguments.every.is_some());
     if !text.is_empty() {
-        say::out(format_args!("{}", text.trim_end()));
+        print::out(format_args!("{}", text.trim_end()));
     }
 }
 

@@ -10,7 +10,7 @@ use sureq_server::{Bounds, Config, Server, Watcher};
 
 use crate::exit;
 use crate::go_uint::{self, NotUint};
-use crate::say;
+use crate::print;
 use crate::serve::{open_to_serve, print_warnings, serve};
 use crate::settings::{DEFAULT_HOME, default_threads};
 
@@ -70,29 +70,29 @@ impl Default for Flags {
 
 pub(crate) fn run(program: &str, words: &[String]) -> ExitCode {
     if words.first().is_some_and(|word| word == "--help") {
-        say::out(format_args!("{BANNER}"));
+        print::out(format_args!("{BANNER}"));
     }
     let flags = match Flags::parse(words) {
         Ok(flags) => flags,
         Err(BadFlags::Help) => {
-            say::err(format_args!("{}", usage(program)));
+            print::err(format_args!("{}", usage(program)));
             return ExitCode::SUCCESS;
         }
         Err(BadFlags::Wrong(why)) => {
-            say::err(format_args!("{why}\n{}", usage(program)));
+            print::err(format_args!("{why}\n{}", usage(program)));
             return ExitCode::from(exit::USAGE);
         }
     };
     let Some(address) = flags.address() else {
-        say::err(format_args!("Error listening: {}:{}: no such address", flags.host, flags.port));
+        print::err(format_args!("Error listening: {}:{}: no such address", flags.host, flags.port));
         return ExitCode::from(exit::CANNOT_START);
     };
     if !address.ip().is_loopback() {
-        say::err(format_args!(
+        print::err(format_args!(
             "{address} can be reached from other machines, and this protocol knows no passwords"
         ));
     }
-    let options = Options { notice: Some(say::notice), ..Options::default() };
+    let options = Options { notice: Some(print::notice), ..Options::default() };
     let home = match open_to_serve(&flags.home, &options, IN_USE) {
         Ok(home) => home,
         Err(code) => return code,
@@ -100,10 +100,10 @@ pub(crate) fn run(program: &str, words: &[String]) -> ExitCode {
     print_warnings(&home);
     match Server::bind(Arc::clone(home.api()), flags.config(address)) {
         Ok(server) => {
-            serve(server, |server| say::err(format_args!("{}", flags.start_line(server.text_address()))))
+            serve(server, |server| print::err(format_args!("{}", flags.start_line(server.text_address()))))
         }
         Err(error) => {
-            say::err(format_args!("Error listening: {error}"));
+            print::err(format_args!("Error listening: {error}"));
             ExitCode::from(exit::CANNOT_START)
         }
     }
@@ -193,7 +193,7 @@ impl Flags {
             watcher: self.watcher,
             text_idle_secs: self.idle_secs,
             text_line_bytes_max: limits::TEXT_LINE_BYTES_MAX,
-            text_log: self.debug.then_some(say::err),
+            text_log: self.debug.then_some(print::err),
             threads: default_threads(),
             users: Arc::default(),
             text_user: None,

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use sureq::{OpenError, StoreError};
 
-use crate::say;
+use crate::print;
 
 /// Could not start: an address in use, a setting that makes no sense, a directory that cannot be opened.
 pub(crate) const CANNOT_START: u8 = 1;
@@ -48,7 +48,7 @@ Exit codes:
 
 /// Says why the command ends, and with which code.
 pub(crate) fn failed(code: u8, why: impl std::fmt::Display) -> ExitCode {
-    say::err(format_args!("sureq: {why}"));
+    print::err(format_args!("sureq: {why}"));
     ExitCode::from(code)
 }
 

@@ -7,7 +7,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use crate::say;
+use crate::print;
 
 /// Prints the events of workers from level INFO, and all others of sureq from level WARN.
 pub(crate) fn to_stderr() {
@@ -32,7 +32,7 @@ impl Subscriber for StderrLog {
     fn event(&self, event: &Event<'_>) {
         let mut text = EventText::default();
         event.record(&mut text);
-        say::err(format_args!("sureq: {text}"));
+        print::err(format_args!("sureq: {text}"));
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {

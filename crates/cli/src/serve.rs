@@ -8,7 +8,7 @@ use sureq_server::{Config, Server, ServerError};
 
 use crate::exit::{self, failed};
 use crate::settings::{Plan, ServeArguments};
-use crate::{allocator, say, signals};
+use crate::{allocator, print, signals};
 
 /// What helps where the directory is taken.
 const IN_USE: &str = "stop that one, or choose another directory with --home file:DIR";
@@ -23,7 +23,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> ExitCode {
         Err(code) => return code,
     };
     if let Some(remark) = remark {
-        say::notice(&remark);
+        print::notice(&remark);
     }
     print_warnings(&home);
     tell_of_open_wires(&config);
@@ -61,13 +61,13 @@ fn refuse_huge_pages() {
 
 /// Prints what operators should know about the home.
 pub(crate) fn print_warnings(home: &Home) {
-    home.warnings().iter().for_each(|warning| say::err(format_args!("sureq: {warning}")));
+    home.warnings().iter().for_each(|warning| print::err(format_args!("sureq: {warning}")));
 }
 
 /// Says that passwords and tasks can be read on their way, if they can.
 fn tell_of_open_wires(config: &Config) {
     if let Some(address) = config.resp.filter(|address| !address.ip().is_loopback()) {
-        say::err(format_args!(
+        print::err(format_args!(
             "sureq: {address} can be reached from other machines, and traffic is not encrypted: passwords and tasks can be \
              intercepted on the way"
         ));
@@ -94,19 +94,19 @@ fn welcome(url: &str, durability: Durability, login: &str, server: &Server) {
         Durability::Interval => "durability interval (on disk within 100 ms)",
         Durability::None => "durability none (no fsync)",
     };
-    say::out(format_args!(
+    print::out(format_args!(
         "sureq {} is ready: {}, {promise}",
         env!("CARGO_PKG_VERSION"),
         sureq::without_passwords(url)
     ));
     if let Some(address) = server.resp_address() {
-        say::out(format_args!(
+        print::out(format_args!(
             "  Redis clients  {address}   try: redis-cli -p {}{login} RQ.PUSH emails hello",
             address.port()
         ));
     }
     if let Some(address) = server.text_address() {
-        say::out(format_args!(
+        print::out(format_args!(
             "  netcat         {address}  try: echo ADD 0 hello | nc -N {} {}",
             address.ip(),
             address.port()

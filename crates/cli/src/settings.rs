@@ -13,7 +13,7 @@ use sureq_server::users::Users;
 use sureq_server::{Config, Watcher};
 
 use crate::users_file::{self, UserEntry};
-use crate::{say, size};
+use crate::{print, size};
 
 /// What `serve` can be told.
 #[derive(Args)]
@@ -235,7 +235,7 @@ impl Settings {
             segment_bytes,
             cache_bytes: cache as usize,
             memory_bytes_max,
-            notice: Some(say::notice),
+            notice: Some(print::notice),
             ..Options::default()
         })
     }

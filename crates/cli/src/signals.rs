@@ -2,7 +2,7 @@
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{exit, say};
+use crate::{exit, print};
 
 /// The first signal to end does this, the second ends the process where it is. When this returns, signals are watched: whoever
 /// reads what is printed next may send one at once.
@@ -30,6 +30,6 @@ pub(crate) fn on_both(stop: impl FnOnce() + Send + 'static, last: impl FnOnce() 
     };
     let watched: std::io::Result<_> = watch();
     if let Err(error) = watched {
-        say::err(format_args!("sureq: cannot watch for signals: {error}"));
+        print::err(format_args!("sureq: cannot watch for signals: {error}"));
     }
 }

@@ -9,7 +9,7 @@ use sureq::limits::CREDENTIAL_BYTES_MAX;
 use sureq_server::users;
 
 use crate::exit::{self, failed};
-use crate::say;
+use crate::print;
 
 /// What `user` can be told.
 #[derive(Args)]
@@ -64,15 +64,15 @@ fn hash() -> Result<(), String> {
         return Err(format!("a password has 1 to {CREDENTIAL_BYTES_MAX} bytes"));
     }
     let hash = users::hash_password(password.as_bytes()).ok_or(NO_RANDOM_NUMBERS)?;
-    say::out(format_args!("{hash}"));
+    print::out(format_args!("{hash}"));
     Ok(())
 }
 
 fn token() -> Result<(), String> {
     let token = users::new_token().ok_or(NO_RANDOM_NUMBERS)?;
-    say::out(format_args!("{token}\n{}", users::token_line(token.as_bytes())));
+    print::out(format_args!("{token}\n{}", users::token_line(token.as_bytes())));
     if stderr().is_terminal() {
-        say::err(format_args!(
+        print::err(format_args!(
             "\nThe first line is for the client, as its password, and is not kept anywhere; the second is for `tokens`."
         ));
     }

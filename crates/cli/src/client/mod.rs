@@ -30,7 +30,7 @@ use clap::Args;
 use sureq::Home;
 
 use crate::humane::{many, number};
-use crate::{exit, say};
+use crate::{exit, print};
 use shown::{Shown, field};
 use trouble::{Done, Trouble};
 
@@ -120,7 +120,7 @@ impl Common {
         }
         let home = sureq::open(&self.home).map_err(Trouble::Open)?;
         for warning in home.warnings() {
-            say::notice(warning);
+            print::notice(warning);
         }
         Ok(home)
     }

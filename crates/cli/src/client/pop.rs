@@ -11,7 +11,7 @@ use super::shown::{Column, Shown, field, id_field, name, preview};
 use super::trouble::{Done, Trouble};
 use super::{Common, Make, Typed, lasting, time};
 use crate::humane::{many, number};
-use crate::{exit, say};
+use crate::{exit, print};
 
 /// What `pop` can be told.
 #[derive(Args)]
@@ -77,7 +77,10 @@ async fn pop(arguments: &PopArguments, home: Home, mut shown: Shown) -> Done {
     let Acked { finished, lost, trouble } = ack(&home, &tasks).await;
     show(arguments, &finished, &mut shown)?;
     if lost > 0 {
-        say::err(format_args!("sureq: {} not finished: somebody else took it meanwhile", many(lost, "task")));
+        print::err(format_args!(
+            "sureq: {} not finished: somebody else took it meanwhile",
+            many(lost, "task")
+        ));
     }
     match trouble {
         Some(error) => {

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use super::Typed;
 use crate::humane::{number, relative};
-use crate::say;
+use crate::print;
 
 /// How often it is looked whether the queues are empty.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -50,7 +50,7 @@ async fn say_what_is_left(home: &Home, left: &[(&Typed, Info)]) {
         } else {
             None
         };
-        say::err(format_args!("sureq: waiting for {queue}: {}", words_of(info, next_due)));
+        print::err(format_args!("sureq: waiting for {queue}: {}", words_of(info, next_due)));
     }
 }
 

@@ -23,7 +23,7 @@ use super::trouble::{Done, Trouble};
 use super::until_empty::until_empty;
 use super::{Common, Make, Typed, lasting, time};
 use crate::humane::{many, number};
-use crate::{exit, log, say, signals};
+use crate::{exit, log, print, signals};
 
 /// The exit code with which a program gives its task back at no cost of a try.
 const GIVE_BACK: i32 = 75;
@@ -183,7 +183,7 @@ async fn work(arguments: &WorkArguments, home: Home, mut shown: Shown) -> Done {
         stop.send_replace(true);
     };
     let names: Vec<String> = arguments.queues.iter().map(ToString::to_string).collect();
-    say::err(format_args!("sureq: working on {}", names.join(", ")));
+    print::err(format_args!("sureq: working on {}", names.join(", ")));
     let tally = worker.run_until(ended).await.map_err(Trouble::Worker)?;
     if shown.is_json() {
         shown.object([
@@ -197,7 +197,7 @@ async fn work(arguments: &WorkArguments, home: Home, mut shown: Shown) -> Done {
         ])?;
         shown.flush()?;
     } else {
-        say::err(format_args!("sureq: {}", words_of(&tally)));
+        print::err(format_args!("sureq: {}", words_of(&tally)));
     }
     trouble.map_or(Ok(ExitCode::SUCCESS), |error| Err(Trouble::Home(error)))
 }

@@ -24,7 +24,7 @@ use crate::exit::{self, failed};
 use crate::humane::{many, number};
 use crate::progress::Line;
 use crate::settings::ServeArguments;
-use crate::{say, serve, signals};
+use crate::{print, serve, signals};
 use producer::{Producers, Sabotage};
 use stage::{Server, StoreDir, Worker};
 
@@ -100,7 +100,7 @@ pub(crate) fn run(arguments: &ProveArguments) -> ExitCode {
         Ok(verdict) => {
             let code = verdict.show(arguments.json);
             if verdict.is_broken && arguments.durability == "none" {
-                say::err(format_args!(
+                print::err(format_args!(
                     "sureq: at the level none a kill takes what was confirmed in the last moments: try interval or always"
                 ));
             }
@@ -413,14 +413,14 @@ impl Verdict {
     fn show(&self, as_json: bool) -> ExitCode {
         if as_json {
             let text = serde_json::to_string(self).expect("numbers and names are JSON");
-            say::out(format_args!("{text}"));
+            print::out(format_args!("{text}"));
         } else {
             let Self { confirmed, redelivered, lost, finished_twice, .. } = *self;
             let counts = Counts { confirmed, redelivered, ..Counts::default() };
             let found = Findings { lost, finished_twice, ..Findings::default() };
             let Self { server_crashes: server, worker_crashes: workers, held, .. } = *self;
             let crashes = Crashes { server, workers, held };
-            say::out(format_args!("{}", words(&counts, crashes, &found)));
+            print::out(format_args!("{}", words(&counts, crashes, &found)));
             self.explain();
         }
         ExitCode::from(match (self.is_kept, self.is_broken) {
@@ -432,29 +432,29 @@ impl Verdict {
 
     fn explain(&self) {
         if self.left > 0 {
-            say::err(format_args!("sureq: {} could not be finished", many(self.left, "task")));
+            print::err(format_args!("sureq: {} could not be finished", many(self.left, "task")));
         }
         if self.altered > 0 {
-            say::err(format_args!("sureq: {} came with another payload", many(self.altered, "task")));
+            print::err(format_args!("sureq: {} came with another payload", many(self.altered, "task")));
         }
         if self.resurrected > 0 {
             let tasks = many(self.resurrected, "task");
-            say::err(format_args!("sureq: {tasks} came again after the finish was confirmed"));
+            print::err(format_args!("sureq: {tasks} came again after the finish was confirmed"));
         }
         if self.double_held > 0 {
-            say::err(format_args!(
+            print::err(format_args!(
                 "sureq: {} came while another worker held it",
                 many(self.double_held, "task")
             ));
         }
         if self.denied > 0 {
-            say::err(format_args!(
+            print::err(format_args!(
                 "sureq: {} could not be finished by its worker",
                 many(self.denied, "task")
             ));
         }
         if self.torn > 0 {
-            say::err(format_args!("sureq: of {} only a part was pushed", many(self.torn, "command")));
+            print::err(format_args!("sureq: of {} only a part was pushed", many(self.torn, "command")));
         }
         if !self.is_kept && !self.is_broken {
             let what = match self {
@@ -462,12 +462,12 @@ impl Verdict {
                 Self { server_crashes: 0, worker_crashes: 0, .. } => "killed",
                 _ => "held when it was killed",
             };
-            say::err(format_args!(
+            print::err(format_args!(
                 "sureq: nothing was {what}, and so nothing is proven: give it more --seconds"
             ));
         }
         if let Some(evidence) = &self.evidence {
-            say::err(format_args!("sureq: the store is left in {evidence}; the seed was {}", self.seed));
+            print::err(format_args!("sureq: the store is left in {evidence}; the seed was {}", self.seed));
         }
     }
 }
