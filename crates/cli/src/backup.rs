@@ -10,7 +10,7 @@ use crate::check::directory;
 use crate::exit::{self, failed};
 use crate::json::{self, BackupJson};
 use crate::progress::Line;
-use crate::{print, words};
+use crate::{print, report};
 
 const EXAMPLES: &str = "\
 The store may be in use; it is only read. The copy is the state that a crash at some moment during the backup would have
@@ -76,7 +76,7 @@ fn tell(backup: &Backup, dir: &Path, out: &Path, as_json: bool) -> ExitCode {
             "copied {dir} to {out}: position {position}, {tasks}{size} in {files} files, {checked}"
         ));
         if !is_sound && let Some(report) = &backup.report {
-            print::out(format_args!("{}", words::report(report).trim_end()));
+            print::out(format_args!("{}", report::store(report).trim_end()));
         }
     }
     if is_sound { ExitCode::SUCCESS } else { ExitCode::from(exit::DAMAGED) }

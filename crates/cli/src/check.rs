@@ -9,7 +9,7 @@ use sureq::{StoreError, store};
 use crate::exit::{self, failed};
 use crate::json::{self, RepairedJson, ReportJson};
 use crate::progress::Line;
-use crate::{print, words};
+use crate::{print, report};
 
 const EXAMPLES: &str = "\
 Nothing in DIR is changed, not even with --repair. A store that is being served is refused: copy it with
@@ -60,7 +60,7 @@ fn check(dir: &Path, as_json: bool) -> ExitCode {
         Ok(report) => report,
         Err(error) => return cannot_look(dir, &error),
     };
-    let text = if as_json { json::text(&ReportJson::from(&report)) } else { words::report(&report) };
+    let text = if as_json { json::text(&ReportJson::from(&report)) } else { report::store(&report) };
     print::out(format_args!("{}", text.trim_end()));
     if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::from(exit::DAMAGED) }
 }
@@ -91,9 +91,9 @@ fn repair(dir: &Path, out: &Path, as_json: bool) -> ExitCode {
     } else {
         format!(
             "{}\nthe new store in {}:\n{}",
-            words::repaired(&repaired),
+            report::repair(&repaired),
             out.display(),
-            words::report(&repaired.report)
+            report::store(&repaired.report)
         )
     };
     print::out(format_args!("{}", text.trim_end()));

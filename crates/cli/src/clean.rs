@@ -114,14 +114,14 @@ fn tell(report: &CleanReport, arguments: &CleanArguments) {
         print::out(format_args!("{}", json::line(&CleanJson::from(report))));
         return;
     }
-    let text = words(report, arguments.every.is_some());
+    let text = lines(report, arguments.every.is_some());
     if !text.is_empty() {
         print::out(format_args!("{}", text.trim_end()));
     }
 }
 
 /// A line for each queue, or only for those to which something was done.
-fn words(report: &CleanReport, is_brief: bool) -> String {
+fn lines(report: &CleanReport, is_brief: bool) -> String {
     let mut text = String::new();
     for queue in &report.queues {
         let name = queue.queue.escape_ascii();
@@ -161,9 +161,9 @@ mod tests {
         let refused = format!("c: not cleaned: {}\n", Refusal::WorkerGone);
         let marks = "3 marks of unique tasks removed that no task had\n";
         let done = "a: 2 came back, 1 removed\n";
-        assert_eq!(words(&report, false), format!("{done}b: nothing to do\n{refused}{marks}"));
-        assert_eq!(words(&report, true), format!("{done}{refused}{marks}"));
-        assert_eq!(words(&CleanReport::default(), false), "no queues\n");
-        assert_eq!(words(&CleanReport::default(), true), "");
+        assert_eq!(lines(&report, false), format!("{done}b: nothing to do\n{refused}{marks}"));
+        assert_eq!(lines(&report, true), format!("{done}{refused}{marks}"));
+        assert_eq!(lines(&CleanReport::default(), false), "no queues\n");
+        assert_eq!(lines(&CleanReport::default(), true), "");
     }
 }

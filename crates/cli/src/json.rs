@@ -4,7 +4,7 @@ use serde::Serialize;
 use sureq::CleanReport;
 use sureq::store::{Backup, Beginning, Finding, Repaired, Report, Severity};
 
-use crate::words::hex;
+use crate::report::hex;
 
 #[derive(Serialize)]
 pub(crate) struct ReportJson {

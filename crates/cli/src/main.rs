@@ -2,7 +2,7 @@
 //!
 //! * `serve`: a server in front of a home. Its settings come from flags, the environment and a file (`settings`).
 //! * `user`: hashes and tokens for the users of a server, which `users_file` reads.
-//! * `check`, `backup`: stores as directories (`check`, `backup`), in words (`words`) or as JSON (`json`).
+//! * `check`, `backup`: stores as directories (`check`, `backup`), as text (`report`) or as JSON (`json`).
 //! * `client`: the commands that ask a home: push, pop, ack, work, stats and the others.
 //! * `prove`: crashes a server and its workers under load, and counts what was lost.
 //! * `shell`: completions and manual pages. `humane`: numbers and times for people. `progress`: how far a long work has come.
@@ -25,6 +25,7 @@ mod log;
 mod print;
 mod progress;
 mod prove;
+mod report;
 mod serve;
 mod settings;
 mod shell;
@@ -32,7 +33,6 @@ mod signals;
 mod size;
 mod user;
 mod users_file;
-mod words;
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -316,8 +316,8 @@ impl Stage {
     }
 
     fn tell(&mut self, done: Duration, total: Duration) {
-        let words = crashing(&self.counts(), self.crashes);
-        self.line.tell(&words, done.as_millis() as u64, total.as_millis() as u64);
+        let text = crashing(&self.counts(), self.crashes);
+        self.line.tell(&text, done.as_millis() as u64, total.as_millis() as u64);
     }
 
     fn counts(&self) -> Counts {
@@ -376,7 +376,7 @@ fn draining(info: &Info, redelivered: u64) -> String {
 }
 
 /// The line that is told in the end.
-fn words(counts: &Counts, crashes: Crashes, found: &Findings) -> String {
+fn summary(counts: &Counts, crashes: Crashes, found: &Findings) -> String {
     let (lost, twice) = (number(found.lost), number(found.finished_twice));
     format!("{} · {lost} lost · {twice} finished twice", crashing(counts, crashes))
 }
@@ -420,7 +420,7 @@ impl Verdict {
             let found = Findings { lost, finished_twice, ..Findings::default() };
             let Self { server_crashes: server, worker_crashes: workers, held, .. } = *self;
             let crashes = Crashes { server, workers, held };
-            print::out(format_args!("{}", words(&counts, crashes, &found)));
+            print::out(format_args!("{}", summary(&counts, crashes, &found)));
             self.explain();
         }
         ExitCode::from(match (self.is_kept, self.is_broken) {

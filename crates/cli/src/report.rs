@@ -1,15 +1,15 @@
-//! What was found in a store, in words.
+//! The reports of `check` and `backup` as text.
 
 use std::fmt::Write as _;
 
 use crate::humane::{self, size};
 use sureq::store::{Beginning, Doubtful, Finding, Lost, QueueReport, Repaired, Report, Severity};
 
-/// More queues or findings than this are counted and not listed; `--json` lists all.
+/// Further queues or findings are only counted; `--json` lists all.
 const LISTED_MAX: usize = 20;
 
-/// A report, some lines.
-pub(crate) fn report(report: &Report) -> String {
+/// The state of a store, one fact per line.
+pub(crate) fn store(report: &Report) -> String {
     let mut text = String::new();
     let uuid = report.uuid.map_or_else(|| "unknown".to_owned(), hex);
     line(
@@ -121,8 +121,8 @@ fn findings(text: &mut String, findings: &[Finding]) {
     more(text, findings.len(), "findings");
 }
 
-/// What came of a repair, some lines.
-pub(crate) fn repaired(repaired: &Repaired) -> String {
+/// The result of a repair, one fact per line.
+pub(crate) fn repair(repaired: &Repaired) -> String {
     let mut text = String::new();
     let beginning = match repaired.beginning {
         Beginning::Checkpoint { number } => format!("checkpoint {number}, which is sound"),
@@ -146,7 +146,7 @@ pub(crate) fn repaired(repaired: &Repaired) -> String {
     if !repaired.lost.is_empty() {
         line(&mut text, "lost", format_args!("{}", many(repaired.lost.len(), "task")));
     }
-    // All of them, however many: it is the one chance to hear of them.
+    // All of them, however many there are: nothing else lists them.
     for Lost { queue, id, why } in &repaired.lost {
         let _ = writeln!(text, "  {id} of {}: {why}", queue.escape_ascii());
     }
@@ -178,8 +178,8 @@ fn more(text: &mut String, count: usize, what: &str) {
     }
 }
 
-fn line(text: &mut String, what: &str, words: std::fmt::Arguments<'_>) {
-    let _ = writeln!(text, "{what:<12} {words}");
+fn line(text: &mut String, what: &str, value: std::fmt::Arguments<'_>) {
+    let _ = writeln!(text, "{what:<12} {value}");
 }
 
 pub(crate) fn hex(bytes: [u8; 16]) -> String {
