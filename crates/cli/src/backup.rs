@@ -70,7 +70,7 @@ fn tell(backup: &Backup, dir: &Path, out: &Path, as_json: bool) -> ExitCode {
         let tasks =
             backup.report.as_ref().map_or_else(String::new, |report| format!("{} tasks, ", report.tasks()));
         let Backup { position, files, bytes, .. } = backup;
-        let size = crate::humane::size(*bytes);
+        let size = crate::format::size(*bytes);
         let checked = if backup.report.is_some() { "checked" } else { "not checked" };
         print::out(format_args!(
             "copied {dir} to {out}: position {position}, {tasks}{size} in {files} files, {checked}"

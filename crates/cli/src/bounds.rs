@@ -37,7 +37,7 @@ impl Settings {
         ];
         for (flag, text, range, bound) in sizes {
             let Some(bytes) = size::of_flag(flag, text.as_deref())? else { continue };
-            let (least, most) = (size::shown(*range.start()), size::shown(*range.end()));
+            let (least, most) = (size::format(*range.start()), size::format(*range.end()));
             let bytes = usize::try_from(bytes).ok().filter(|bytes| range.contains(bytes));
             *bound = bytes.ok_or_else(|| format!("{flag}: write a size between {least} and {most}"))?;
         }

@@ -5,7 +5,7 @@
 //! * `check`, `backup`: stores as directories (`check`, `backup`), as text (`report`) or as JSON (`json`).
 //! * `client`: the commands that ask a home: push, pop, ack, work, stats and the others.
 //! * `prove`: crashes a server and its workers under load, and counts what was lost.
-//! * `shell`: completions and manual pages. `humane`: numbers and times for people. `progress`: how far a long work has come.
+//! * `shell`: completions and manual pages. `format`: numbers, sizes and times. `progress`: how far a long work has come.
 //!   `log`: the log events of the library on standard error.
 //! * `clean`: brings back what clients of other programs took and will not finish, on a Redis.
 //! * `dq`: the same server behind the command line of DefferedQ (`dq`), also when the program is called `dq`.
@@ -18,8 +18,8 @@ mod clean;
 mod client;
 mod dq;
 mod exit;
+mod format;
 mod go_uint;
-mod humane;
 mod json;
 mod log;
 mod print;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::humane::{self, size};
+use crate::format::{self, size};
 use sureq::store::{Beginning, Doubtful, Finding, Lost, QueueReport, Repaired, Report, Severity};
 
 /// Further queues or findings are only counted; `--json` lists all.
@@ -190,5 +190,5 @@ pub(crate) fn hex(bytes: [u8; 16]) -> String {
 }
 
 fn many(count: usize, thing: &str) -> String {
-    humane::many(count as u64, thing)
+    format::many(count as u64, thing)
 }

@@ -255,7 +255,7 @@ impl Settings {
                 if !self.keeps_nothing() && memory < cache.saturating_add(MEMORY_BYTES_MIN) =>
             {
                 let [cache, memory, least] = [cache, memory, cache.saturating_add(MEMORY_BYTES_MIN)]
-                    .map(|size| size::shown(size as usize));
+                    .map(|size| size::format(size as usize));
                 return Err(format!(
                     "--memory {memory} has no room for --cache {cache} and at least 16MB of tasks and connections: write \
                      --memory {least} or more, or a smaller --cache"

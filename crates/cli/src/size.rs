@@ -23,8 +23,8 @@ pub(crate) fn of_flag(flag: &str, text: Option<&str>) -> Result<Option<u64>, Str
     text.map(parse).transpose().map_err(|why| format!("{flag}: {why}"))
 }
 
-/// A size as it would be written.
-pub(crate) fn shown(bytes: usize) -> String {
+/// A size in the form that `parse` reads.
+pub(crate) fn format(bytes: usize) -> String {
     match bytes {
         bytes if bytes.is_multiple_of(1 << 30) => format!("{}GB", bytes >> 30),
         bytes if bytes.is_multiple_of(1 << 20) => format!("{}MB", bytes >> 20),

@@ -10,7 +10,7 @@ use sureq::{Home, Queue, limits};
 use super::shown::{Column, Shown};
 use super::trouble::{Done, Trouble};
 use super::{Common, Make};
-use crate::humane::number;
+use crate::format::number;
 use crate::progress::Bar;
 
 /// More would not be seen through, or not fit a command.

@@ -11,7 +11,7 @@ use super::shown::{Shown, name, or_null};
 use super::trouble::Done;
 use super::{Common, Make, Typed};
 use crate::exit;
-use crate::humane::{duration, number, relative};
+use crate::format::{duration, number, relative};
 
 /// What `explain` can be told.
 #[derive(Args)]

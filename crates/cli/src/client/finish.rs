@@ -11,7 +11,7 @@ use super::shown::{Shown, field};
 use super::trouble::{Done, Trouble};
 use super::{Common, Make, Typed, distinct, is_sure, tell_count, time};
 use crate::exit;
-use crate::humane::many;
+use crate::format::many;
 
 /// What `ack` can be told.
 #[derive(Args)]

@@ -13,7 +13,7 @@ use super::shown::{Column, Shown, field, id_field, name, or_null, preview};
 use super::trouble::{Done, Trouble};
 use super::{Common, Make, Typed, is_sure};
 use crate::exit;
-use crate::humane::{duration, many, number, relative, size};
+use crate::format::{duration, many, number, relative, size};
 
 /// The states of a task, as they are written.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

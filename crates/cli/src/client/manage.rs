@@ -11,7 +11,7 @@ use super::shown::{Shown, field, on_one_line, text_or_base64};
 use super::trouble::{Done, Trouble};
 use super::{Common, Make, Typed, distinct, is_sure, tell_count, time};
 use crate::exit;
-use crate::humane::many;
+use crate::format::many;
 use crate::progress::Bar;
 
 /// What `pause` and `resume` can be told.

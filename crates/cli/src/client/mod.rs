@@ -29,7 +29,7 @@ use std::time::Duration;
 use clap::Args;
 use sureq::Home;
 
-use crate::humane::{many, number};
+use crate::format::{many, number};
 use crate::{exit, print};
 use shown::{Shown, field};
 use trouble::{Done, Trouble};

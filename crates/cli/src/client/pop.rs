@@ -10,7 +10,7 @@ use sureq::{Error, Home, Refusal, Task};
 use super::shown::{Column, Shown, field, id_field, name, preview};
 use super::trouble::{Done, Trouble};
 use super::{Common, Make, Typed, lasting, time};
-use crate::humane::{many, number};
+use crate::format::{many, number};
 use crate::{exit, print};
 
 /// What `pop` can be told.

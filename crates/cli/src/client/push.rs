@@ -12,7 +12,7 @@ use sureq::{Added, Home, Id, Queue, limits};
 use super::shown::{Shown, field, id_field};
 use super::trouble::{self, Done, Trouble};
 use super::{Common, Make, Typed, lasting, time};
-use crate::humane::{many, number};
+use crate::format::{many, number};
 use crate::progress::Bar;
 
 /// So many lines, or so many bytes of them, are one push.

@@ -6,7 +6,7 @@ use sureq::{Error, Home, Info, View, WorkerHandle};
 use tokio::time::sleep;
 
 use super::Typed;
-use crate::humane::{number, relative};
+use crate::format::{number, relative};
 use crate::print;
 
 /// How often it is looked whether the queues are empty.

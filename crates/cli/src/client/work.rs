@@ -22,7 +22,7 @@ use super::shown::Shown;
 use super::trouble::{Done, Trouble};
 use super::until_empty::until_empty;
 use super::{Common, Make, Typed, lasting, time};
-use crate::humane::{many, number};
+use crate::format::{many, number};
 use crate::{exit, log, print, signals};
 
 /// The exit code with which a program gives its task back at no cost of a try.

@@ -21,7 +21,7 @@ use sureq::{Home, Info};
 use sureq_history::{Counts, Findings, SharedHistory};
 
 use crate::exit::{self, failed};
-use crate::humane::{many, number};
+use crate::format::{many, number};
 use crate::progress::Line;
 use crate::settings::ServeArguments;
 use crate::{print, serve, signals};
