@@ -7,7 +7,7 @@ use clap::{Args, value_parser};
 use serde_json::json;
 use sureq::{Home, Queue, limits};
 
-use super::shown::{Column, Shown};
+use super::output::{Column, Output};
 use super::trouble::{Done, Trouble};
 use super::{Common, Make};
 use crate::format::number;
@@ -72,10 +72,10 @@ const PHASES: [Phase; 4] = [
 ];
 
 pub(crate) fn run(arguments: &BenchArguments) -> ExitCode {
-    arguments.common.run(Make::Briefly, |home, shown| bench(arguments, home, shown))
+    arguments.common.run(Make::Briefly, |home, output| bench(arguments, home, output))
 }
 
-async fn bench(arguments: &BenchArguments, home: Home, mut shown: Shown) -> Done {
+async fn bench(arguments: &BenchArguments, home: Home, mut output: Output) -> Done {
     let mut homes = vec![(&arguments.common.home, home)];
     if let Some(url) = &arguments.against {
         homes.push((url, sureq::open(url).map_err(Trouble::Open)?));
@@ -104,7 +104,7 @@ async fn bench(arguments: &BenchArguments, home: Home, mut shown: Shown) -> Done
     let medians: Vec<Vec<u64>> =
         rates.into_iter().map(|phases| phases.into_iter().map(median).collect()).collect();
     let urls: Vec<String> = homes.iter().map(|(url, _)| sureq::without_passwords(url)).collect();
-    tell(&urls, &medians, &mut shown)?;
+    tell(&urls, &medians, &mut output)?;
     for (_, other) in homes.drain(1..) {
         other.close().map_err(Trouble::Broken)?;
     }
@@ -166,13 +166,13 @@ fn median(mut rates: Vec<u64>) -> u64 {
     rates[rates.len() / 2]
 }
 
-fn tell(urls: &[String], medians: &[Vec<u64>], shown: &mut Shown) -> Result<(), Trouble> {
+fn tell(urls: &[String], medians: &[Vec<u64>], output: &mut Output) -> Result<(), Trouble> {
     let fastest = medians.iter().flatten().copied().max().unwrap_or(1);
     for (at, phase) in PHASES.iter().enumerate() {
         let rates: Vec<u64> = medians.iter().map(|phases| phases[at]).collect();
         let ratio = rates.get(1).map(|&other| ratio(rates[0], other));
-        if shown.is_json() {
-            shown.object([
+        if output.is_json() {
+            output.object([
                 ("phase", json!(phase.name)),
                 ("per_second", json!(rates[0])),
                 ("against_per_second", json!(rates.get(1))),
@@ -180,7 +180,7 @@ fn tell(urls: &[String], medians: &[Vec<u64>], shown: &mut Shown) -> Result<(), 
             ])?;
             continue;
         }
-        shown.line(phase.name)?;
+        output.line(phase.name)?;
         let rows = urls.iter().zip(&rates).enumerate().map(|(home, (url, &rate))| {
             let ratio = ratio.filter(|_| home == 0).map(|ratio| format!("{ratio:.2} ×"));
             vec![format!("  {url}"), number(rate), bar_of(rate, fastest), ratio.unwrap_or_default()]
@@ -188,9 +188,9 @@ fn tell(urls: &[String], medians: &[Vec<u64>], shown: &mut Shown) -> Result<(), 
         let ratio_head = if urls.len() > 1 { "ratio" } else { "" };
         let columns =
             [Column::Text("  home"), Column::Number("tasks/s"), Column::Text(""), Column::Text(ratio_head)];
-        shown.table(&columns, rows.collect())?;
+        output.table(&columns, rows.collect())?;
     }
-    shown.flush()
+    output.flush()
 }
 
 /// To three digits behind the point, which is more than a measurement is good for.

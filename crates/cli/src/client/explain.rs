@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use sureq::{Explanation, HeldUp, Holder, Home, StateKind, Why};
 
-use super::shown::{Shown, name, or_null};
+use super::output::{Output, name, or_null};
 use super::trouble::Done;
 use super::{Common, Make, Typed};
 use crate::exit;
@@ -25,21 +25,21 @@ pub(crate) struct ExplainArguments {
 }
 
 pub(crate) fn run(arguments: &ExplainArguments) -> ExitCode {
-    arguments.common.run(Make::No, |home, shown| explain(arguments, home, shown))
+    arguments.common.run(Make::No, |home, output| explain(arguments, home, output))
 }
 
-async fn explain(arguments: &ExplainArguments, home: Home, mut shown: Shown) -> Done {
+async fn explain(arguments: &ExplainArguments, home: Home, mut output: Output) -> Done {
     let Some(explained) = home.queue(&arguments.queue).explain(&arguments.id).await? else {
         let why =
             format!("there is no task {} in {}: it is finished, or never was", arguments.id, arguments.queue);
         return Ok(exit::failed(exit::NOTHING_THERE, why));
     };
-    if shown.is_json() {
-        shown.object(fields(&explained))?;
+    if output.is_json() {
+        output.object(fields(&explained))?;
     } else {
-        shown.line(in_words(&explained))?;
+        output.line(in_words(&explained))?;
     }
-    shown.flush()?;
+    output.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 

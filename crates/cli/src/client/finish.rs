@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::json;
 use sureq::{Held, Home, Place};
 
-use super::shown::{Shown, field};
+use super::output::{Output, field};
 use super::trouble::{Done, Trouble};
 use super::{Common, Make, Typed, distinct, is_sure, tell_count, time};
 use crate::exit;
@@ -27,18 +27,18 @@ pub(crate) struct AckArguments {
 }
 
 pub(crate) fn ack(arguments: &AckArguments) -> ExitCode {
-    arguments.common.run(Make::No, async |home: Home, mut shown| {
+    arguments.common.run(Make::No, async |home: Home, mut output| {
         let acked = home.queue(&arguments.queue).ack_all(&arguments.tasks).await?;
         for (task, is_acked) in arguments.tasks.iter().zip(&acked) {
-            if shown.is_json() {
-                shown.object([field!("task", task.as_ref()), ("finished", json!(is_acked))])?;
+            if output.is_json() {
+                output.object([field!("task", task.as_ref()), ("finished", json!(is_acked))])?;
             } else {
                 let said =
                     if *is_acked { "finished" } else { "not finished: it is not, or no longer, yours" };
-                shown.line(format_args!("{task} {said}"))?;
+                output.line(format_args!("{task} {said}"))?;
             }
         }
-        shown.flush()?;
+        output.flush()?;
         Ok(if acked.contains(&false) { exit::NOTHING_THERE.into() } else { ExitCode::SUCCESS })
     })
 }
@@ -68,10 +68,10 @@ pub(crate) struct ReturnArguments {
 }
 
 pub(crate) fn give_back(arguments: &ReturnArguments) -> ExitCode {
-    arguments.common.run(Make::No, |home, shown| give(arguments, home, shown))
+    arguments.common.run(Make::No, |home, output| give(arguments, home, output))
 }
 
-async fn give(arguments: &ReturnArguments, home: Home, mut shown: Shown) -> Done {
+async fn give(arguments: &ReturnArguments, home: Home, mut output: Output) -> Done {
     let (queue, task) = (home.queue(&arguments.queue), &arguments.task);
     let to = match (arguments.delay, arguments.back) {
         (Some(delay), _) => Some(Place::After(delay.as_millis() as u64)),
@@ -89,13 +89,13 @@ async fn give(arguments: &ReturnArguments, home: Home, mut shown: Shown) -> Done
         Held::Cancelled => "cancelled: it is gone",
         _ => "not returned: it is not, or no longer, yours",
     };
-    if shown.is_json() {
+    if output.is_json() {
         let word = said.split(':').next().unwrap_or(said);
-        shown.object([field!("task", task.as_ref()), ("outcome", json!(word))])?;
+        output.object([field!("task", task.as_ref()), ("outcome", json!(word))])?;
     } else {
-        shown.line(format_args!("{task} {said}"))?;
+        output.line(format_args!("{task} {said}"))?;
     }
-    shown.flush()?;
+    output.flush()?;
     Ok(if held == Held::Lost { exit::NOTHING_THERE.into() } else { ExitCode::SUCCESS })
 }
 
@@ -124,10 +124,10 @@ pub(crate) struct CancelArguments {
 }
 
 pub(crate) fn cancel(arguments: &CancelArguments) -> ExitCode {
-    arguments.common.run(Make::No, |home, shown| cancel_tasks(arguments, home, shown))
+    arguments.common.run(Make::No, |home, output| cancel_tasks(arguments, home, output))
 }
 
-async fn cancel_tasks(arguments: &CancelArguments, home: Home, mut shown: Shown) -> Done {
+async fn cancel_tasks(arguments: &CancelArguments, home: Home, mut output: Output) -> Done {
     let queue = home.queue(&arguments.queue);
     let mut count = 0;
     if let Some(payload) = &arguments.payload {
@@ -150,5 +150,5 @@ async fn cancel_tasks(arguments: &CancelArguments, home: Home, mut shown: Shown)
     count += queue.cancel_all(&ids).await?;
     // Of a payload, any number is all of them.
     let asked = if arguments.payload.is_some() { count.max(1) } else { (names.len() + ids.len()) as u64 };
-    tell_count(&mut shown, &arguments.queue, ("cancelled", "cancelled"), count, asked)
+    tell_count(&mut output, &arguments.queue, ("cancelled", "cancelled"), count, asked)
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sureq::{Error, Home, Info, QueueRow, Refusal, Seen, Settings, View};
 
 use super::manage::{SettingWord, settings_words};
-use super::shown::{Column, Shown, field, id_field, name, or_null, preview};
+use super::output::{Column, Output, field, id_field, name, or_null, preview};
 use super::trouble::{Done, Trouble};
 use super::{Common, Make, Typed, is_sure};
 use crate::exit;
@@ -55,18 +55,18 @@ pub(crate) struct QueuesArguments {
 }
 
 pub(crate) fn queues(arguments: &QueuesArguments) -> ExitCode {
-    arguments.common.run(Make::No, |home, shown| list_queues(arguments, home, shown))
+    arguments.common.run(Make::No, |home, output| list_queues(arguments, home, output))
 }
 
-async fn list_queues(arguments: &QueuesArguments, home: Home, mut shown: Shown) -> Done {
+async fn list_queues(arguments: &QueuesArguments, home: Home, mut output: Output) -> Done {
     let pattern = arguments.pattern.as_ref().map(AsRef::as_ref);
     let mut rows: Vec<QueueRow> = home.queues(pattern).try_collect().await?;
     rows.sort_by(|a, b| a.name.cmp(&b.name));
     let paused = paused_since(&home, &rows).await?;
-    if shown.is_json() {
+    if output.is_json() {
         for (row, paused) in rows.iter().zip(paused) {
             let [ready, delayed, leased, dead] = row.counts;
-            shown.object([
+            output.object([
                 field!("name", &row.name),
                 ("ready", json!(ready)),
                 ("delayed", json!(delayed)),
@@ -76,15 +76,15 @@ async fn list_queues(arguments: &QueuesArguments, home: Home, mut shown: Shown) 
             ])?;
         }
     } else if rows.is_empty() {
-        shown.line("no queue has tasks")?;
+        output.line("no queue has tasks")?;
     } else {
-        show_queues(&rows, &paused, &mut shown)?;
+        show_queues(&rows, &paused, &mut output)?;
     }
-    shown.flush()?;
+    output.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn show_queues(rows: &[QueueRow], paused: &[Option<u64>], shown: &mut Shown) -> Result<(), Trouble> {
+fn show_queues(rows: &[QueueRow], paused: &[Option<u64>], output: &mut Output) -> Result<(), Trouble> {
     let mut columns = vec![
         Column::Text("queue"),
         Column::Number("ready"),
@@ -100,7 +100,7 @@ fn show_queues(rows: &[QueueRow], paused: &[Option<u64>], shown: &mut Shown) -> 
         let paused = since.map(relative).unwrap_or_default();
         [name(&row.name)].into_iter().chain(counts).chain([paused]).take(columns.len()).collect()
     });
-    shown.table(&columns, cells.collect())
+    output.table(&columns, cells.collect())
 }
 
 /// How many queues are asked at once whether they are paused.
@@ -123,29 +123,29 @@ pub(crate) struct StatsArguments {
 }
 
 pub(crate) fn stats(arguments: &StatsArguments) -> ExitCode {
-    arguments.common.run(Make::No, |home, shown| tell_stats(arguments, home, shown))
+    arguments.common.run(Make::No, |home, output| tell_stats(arguments, home, output))
 }
 
-async fn tell_stats(arguments: &StatsArguments, home: Home, mut shown: Shown) -> Done {
+async fn tell_stats(arguments: &StatsArguments, home: Home, mut output: Output) -> Done {
     if arguments.queues.is_empty() {
-        tell_totals(&home, &mut shown).await?;
+        tell_totals(&home, &mut output).await?;
     }
     for (at, queue) in arguments.queues.iter().enumerate() {
         let info = home.queue(queue).info().await?;
-        if shown.is_json() {
-            tell_info_json(queue, &info, &mut shown)?;
+        if output.is_json() {
+            tell_info_json(queue, &info, &mut output)?;
         } else {
             if at > 0 {
-                shown.line("")?;
+                output.line("")?;
             }
-            tell_info(queue, &info, &mut shown)?;
+            tell_info(queue, &info, &mut output)?;
         }
     }
-    shown.flush()?;
+    output.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn tell_totals(home: &Home, shown: &mut Shown) -> Result<(), Trouble> {
+async fn tell_totals(home: &Home, output: &mut Output) -> Result<(), Trouble> {
     let (mut queues, mut totals) = (0u64, [0u64; 4]);
     let mut rows = std::pin::pin!(home.queues(None));
     while let Some(row) = rows.try_next().await? {
@@ -159,8 +159,8 @@ async fn tell_totals(home: &Home, shown: &mut Shown) -> Result<(), Trouble> {
         Err(error) => return Err(error.into()),
     };
     let [ready, delayed, leased, dead] = totals;
-    if shown.is_json() {
-        return shown.object([
+    if output.is_json() {
+        return output.object([
             ("queues", json!(queues)),
             ("ready", json!(ready)),
             ("delayed", json!(delayed)),
@@ -169,7 +169,7 @@ async fn tell_totals(home: &Home, shown: &mut Shown) -> Result<(), Trouble> {
             ("workers", json!(workers)),
         ]);
     }
-    shown.line(format_args!(
+    output.line(format_args!(
         "{} with {}: {} ready, {} delayed, {} leased, {} dead{}",
         many(queues, "queue"),
         many(totals.iter().sum(), "task"),
@@ -181,13 +181,13 @@ async fn tell_totals(home: &Home, shown: &mut Shown) -> Result<(), Trouble> {
     ))
 }
 
-fn tell_info(queue: &Typed, info: &Info, shown: &mut Shown) -> Result<(), Trouble> {
-    shown.line(format_args!("{:<14} {queue}", "queue"))?;
+fn tell_info(queue: &Typed, info: &Info, output: &mut Output) -> Result<(), Trouble> {
+    output.line(format_args!("{:<14} {queue}", "queue"))?;
     let per_second = |tenths: u64| format!("{}.{} per second of late", number(tenths / 10), tenths % 10);
     if info.lengths_only {
         // The keys of other programs: what nobody counts is not told.
         for (name, count) in [("ready", info.ready), ("leased", info.leased)] {
-            shown.line(format_args!("{name:<14} {}", number(count)))?;
+            output.line(format_args!("{name:<14} {}", number(count)))?;
         }
         return Ok(());
     }
@@ -212,17 +212,17 @@ fn tell_info(queue: &Typed, info: &Info, shown: &mut Shown) -> Result<(), Troubl
         }
     }
     for (name, value) in rows {
-        shown.line(format_args!("{name:<14} {value}"))?;
+        output.line(format_args!("{name:<14} {value}"))?;
     }
     Ok(())
 }
 
-fn tell_info_json(queue: &Typed, info: &Info, shown: &mut Shown) -> Result<(), Trouble> {
+fn tell_info_json(queue: &Typed, info: &Info, output: &mut Output) -> Result<(), Trouble> {
     // In the keys of other programs only lengths are known: the rest is null.
     let counted = |value: Value| if info.lengths_only { Value::Null } else { value };
     let settings: serde_json::Map<String, Value> =
         settings_words(&info.settings).iter().map(SettingWord::field).collect();
-    shown.object([
+    output.object([
         field!("queue", queue.as_ref()),
         ("ready", json!(info.ready)),
         ("delayed", counted(json!(info.delayed))),
@@ -263,10 +263,10 @@ pub(crate) struct InspectArguments {
 }
 
 pub(crate) fn inspect(arguments: &InspectArguments) -> ExitCode {
-    arguments.common.run(Make::No, |home, shown| show_tasks(arguments, home, shown))
+    arguments.common.run(Make::No, |home, output| show_tasks(arguments, home, output))
 }
 
-async fn show_tasks(arguments: &InspectArguments, home: Home, mut shown: Shown) -> Done {
+async fn show_tasks(arguments: &InspectArguments, home: Home, mut output: Output) -> Done {
     let queue = home.queue(&arguments.queue);
     let mut start = if arguments.start < 0 {
         // So many from the end, or all if there are fewer.
@@ -285,14 +285,14 @@ async fn show_tasks(arguments: &InspectArguments, home: Home, mut shown: Shown) 
         }
         start = start.saturating_add_unsigned(page.len() as u64);
         wanted = wanted.saturating_sub(page.len() as u32);
-        if shown.is_json() {
-            page.iter().try_for_each(|task| show_task_json(arguments.state, task, &mut shown))?;
+        if output.is_json() {
+            page.iter().try_for_each(|task| show_task_json(arguments.state, task, &mut output))?;
         } else {
             rows.extend(page.iter().map(row));
         }
     }
-    shown.table(&columns, rows)?;
-    shown.flush()?;
+    output.table(&columns, rows)?;
+    output.flush()?;
     Ok(if wanted == arguments.count { exit::NOTHING_THERE.into() } else { ExitCode::SUCCESS })
 }
 
@@ -324,12 +324,12 @@ fn columns_of(state: State) -> (Vec<Column>, Row) {
     (columns, row)
 }
 
-fn show_task_json(state: State, task: &Seen, shown: &mut Shown) -> Result<(), Trouble> {
+fn show_task_json(state: State, task: &Seen, output: &mut Output) -> Result<(), Trouble> {
     let (id, payload) = (id_field(&task.id), field!("payload", task.payload.as_ref()));
     match state {
-        State::Ready => shown.object([id, payload]),
-        State::Delayed => shown.object([id, ("due", json!(task.at.0)), payload]),
-        State::Leased => shown.object([
+        State::Ready => output.object([id, payload]),
+        State::Delayed => output.object([id, ("due", json!(task.at.0)), payload]),
+        State::Leased => output.object([
             id,
             ("taken_at", json!(task.at.0)),
             ("elapsed_ms", json!(task.elapsed.unwrap_or_default().as_millis() as u64)),
@@ -338,7 +338,7 @@ fn show_task_json(state: State, task: &Seen, shown: &mut Shown) -> Result<(), Tr
         ]),
         State::Dead => {
             let more = task.more.clone().unwrap_or_default();
-            shown.object([
+            output.object([
                 id,
                 ("died_at", json!(task.at.0)),
                 or_null!("reason", more.reason.as_deref()),
@@ -365,10 +365,10 @@ pub(crate) struct WorkersArguments {
 }
 
 pub(crate) fn workers(arguments: &WorkersArguments) -> ExitCode {
-    arguments.common.run(Make::No, |home, shown| list_workers(arguments, home, shown))
+    arguments.common.run(Make::No, |home, output| list_workers(arguments, home, output))
 }
 
-async fn list_workers(arguments: &WorkersArguments, home: Home, mut shown: Shown) -> Done {
+async fn list_workers(arguments: &WorkersArguments, home: Home, mut output: Output) -> Done {
     let workers = home.workers().await?;
     if let Some(lost) = &arguments.fail {
         let mut held =
@@ -381,14 +381,14 @@ async fn list_workers(arguments: &WorkersArguments, home: Home, mut shown: Shown
             return Err(Trouble::Usage("nothing was done".to_owned()));
         }
         let back = home.fail_worker(lost).await?;
-        if shown.is_json() {
-            shown.object([field!("worker", lost.as_ref()), ("given_back", json!(back))])?;
+        if output.is_json() {
+            output.object([field!("worker", lost.as_ref()), ("given_back", json!(back))])?;
         } else {
-            shown.line(format_args!("{} given back", many(back, "task")))?;
+            output.line(format_args!("{} given back", many(back, "task")))?;
         }
-    } else if shown.is_json() {
+    } else if output.is_json() {
         for worker in &workers {
-            shown.object([
+            output.object([
                 field!("name", &worker.name),
                 ("incarnation", json!(worker.incarnation.to_string())),
                 ("ttl_ms", json!(worker.ttl_ms)),
@@ -396,7 +396,7 @@ async fn list_workers(arguments: &WorkersArguments, home: Home, mut shown: Shown
             ])?;
         }
     } else if workers.is_empty() {
-        shown.line("no worker is alive")?;
+        output.line("no worker is alive")?;
     } else {
         let columns = [
             Column::Text("worker"),
@@ -408,8 +408,8 @@ async fn list_workers(arguments: &WorkersArguments, home: Home, mut shown: Shown
             let ttl = duration(Duration::from_millis(worker.ttl_ms));
             vec![name(&worker.name), worker.incarnation.to_string(), ttl, number(worker.leased)]
         });
-        shown.table(&columns, rows.collect())?;
+        output.table(&columns, rows.collect())?;
     }
-    shown.flush()?;
+    output.flush()?;
     Ok(ExitCode::SUCCESS)
 }

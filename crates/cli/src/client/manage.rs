@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use sureq::{Changes, Error, Home, Info, Refusal, SettingWords, Settings};
 
 use super::look::State;
-use super::shown::{Shown, field, on_one_line, text_or_base64};
+use super::output::{Output, field, on_one_line, text_or_base64};
 use super::trouble::{Done, Trouble};
 use super::{Common, Make, Typed, distinct, is_sure, tell_count, time};
 use crate::exit;
@@ -25,32 +25,32 @@ pub(crate) struct PauseArguments {
 }
 
 pub(crate) fn pause(arguments: &PauseArguments) -> ExitCode {
-    arguments.common.run(Make::No, async |home: Home, mut shown| {
+    arguments.common.run(Make::No, async |home: Home, mut output| {
         for queue in &arguments.queues {
             home.queue(queue).pause().await?;
-            tell(&mut shown, queue, "paused")?;
+            tell(&mut output, queue, "paused")?;
         }
         Ok(ExitCode::SUCCESS)
     })
 }
 
 pub(crate) fn resume(arguments: &PauseArguments) -> ExitCode {
-    arguments.common.run(Make::No, async |home: Home, mut shown| {
+    arguments.common.run(Make::No, async |home: Home, mut output| {
         for queue in &arguments.queues {
             home.queue(queue).resume().await?;
-            tell(&mut shown, queue, "resumed")?;
+            tell(&mut output, queue, "resumed")?;
         }
         Ok(ExitCode::SUCCESS)
     })
 }
 
-fn tell(shown: &mut Shown, queue: &Typed, what: &str) -> Result<(), Trouble> {
-    if shown.is_json() {
-        shown.object([field!("queue", queue.as_ref()), (what, json!(true))])?;
+fn tell(output: &mut Output, queue: &Typed, what: &str) -> Result<(), Trouble> {
+    if output.is_json() {
+        output.object([field!("queue", queue.as_ref()), (what, json!(true))])?;
     } else {
-        shown.line(format_args!("{queue} is {what}"))?;
+        output.line(format_args!("{queue} is {what}"))?;
     }
-    shown.flush()
+    output.flush()
 }
 
 /// What `config` can be told.
@@ -80,24 +80,24 @@ pub(crate) struct ConfigArguments {
 pub(crate) fn config(arguments: &ConfigArguments) -> ExitCode {
     // Who only looks makes no store.
     let make = if arguments.changes.is_empty() { Make::No } else { Make::Yes };
-    arguments.common.run(make, |home, shown| configure(arguments, home, shown))
+    arguments.common.run(make, |home, output| configure(arguments, home, output))
 }
 
-async fn configure(arguments: &ConfigArguments, home: Home, mut shown: Shown) -> Done {
+async fn configure(arguments: &ConfigArguments, home: Home, mut output: Output) -> Done {
     let words = arguments.changes.iter().map(words_of).collect::<Result<Vec<_>, _>>()?;
     let words: Vec<&[u8]> =
         words.iter().flat_map(|(name, value)| [name.as_slice(), value.as_slice()]).collect();
     let changes = SettingWords::read(&words).map_err(|bad| Trouble::Usage(bad.to_string()))?;
     let settings = home.queue(&arguments.queue).configure(Changes::Words(changes)).await?;
     let words = settings_words(&settings);
-    if shown.is_json() {
-        shown.line(Value::Object(words.iter().map(SettingWord::field).collect()))?;
+    if output.is_json() {
+        output.line(Value::Object(words.iter().map(SettingWord::field).collect()))?;
     } else {
         for word in words {
-            shown.line(format_args!("{:<12} {}", word.name, word.value()))?;
+            output.line(format_args!("{:<12} {}", word.name, word.value()))?;
         }
     }
-    shown.flush()?;
+    output.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -174,10 +174,10 @@ pub(crate) struct ReviveArguments {
 }
 
 pub(crate) fn revive(arguments: &ReviveArguments) -> ExitCode {
-    arguments.common.run(Make::No, |home, shown| bring_back(arguments, home, shown))
+    arguments.common.run(Make::No, |home, output| bring_back(arguments, home, output))
 }
 
-async fn bring_back(arguments: &ReviveArguments, home: Home, mut shown: Shown) -> Done {
+async fn bring_back(arguments: &ReviveArguments, home: Home, mut output: Output) -> Done {
     let (queue, ids) = (home.queue(&arguments.queue), distinct(&arguments.ids));
     let revived = if arguments.all {
         let dead = many(queue.info().await?.dead, "dead task");
@@ -190,7 +190,7 @@ async fn bring_back(arguments: &ReviveArguments, home: Home, mut shown: Shown) -
         queue.revive(&ids).await?
     };
     let asked = if arguments.all { revived } else { ids.len() as u64 };
-    tell_count(&mut shown, &arguments.queue, ("revived", "revived"), revived, asked)
+    tell_count(&mut output, &arguments.queue, ("revived", "revived"), revived, asked)
 }
 
 /// The states whose tasks can be purged: leased ones are with their workers.
@@ -237,10 +237,10 @@ pub(crate) struct PurgeArguments {
 }
 
 pub(crate) fn purge(arguments: &PurgeArguments) -> ExitCode {
-    arguments.common.run(Make::No, |home, shown| remove(arguments, home, shown))
+    arguments.common.run(Make::No, |home, output| remove(arguments, home, output))
 }
 
-async fn remove(arguments: &PurgeArguments, home: Home, mut shown: Shown) -> Done {
+async fn remove(arguments: &PurgeArguments, home: Home, mut output: Output) -> Done {
     let (queue, state) = (home.queue(&arguments.queue), arguments.state.map(Purged::state));
     let info = queue.info().await?;
     let doomed = doomed(&info, state) + if arguments.drop { info.leased } else { 0 };
@@ -253,11 +253,11 @@ async fn remove(arguments: &PurgeArguments, home: Home, mut shown: Shown) -> Don
     if arguments.drop {
         let dropped = home.drop_queues(&[arguments.queue.as_ref()]).await?;
         drop(bar);
-        return tell_dropped(&mut shown, &arguments.queue, dropped > 0);
+        return tell_dropped(&mut output, &arguments.queue, dropped > 0);
     }
     let removed = queue.purge(state.map(State::view)).await.map_err(advised)?;
     drop(bar);
-    tell_count(&mut shown, &arguments.queue, ("removed", "removed"), removed, removed)
+    tell_count(&mut output, &arguments.queue, ("removed", "removed"), removed, removed)
 }
 
 /// Says what to write where the home cannot remove tasks by their states.
@@ -272,15 +272,15 @@ fn advised(error: Error) -> Trouble {
 }
 
 /// A queue without tasks is not there to remove, but its settings and its pause are.
-fn tell_dropped(shown: &mut Shown, queue: &Typed, had_tasks: bool) -> Done {
-    if shown.is_json() {
-        shown.object([field!("queue", queue.as_ref()), ("dropped", json!(had_tasks))])?;
+fn tell_dropped(output: &mut Output, queue: &Typed, had_tasks: bool) -> Done {
+    if output.is_json() {
+        output.object([field!("queue", queue.as_ref()), ("dropped", json!(had_tasks))])?;
     } else if had_tasks {
-        shown.line(format_args!("{queue} is removed"))?;
+        output.line(format_args!("{queue} is removed"))?;
     } else {
-        shown.line(format_args!("{queue} had no tasks; its settings are cleared"))?;
+        output.line(format_args!("{queue} had no tasks; its settings are cleared"))?;
     }
-    shown.flush()?;
+    output.flush()?;
     Ok(if had_tasks { ExitCode::SUCCESS } else { exit::NOTHING_THERE.into() })
 }
 

@@ -3,7 +3,7 @@
 //! * `push`, `pop`: tasks in, tasks out. `finish`: what becomes of those that were taken.
 //! * `look`: what there is. `explain`: why a task does not run. `manage`: queues as a whole. `work`: a program for each task.
 //!   `until_empty`: when a worker has nothing left to do.
-//! * `shown`: tables, JSON, numbers and times for people. `trouble`: what went wrong, and the code to exit with.
+//! * `output`: tables and JSON. `trouble`: what went wrong, and the code to exit with.
 
 pub(crate) mod bench;
 pub(crate) mod explain;
@@ -14,7 +14,7 @@ pub(crate) mod pop;
 pub(crate) mod push;
 pub(crate) mod work;
 
-mod shown;
+mod output;
 mod trouble;
 mod until_empty;
 
@@ -31,7 +31,7 @@ use sureq::Home;
 
 use crate::format::{many, number};
 use crate::{exit, print};
-use shown::{Shown, field};
+use output::{Output, field};
 use trouble::{Done, Trouble};
 
 /// What all these commands can be told.
@@ -69,7 +69,7 @@ impl AsRef<[u8]> for Typed {
 
 impl fmt::Display for Typed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&shown::name(&self.0))
+        f.write_str(&output::name(&self.0))
     }
 }
 
@@ -86,14 +86,14 @@ enum Make {
 
 impl Common {
     /// Opens the home, runs the command in it, and closes it.
-    fn run<F: Future<Output = Done>>(&self, make: Make, command: impl FnOnce(Home, Shown) -> F) -> ExitCode {
+    fn run<F: Future<Output = Done>>(&self, make: Make, command: impl FnOnce(Home, Output) -> F) -> ExitCode {
         trouble::code(self.try_run(make, command))
     }
 
     fn try_run<F: Future<Output = Done>>(
         &self,
         make: Make,
-        command: impl FnOnce(Home, Shown) -> F,
+        command: impl FnOnce(Home, Output) -> F,
     ) -> Result<ExitCode, Trouble> {
         let home = self.open(make)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -101,7 +101,7 @@ impl Common {
             .enable_all()
             .build()
             .map_err(Trouble::Machine)?;
-        let done = runtime.block_on(command(home.clone(), Shown::new(self.json)));
+        let done = runtime.block_on(command(home.clone(), Output::new(self.json)));
         home.close().map_err(Trouble::Broken)?;
         done
     }
@@ -154,20 +154,20 @@ fn distinct(list: &[Typed]) -> Vec<&[u8]> {
 /// Shows how many tasks something was done to, in JSON under the first of the words; if that is fewer than were asked for, of how
 /// many, and the exit code says so too.
 fn tell_count(
-    shown: &mut Shown,
+    output: &mut Output,
     queue: &Typed,
     (field_name, word): (&str, &str),
     count: u64,
     asked: u64,
 ) -> Done {
-    if shown.is_json() {
-        shown.object([field!("queue", queue.as_ref()), (field_name, count.into())])?;
+    if output.is_json() {
+        output.object([field!("queue", queue.as_ref()), (field_name, count.into())])?;
     } else if count > 0 && count < asked {
-        shown.line(format_args!("{} of {} {word}", number(count), many(asked, "task")))?;
+        output.line(format_args!("{} of {} {word}", number(count), many(asked, "task")))?;
     } else {
-        shown.line(format_args!("{} {word}", many(count, "task")))?;
+        output.line(format_args!("{} {word}", many(count, "task")))?;
     }
-    shown.flush()?;
+    output.flush()?;
     Ok(if count < asked.max(1) { exit::NOTHING_THERE.into() } else { ExitCode::SUCCESS })
 }
 

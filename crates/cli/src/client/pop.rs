@@ -7,7 +7,7 @@ use clap::{Args, value_parser};
 use serde_json::json;
 use sureq::{Error, Home, Refusal, Task};
 
-use super::shown::{Column, Shown, field, id_field, name, preview};
+use super::output::{Column, Output, field, id_field, name, preview};
 use super::trouble::{Done, Trouble};
 use super::{Common, Make, Typed, lasting, time};
 use crate::format::{many, number};
@@ -58,10 +58,10 @@ the reply is lost, the tasks are printed too, since they may be finished, and th
 Exits with 4 if there was no task.";
 
 pub(crate) fn run(arguments: &PopArguments) -> ExitCode {
-    arguments.common.run(Make::No, |home, shown| pop(arguments, home, shown))
+    arguments.common.run(Make::No, |home, output| pop(arguments, home, output))
 }
 
-async fn pop(arguments: &PopArguments, home: Home, mut shown: Shown) -> Done {
+async fn pop(arguments: &PopArguments, home: Home, mut output: Output) -> Done {
     let pop = home.pop_from(&arguments.queues, arguments.count);
     let pop = if arguments.no_lease { pop.no_lease() } else { pop.lease(arguments.lease) };
     let tasks = pop.wait(arguments.wait.unwrap_or_default()).await.map_err(advised)?;
@@ -69,13 +69,13 @@ async fn pop(arguments: &PopArguments, home: Home, mut shown: Shown) -> Done {
         return Ok(exit::NOTHING_THERE.into());
     }
     // Tasks that were taken and not seen are no success.
-    shown.must_be_read();
+    output.must_be_read();
     if !arguments.ack {
-        show(arguments, &tasks.iter().collect::<Vec<_>>(), &mut shown)?;
+        show(arguments, &tasks.iter().collect::<Vec<_>>(), &mut output)?;
         return Ok(ExitCode::SUCCESS);
     }
     let Acked { finished, lost, trouble } = ack(&home, &tasks).await;
-    show(arguments, &finished, &mut shown)?;
+    show(arguments, &finished, &mut output)?;
     if lost > 0 {
         print::err(format_args!(
             "sureq: {} not finished: somebody else took it meanwhile",
@@ -84,7 +84,7 @@ async fn pop(arguments: &PopArguments, home: Home, mut shown: Shown) -> Done {
     }
     match trouble {
         Some(error) => {
-            Err(Trouble::Home(error).after(format!("{} shown", many(finished.len() as u64, "task"))))
+            Err(Trouble::Home(error).after(format!("{} output", many(finished.len() as u64, "task"))))
         }
         None if finished.is_empty() => Ok(exit::NOTHING_THERE.into()),
         None => Ok(ExitCode::SUCCESS),
@@ -146,14 +146,14 @@ async fn ack<'a>(home: &Home, tasks: &'a [Task]) -> Acked<'a> {
     acked
 }
 
-fn show(arguments: &PopArguments, tasks: &[&Task], shown: &mut Shown) -> Result<(), Trouble> {
+fn show(arguments: &PopArguments, tasks: &[&Task], output: &mut Output) -> Result<(), Trouble> {
     if arguments.raw {
         for task in tasks {
-            shown.bytes(task.payload())?;
+            output.bytes(task.payload())?;
         }
-    } else if shown.is_json() {
+    } else if output.is_json() {
         for task in tasks {
-            shown.object([
+            output.object([
                 field!("queue", task.queue_bytes()),
                 id_field(&task.id()),
                 field!("receipt", &handle_of(task)),
@@ -168,9 +168,9 @@ fn show(arguments: &PopArguments, tasks: &[&Task], shown: &mut Shown) -> Result<
             Column::Number("delivery"),
             Column::Text("payload"),
         ];
-        shown.table(&columns, tasks.iter().map(|task| row(task)).collect())?;
+        output.table(&columns, tasks.iter().map(|task| row(task)).collect())?;
     }
-    shown.flush()
+    output.flush()
 }
 
 fn row(task: &Task) -> Vec<String> {

@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::json;
 use sureq::{Added, Home, Id, Queue, limits};
 
-use super::shown::{Shown, field, id_field};
+use super::output::{Output, field, id_field};
 use super::trouble::{self, Done, Trouble};
 use super::{Common, Make, Typed, lasting, time};
 use crate::format::{many, number};
@@ -104,7 +104,9 @@ fn at(text: &str) -> Result<SystemTime, String> {
 pub(crate) fn run(arguments: &PushArguments) -> ExitCode {
     // A mistake in the arguments makes no store.
     match arguments.payloads_to_push() {
-        Ok(payloads) => arguments.common.run(Make::Yes, |home, shown| push(arguments, payloads, home, shown)),
+        Ok(payloads) => {
+            arguments.common.run(Make::Yes, |home, output| push(arguments, payloads, home, output))
+        }
         Err(trouble) => trouble::code(Err(trouble)),
     }
 }
@@ -148,15 +150,15 @@ async fn push(
     arguments: &PushArguments,
     payloads: Option<Vec<Vec<u8>>>,
     home: Home,
-    mut shown: Shown,
+    mut output: Output,
 ) -> Done {
     let queue = home.queue(&arguments.queue);
-    shown.go_on_unread();
+    output.go_on_unread();
     let Some(payloads) = payloads else {
-        return push_lines(arguments, &queue, &mut shown).await;
+        return push_lines(arguments, &queue, &mut output).await;
     };
     let mut counts = Counts::default();
-    let pushed = push_batch(&arguments.options, &queue, &payloads, &mut counts, Some(&mut shown)).await;
+    let pushed = push_batch(&arguments.options, &queue, &payloads, &mut counts, Some(&mut output)).await;
     // Without options it is all or nothing.
     pushed.map_err(|trouble| if counts.total() > 0 { trouble.after(counts.confirmed()) } else { trouble })?;
     Ok(ExitCode::SUCCESS)
@@ -237,20 +239,20 @@ async fn add(options: &TaskOptions, queue: &Queue, payload: &[u8]) -> Result<Add
     Ok(add.await?)
 }
 
-fn tell(shown: &mut Shown, queue: &Queue, id: &Id, is_added: bool) -> Result<(), Trouble> {
-    if shown.is_json() {
-        shown.object([field!("queue", queue.name_bytes()), id_field(id), ("added", json!(is_added))])
+fn tell(output: &mut Output, queue: &Queue, id: &Id, is_added: bool) -> Result<(), Trouble> {
+    if output.is_json() {
+        output.object([field!("queue", queue.name_bytes()), id_field(id), ("added", json!(is_added))])
     } else if id.as_ref().is_empty() {
         // Where another program's keys are shared, tasks may have no ids.
-        shown.line(if is_added { "pushed" } else { "it is there already" })
+        output.line(if is_added { "pushed" } else { "it is there already" })
     } else if is_added {
-        shown.line(id)
+        output.line(id)
     } else {
-        shown.line(format_args!("{id} is there already"))
+        output.line(format_args!("{id} is there already"))
     }
 }
 
-async fn push_lines(arguments: &PushArguments, queue: &Queue, shown: &mut Shown) -> Done {
+async fn push_lines(arguments: &PushArguments, queue: &Queue, output: &mut Output) -> Done {
     let bar = Bar::counting("pushed");
     // More than standard input buffers by itself, so that this is all there is to look at.
     let mut input = BufReader::with_capacity(READ_BYTES, stdin().lock());
@@ -273,7 +275,7 @@ async fn push_lines(arguments: &PushArguments, queue: &Queue, shown: &mut Shown)
         let is_last = read == 0 || !input.buffer().contains(&b'\n');
         let is_full = batch.len() >= BATCH_TASKS || bytes >= BATCH_BYTES;
         if !batch.is_empty() && (is_full || is_last) {
-            let ids = arguments.ids.then_some(&mut *shown);
+            let ids = arguments.ids.then_some(&mut *output);
             let done = push_batch(&arguments.options, queue, &batch, &mut counts, ids).await;
             // Whoever pushes a file again has to know how far it came.
             done.map_err(|trouble| trouble.after(counts.confirmed()))?;
@@ -287,17 +289,17 @@ async fn push_lines(arguments: &PushArguments, queue: &Queue, shown: &mut Shown)
     }
     drop(bar);
     if !arguments.ids {
-        if shown.is_json() {
-            shown.object([
+        if output.is_json() {
+            output.object([
                 field!("queue", queue.name_bytes()),
                 ("pushed", json!(counts.pushed)),
                 ("already_there", json!(counts.already_there)),
             ])?;
         } else {
-            shown.line(counts.pushed())?;
+            output.line(counts.pushed())?;
         }
     }
-    shown.flush()?;
+    output.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -307,22 +309,22 @@ async fn push_batch(
     queue: &Queue,
     batch: &[Vec<u8>],
     counts: &mut Counts,
-    mut shown: Option<&mut Shown>,
+    mut output: Option<&mut Output>,
 ) -> Result<(), Trouble> {
     if options.is_plain() {
         let ids = queue.push_all(batch).await?;
         counts.pushed += batch.len() as u64;
-        if let Some(shown) = &mut shown {
-            ids.iter().try_for_each(|id| tell(shown, queue, id, true))?;
+        if let Some(output) = &mut output {
+            ids.iter().try_for_each(|id| tell(output, queue, id, true))?;
         }
     } else {
         for payload in batch {
             let one = add(options, queue, payload).await?;
             *(if one.added { &mut counts.pushed } else { &mut counts.already_there }) += 1;
-            if let Some(shown) = &mut shown {
-                tell(shown, queue, &one.id, one.added)?;
+            if let Some(output) = &mut output {
+                tell(output, queue, &one.id, one.added)?;
             }
         }
     }
-    shown.map_or(Ok(()), Shown::flush)
+    output.map_or(Ok(()), Output::flush)
 }

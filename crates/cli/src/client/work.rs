@@ -18,7 +18,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep, timeout};
 
-use super::shown::Shown;
+use super::output::Output;
 use super::trouble::{Done, Trouble};
 use super::until_empty::until_empty;
 use super::{Common, Make, Typed, lasting, time};
@@ -139,7 +139,7 @@ pub(crate) fn run(arguments: &WorkArguments) -> ExitCode {
         return exit::failed(exit::CANNOT_START, why);
     }
     log::to_stderr();
-    arguments.common.run(Make::Yes, |home, shown| work(arguments, home, shown))
+    arguments.common.run(Make::Yes, |home, output| work(arguments, home, output))
 }
 
 fn named_twice(queues: &[Typed]) -> Option<&Typed> {
@@ -147,7 +147,7 @@ fn named_twice(queues: &[Typed]) -> Option<&Typed> {
     queues.iter().find(|queue| !seen.insert(queue.0.as_slice()))
 }
 
-async fn work(arguments: &WorkArguments, home: Home, mut shown: Shown) -> Done {
+async fn work(arguments: &WorkArguments, home: Home, mut output: Output) -> Done {
     let (stop, is_stopping) = watch::channel(false);
     let WorkArguments { grace, timeout, .. } = *arguments;
     let groups = Arc::<Groups>::default();
@@ -185,8 +185,8 @@ async fn work(arguments: &WorkArguments, home: Home, mut shown: Shown) -> Done {
     let names: Vec<String> = arguments.queues.iter().map(ToString::to_string).collect();
     print::err(format_args!("sureq: working on {}", names.join(", ")));
     let tally = worker.run_until(ended).await.map_err(Trouble::Worker)?;
-    if shown.is_json() {
-        shown.object([
+    if output.is_json() {
+        output.object([
             ("done", tally.done.into()),
             ("failed", tally.failed.into()),
             ("dead", tally.dead.into()),
@@ -195,7 +195,7 @@ async fn work(arguments: &WorkArguments, home: Home, mut shown: Shown) -> Done {
             ("lost", tally.lost.into()),
             ("unknown", tally.unknown.into()),
         ])?;
-        shown.flush()?;
+        output.flush()?;
     } else {
         print::err(format_args!("sureq: {}", words_of(&tally)));
     }

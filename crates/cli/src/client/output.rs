@@ -14,7 +14,7 @@ use super::trouble::Trouble;
 const PREVIEW_CHARS: usize = 60;
 
 /// Standard output, in the form that was asked for.
-pub(super) struct Shown {
+pub(super) struct Output {
     out: BufWriter<io::Stdout>,
     is_json: bool,
     is_watched: bool,
@@ -40,7 +40,7 @@ pub(super) enum Column {
     Number(&'static str),
 }
 
-impl Shown {
+impl Output {
     pub(super) fn new(is_json: bool) -> Self {
         Self {
             out: BufWriter::new(stdout()),
@@ -143,7 +143,7 @@ impl Column {
 /// Bytes as a field in JSON: under its name where they are text, and base64 under another where they are not.
 macro_rules! field {
     ($name:literal, $bytes:expr) => {
-        $crate::client::shown::text_or_base64($name, concat!($name, "_base64"), $bytes)
+        $crate::client::output::text_or_base64($name, concat!($name, "_base64"), $bytes)
     };
 }
 pub(super) use field;
@@ -152,7 +152,7 @@ pub(super) use field;
 macro_rules! or_null {
     ($name:literal, $bytes:expr) => {
         $bytes.map_or(($name, ::serde_json::Value::Null), |bytes| {
-            $crate::client::shown::text_or_base64($name, concat!($name, "_base64"), bytes)
+            $crate::client::output::text_or_base64($name, concat!($name, "_base64"), bytes)
         })
     };
 }
