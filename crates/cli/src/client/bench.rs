@@ -7,8 +7,8 @@ use clap::{Args, value_parser};
 use serde_json::json;
 use sureq::{Home, Queue, limits};
 
+use super::error::{CommandError, CommandResult};
 use super::output::{Column, Output};
-use super::trouble::{Done, Trouble};
 use super::{Common, Make};
 use crate::format::number;
 use crate::progress::Bar;
@@ -75,10 +75,10 @@ pub(crate) fn run(arguments: &BenchArguments) -> ExitCode {
     arguments.common.run(Make::Briefly, |home, output| bench(arguments, home, output))
 }
 
-async fn bench(arguments: &BenchArguments, home: Home, mut output: Output) -> Done {
+async fn bench(arguments: &BenchArguments, home: Home, mut output: Output) -> CommandResult {
     let mut homes = vec![(&arguments.common.home, home)];
     if let Some(url) = &arguments.against {
-        homes.push((url, sureq::open(url).map_err(Trouble::Open)?));
+        homes.push((url, sureq::open(url).map_err(CommandError::Open)?));
     }
     let total = arguments.rounds * (homes.len() * PHASES.len()) as u64 * arguments.tasks;
     let bar = Bar::of(total, "tasks");
@@ -106,13 +106,13 @@ async fn bench(arguments: &BenchArguments, home: Home, mut output: Output) -> Do
     let urls: Vec<String> = homes.iter().map(|(url, _)| sureq::without_passwords(url)).collect();
     tell(&urls, &medians, &mut output)?;
     for (_, other) in homes.drain(1..) {
-        other.close().map_err(Trouble::Broken)?;
+        other.close().map_err(CommandError::Broken)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// How long the phase takes, all clients together.
-async fn measure(arguments: &BenchArguments, phase: Phase, queue: &Queue) -> Result<Duration, Trouble> {
+async fn measure(arguments: &BenchArguments, phase: Phase, queue: &Queue) -> Result<Duration, CommandError> {
     let batch = if phase.is_batch { arguments.batch } else { 1 };
     let clients = arguments.clients;
     let began = Instant::now();
@@ -129,7 +129,7 @@ async fn measure(arguments: &BenchArguments, phase: Phase, queue: &Queue) -> Res
         });
     }
     while let Some(ended) = asking.join_next().await {
-        ended.map_err(|error| Trouble::Machine(error.into()))??;
+        ended.map_err(|error| CommandError::System(error.into()))??;
     }
     Ok(began.elapsed())
 }
@@ -166,7 +166,7 @@ fn median(mut rates: Vec<u64>) -> u64 {
     rates[rates.len() / 2]
 }
 
-fn tell(urls: &[String], medians: &[Vec<u64>], output: &mut Output) -> Result<(), Trouble> {
+fn tell(urls: &[String], medians: &[Vec<u64>], output: &mut Output) -> Result<(), CommandError> {
     let fastest = medians.iter().flatten().copied().max().unwrap_or(1);
     for (at, phase) in PHASES.iter().enumerate() {
         let rates: Vec<u64> = medians.iter().map(|phases| phases[at]).collect();

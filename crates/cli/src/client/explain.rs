@@ -7,8 +7,8 @@ use clap::Args;
 use serde_json::{Value, json};
 use sureq::{Explanation, HeldUp, Holder, Home, StateKind, Why};
 
+use super::error::CommandResult;
 use super::output::{Output, name, or_null};
-use super::trouble::Done;
 use super::{Common, Make, Typed};
 use crate::exit;
 use crate::format::{duration, number, relative};
@@ -28,7 +28,7 @@ pub(crate) fn run(arguments: &ExplainArguments) -> ExitCode {
     arguments.common.run(Make::No, |home, output| explain(arguments, home, output))
 }
 
-async fn explain(arguments: &ExplainArguments, home: Home, mut output: Output) -> Done {
+async fn explain(arguments: &ExplainArguments, home: Home, mut output: Output) -> CommandResult {
     let Some(explained) = home.queue(&arguments.queue).explain(&arguments.id).await? else {
         let why =
             format!("there is no task {} in {}: it is finished, or never was", arguments.id, arguments.queue);

@@ -7,8 +7,8 @@ use clap::Args;
 use serde_json::json;
 use sureq::{Held, Home, Place};
 
+use super::error::{CommandError, CommandResult};
 use super::output::{Output, field};
-use super::trouble::{Done, Trouble};
 use super::{Common, Make, Typed, distinct, is_sure, tell_count, time};
 use crate::exit;
 use crate::format::many;
@@ -71,7 +71,7 @@ pub(crate) fn give_back(arguments: &ReturnArguments) -> ExitCode {
     arguments.common.run(Make::No, |home, output| give(arguments, home, output))
 }
 
-async fn give(arguments: &ReturnArguments, home: Home, mut output: Output) -> Done {
+async fn give(arguments: &ReturnArguments, home: Home, mut output: Output) -> CommandResult {
     let (queue, task) = (home.queue(&arguments.queue), &arguments.task);
     let to = match (arguments.delay, arguments.back) {
         (Some(delay), _) => Some(Place::After(delay.as_millis() as u64)),
@@ -127,7 +127,7 @@ pub(crate) fn cancel(arguments: &CancelArguments) -> ExitCode {
     arguments.common.run(Make::No, |home, output| cancel_tasks(arguments, home, output))
 }
 
-async fn cancel_tasks(arguments: &CancelArguments, home: Home, mut output: Output) -> Done {
+async fn cancel_tasks(arguments: &CancelArguments, home: Home, mut output: Output) -> CommandResult {
     let queue = home.queue(&arguments.queue);
     let mut count = 0;
     if let Some(payload) = &arguments.payload {
@@ -135,7 +135,7 @@ async fn cancel_tasks(arguments: &CancelArguments, home: Home, mut output: Outpu
         let all = many(info.ready + info.delayed + info.leased, "task");
         let what = format!("This looks at {all} of {} and cancels those with that payload", arguments.queue);
         if !is_sure(&what, arguments.yes)? {
-            return Err(Trouble::Usage("nothing was done".to_owned()));
+            return Err(CommandError::Usage("nothing was done".to_owned()));
         }
         count += queue.cancel_payload(payload.as_ref()).await?;
     }
@@ -143,8 +143,8 @@ async fn cancel_tasks(arguments: &CancelArguments, home: Home, mut output: Outpu
     for name in &names {
         let cancelled = queue.cancel_named(name).await;
         count += u64::from(cancelled.map_err(|error| match count {
-            0 => Trouble::Home(error),
-            count => Trouble::Home(error).after(format!("{} cancelled", many(count, "task"))),
+            0 => CommandError::Home(error),
+            count => CommandError::Home(error).after(format!("{} cancelled", many(count, "task"))),
         })?);
     }
     count += queue.cancel_all(&ids).await?;

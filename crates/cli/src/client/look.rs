@@ -8,9 +8,9 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::{Value, json};
 use sureq::{Error, Home, Info, QueueRow, Refusal, Seen, Settings, View};
 
+use super::error::{CommandError, CommandResult};
 use super::manage::{SettingWord, settings_words};
 use super::output::{Column, Output, field, id_field, name, or_null, preview};
-use super::trouble::{Done, Trouble};
 use super::{Common, Make, Typed, is_sure};
 use crate::exit;
 use crate::format::{duration, many, number, relative, size};
@@ -58,7 +58,7 @@ pub(crate) fn queues(arguments: &QueuesArguments) -> ExitCode {
     arguments.common.run(Make::No, |home, output| list_queues(arguments, home, output))
 }
 
-async fn list_queues(arguments: &QueuesArguments, home: Home, mut output: Output) -> Done {
+async fn list_queues(arguments: &QueuesArguments, home: Home, mut output: Output) -> CommandResult {
     let pattern = arguments.pattern.as_ref().map(AsRef::as_ref);
     let mut rows: Vec<QueueRow> = home.queues(pattern).try_collect().await?;
     rows.sort_by(|a, b| a.name.cmp(&b.name));
@@ -84,7 +84,7 @@ async fn list_queues(arguments: &QueuesArguments, home: Home, mut output: Output
     Ok(ExitCode::SUCCESS)
 }
 
-fn show_queues(rows: &[QueueRow], paused: &[Option<u64>], output: &mut Output) -> Result<(), Trouble> {
+fn show_queues(rows: &[QueueRow], paused: &[Option<u64>], output: &mut Output) -> Result<(), CommandError> {
     let mut columns = vec![
         Column::Text("queue"),
         Column::Number("ready"),
@@ -126,7 +126,7 @@ pub(crate) fn stats(arguments: &StatsArguments) -> ExitCode {
     arguments.common.run(Make::No, |home, output| tell_stats(arguments, home, output))
 }
 
-async fn tell_stats(arguments: &StatsArguments, home: Home, mut output: Output) -> Done {
+async fn tell_stats(arguments: &StatsArguments, home: Home, mut output: Output) -> CommandResult {
     if arguments.queues.is_empty() {
         tell_totals(&home, &mut output).await?;
     }
@@ -145,7 +145,7 @@ async fn tell_stats(arguments: &StatsArguments, home: Home, mut output: Output) 
     Ok(ExitCode::SUCCESS)
 }
 
-async fn tell_totals(home: &Home, output: &mut Output) -> Result<(), Trouble> {
+async fn tell_totals(home: &Home, output: &mut Output) -> Result<(), CommandError> {
     let (mut queues, mut totals) = (0u64, [0u64; 4]);
     let mut rows = std::pin::pin!(home.queues(None));
     while let Some(row) = rows.try_next().await? {
@@ -181,7 +181,7 @@ async fn tell_totals(home: &Home, output: &mut Output) -> Result<(), Trouble> {
     ))
 }
 
-fn tell_info(queue: &Typed, info: &Info, output: &mut Output) -> Result<(), Trouble> {
+fn tell_info(queue: &Typed, info: &Info, output: &mut Output) -> Result<(), CommandError> {
     output.line(format_args!("{:<14} {queue}", "queue"))?;
     let per_second = |tenths: u64| format!("{}.{} per second of late", number(tenths / 10), tenths % 10);
     if info.lengths_only {
@@ -217,7 +217,7 @@ fn tell_info(queue: &Typed, info: &Info, output: &mut Output) -> Result<(), Trou
     Ok(())
 }
 
-fn tell_info_json(queue: &Typed, info: &Info, output: &mut Output) -> Result<(), Trouble> {
+fn tell_info_json(queue: &Typed, info: &Info, output: &mut Output) -> Result<(), CommandError> {
     // In the keys of other programs only lengths are known: the rest is null.
     let counted = |value: Value| if info.lengths_only { Value::Null } else { value };
     let settings: serde_json::Map<String, Value> =
@@ -266,7 +266,7 @@ pub(crate) fn inspect(arguments: &InspectArguments) -> ExitCode {
     arguments.common.run(Make::No, |home, output| show_tasks(arguments, home, output))
 }
 
-async fn show_tasks(arguments: &InspectArguments, home: Home, mut output: Output) -> Done {
+async fn show_tasks(arguments: &InspectArguments, home: Home, mut output: Output) -> CommandResult {
     let queue = home.queue(&arguments.queue);
     let mut start = if arguments.start < 0 {
         // So many from the end, or all if there are fewer.
@@ -324,7 +324,7 @@ fn columns_of(state: State) -> (Vec<Column>, Row) {
     (columns, row)
 }
 
-fn show_task_json(state: State, task: &Seen, output: &mut Output) -> Result<(), Trouble> {
+fn show_task_json(state: State, task: &Seen, output: &mut Output) -> Result<(), CommandError> {
     let (id, payload) = (id_field(&task.id), field!("payload", task.payload.as_ref()));
     match state {
         State::Ready => output.object([id, payload]),
@@ -368,7 +368,7 @@ pub(crate) fn workers(arguments: &WorkersArguments) -> ExitCode {
     arguments.common.run(Make::No, |home, output| list_workers(arguments, home, output))
 }
 
-async fn list_workers(arguments: &WorkersArguments, home: Home, mut output: Output) -> Done {
+async fn list_workers(arguments: &WorkersArguments, home: Home, mut output: Output) -> CommandResult {
     let workers = home.workers().await?;
     if let Some(lost) = &arguments.fail {
         let mut held =
@@ -378,7 +378,7 @@ async fn list_workers(arguments: &WorkersArguments, home: Home, mut output: Outp
         };
         let what = format!("This declares {lost} lost and gives {} back", many(held, "task"));
         if !is_sure(&what, arguments.yes)? {
-            return Err(Trouble::Usage("nothing was done".to_owned()));
+            return Err(CommandError::Usage("nothing was done".to_owned()));
         }
         let back = home.fail_worker(lost).await?;
         if output.is_json() {

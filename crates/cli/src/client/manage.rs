@@ -6,9 +6,9 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use sureq::{Changes, Error, Home, Info, Refusal, SettingWords, Settings};
 
+use super::error::{CommandError, CommandResult};
 use super::look::State;
 use super::output::{Output, field, on_one_line, text_or_base64};
-use super::trouble::{Done, Trouble};
 use super::{Common, Make, Typed, distinct, is_sure, tell_count, time};
 use crate::exit;
 use crate::format::many;
@@ -44,7 +44,7 @@ pub(crate) fn resume(arguments: &PauseArguments) -> ExitCode {
     })
 }
 
-fn tell(output: &mut Output, queue: &Typed, what: &str) -> Result<(), Trouble> {
+fn tell(output: &mut Output, queue: &Typed, what: &str) -> Result<(), CommandError> {
     if output.is_json() {
         output.object([field!("queue", queue.as_ref()), (what, json!(true))])?;
     } else {
@@ -83,11 +83,11 @@ pub(crate) fn config(arguments: &ConfigArguments) -> ExitCode {
     arguments.common.run(make, |home, output| configure(arguments, home, output))
 }
 
-async fn configure(arguments: &ConfigArguments, home: Home, mut output: Output) -> Done {
+async fn configure(arguments: &ConfigArguments, home: Home, mut output: Output) -> CommandResult {
     let words = arguments.changes.iter().map(words_of).collect::<Result<Vec<_>, _>>()?;
     let words: Vec<&[u8]> =
         words.iter().flat_map(|(name, value)| [name.as_slice(), value.as_slice()]).collect();
-    let changes = SettingWords::read(&words).map_err(|bad| Trouble::Usage(bad.to_string()))?;
+    let changes = SettingWords::read(&words).map_err(|bad| CommandError::Usage(bad.to_string()))?;
     let settings = home.queue(&arguments.queue).configure(Changes::Words(changes)).await?;
     let words = settings_words(&settings);
     if output.is_json() {
@@ -105,16 +105,16 @@ async fn configure(arguments: &ConfigArguments, home: Home, mut output: Output) 
 const TIMES: [&str; 3] = ["lease", "backoff", "ttl"];
 
 /// `tries=5` as a name and a value; a time has its unit, as it has everywhere.
-fn words_of(change: &Typed) -> Result<(Vec<u8>, Vec<u8>), Trouble> {
+fn words_of(change: &Typed) -> Result<(Vec<u8>, Vec<u8>), CommandError> {
     let mut parts = change.as_ref().splitn(2, |&byte| byte == b'=');
     let (Some(name), Some(value)) = (parts.next(), parts.next()) else {
-        return Err(Trouble::Usage(format!("{:?}: write NAME=VALUE, like tries=5", change.to_string())));
+        return Err(CommandError::Usage(format!("{:?}: write NAME=VALUE, like tries=5", change.to_string())));
     };
     if !TIMES.iter().any(|time| name.eq_ignore_ascii_case(time.as_bytes())) {
         return Ok((name.to_vec(), value.to_vec()));
     }
     let text = if value.is_empty() { "0" } else { str::from_utf8(value).unwrap_or_default() };
-    let span = time(text).map_err(|why| Trouble::Usage(format!("{change}: {why}")))?;
+    let span = time(text).map_err(|why| CommandError::Usage(format!("{change}: {why}")))?;
     // What is shorter than a millisecond is one, and not none.
     let ms = span.as_millis().max(u128::from(!span.is_zero()));
     Ok((name.to_vec(), ms.to_string().into_bytes()))
@@ -177,13 +177,13 @@ pub(crate) fn revive(arguments: &ReviveArguments) -> ExitCode {
     arguments.common.run(Make::No, |home, output| bring_back(arguments, home, output))
 }
 
-async fn bring_back(arguments: &ReviveArguments, home: Home, mut output: Output) -> Done {
+async fn bring_back(arguments: &ReviveArguments, home: Home, mut output: Output) -> CommandResult {
     let (queue, ids) = (home.queue(&arguments.queue), distinct(&arguments.ids));
     let revived = if arguments.all {
         let dead = many(queue.info().await?.dead, "dead task");
         let what = format!("This brings {dead} of {} back to the end of the line", arguments.queue);
         if !is_sure(&what, arguments.yes)? {
-            return Err(Trouble::Usage("nothing was done".to_owned()));
+            return Err(CommandError::Usage("nothing was done".to_owned()));
         }
         queue.revive_all().await?
     } else {
@@ -240,14 +240,14 @@ pub(crate) fn purge(arguments: &PurgeArguments) -> ExitCode {
     arguments.common.run(Make::No, |home, output| remove(arguments, home, output))
 }
 
-async fn remove(arguments: &PurgeArguments, home: Home, mut output: Output) -> Done {
+async fn remove(arguments: &PurgeArguments, home: Home, mut output: Output) -> CommandResult {
     let (queue, state) = (home.queue(&arguments.queue), arguments.state.map(Purged::state));
     let info = queue.info().await?;
     let doomed = doomed(&info, state) + if arguments.drop { info.leased } else { 0 };
     let whole = if arguments.drop { "the queue with " } else { "" };
     let what = format!("This removes {whole}{} of {} for good", many(doomed, "task"), arguments.queue);
     if !is_sure(&what, arguments.yes)? {
-        return Err(Trouble::Usage("nothing was done".to_owned()));
+        return Err(CommandError::Usage("nothing was done".to_owned()));
     }
     let bar = Bar::waiting(&format!("removing {}", many(doomed, "task")));
     if arguments.drop {
@@ -261,18 +261,18 @@ async fn remove(arguments: &PurgeArguments, home: Home, mut output: Output) -> D
 }
 
 /// Says what to write where the home cannot remove tasks by their states.
-fn advised(error: Error) -> Trouble {
+fn advised(error: Error) -> CommandError {
     match &error {
         Error::Refused(Refusal::NotThere { what, .. }) if what.starts_with("PURGE") => {
             let advice = "here that is `sureq purge --drop`, which removes leased tasks too".to_owned();
-            Trouble::Advised { error, advice }
+            CommandError::Advised { error, advice }
         }
         _ => error.into(),
     }
 }
 
 /// A queue without tasks is not there to remove, but its settings and its pause are.
-fn tell_dropped(output: &mut Output, queue: &Typed, had_tasks: bool) -> Done {
+fn tell_dropped(output: &mut Output, queue: &Typed, had_tasks: bool) -> CommandResult {
     if output.is_json() {
         output.object([field!("queue", queue.as_ref()), ("dropped", json!(had_tasks))])?;
     } else if had_tasks {

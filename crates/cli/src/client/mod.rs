@@ -3,7 +3,7 @@
 //! * `push`, `pop`: tasks in, tasks out. `finish`: what becomes of those that were taken.
 //! * `look`: what there is. `explain`: why a task does not run. `manage`: queues as a whole. `work`: a program for each task.
 //!   `until_empty`: when a worker has nothing left to do.
-//! * `output`: tables and JSON. `trouble`: what went wrong, and the code to exit with.
+//! * `output`: tables and JSON. `error`: errors and their exit codes.
 
 pub(crate) mod bench;
 pub(crate) mod explain;
@@ -14,8 +14,8 @@ pub(crate) mod pop;
 pub(crate) mod push;
 pub(crate) mod work;
 
+mod error;
 mod output;
-mod trouble;
 mod until_empty;
 
 use std::collections::HashSet;
@@ -31,8 +31,8 @@ use sureq::Home;
 
 use crate::format::{many, number};
 use crate::{exit, print};
+use error::{CommandError, CommandResult};
 use output::{Output, field};
-use trouble::{Done, Trouble};
 
 /// What all these commands can be told.
 #[derive(Args)]
@@ -86,39 +86,43 @@ enum Make {
 
 impl Common {
     /// Opens the home, runs the command in it, and closes it.
-    fn run<F: Future<Output = Done>>(&self, make: Make, command: impl FnOnce(Home, Output) -> F) -> ExitCode {
-        trouble::code(self.try_run(make, command))
-    }
-
-    fn try_run<F: Future<Output = Done>>(
+    fn run<F: Future<Output = CommandResult>>(
         &self,
         make: Make,
         command: impl FnOnce(Home, Output) -> F,
-    ) -> Result<ExitCode, Trouble> {
+    ) -> ExitCode {
+        error::code(self.try_run(make, command))
+    }
+
+    fn try_run<F: Future<Output = CommandResult>>(
+        &self,
+        make: Make,
+        command: impl FnOnce(Home, Output) -> F,
+    ) -> Result<ExitCode, CommandError> {
         let home = self.open(make)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build()
-            .map_err(Trouble::Machine)?;
+            .map_err(CommandError::System)?;
         let done = runtime.block_on(command(home.clone(), Output::new(self.json)));
-        home.close().map_err(Trouble::Broken)?;
+        home.close().map_err(CommandError::Broken)?;
         done
     }
 
-    fn open(&self, make: Make) -> Result<Home, Trouble> {
+    fn open(&self, make: Make) -> Result<Home, CommandError> {
         if self.home.starts_with("mem:") && make != Make::Briefly {
             let why = "mem: lives in one process and ends with this command, tasks and all; for a queue in memory, run \
                        `sureq serve --home mem:` and ask that server";
-            return Err(Trouble::Usage(why.to_owned()));
+            return Err(CommandError::Usage(why.to_owned()));
         }
         if let Some(dir) = sureq::directory_of(&self.home)
             && make == Make::No
             && !dir.join("store").exists()
         {
-            return Err(Trouble::NoStore(dir.display().to_string()));
+            return Err(CommandError::NoStore(dir.display().to_string()));
         }
-        let home = sureq::open(&self.home).map_err(Trouble::Open)?;
+        let home = sureq::open(&self.home).map_err(CommandError::Open)?;
         for warning in home.warnings() {
             print::notice(warning);
         }
@@ -159,7 +163,7 @@ fn tell_count(
     (field_name, word): (&str, &str),
     count: u64,
     asked: u64,
-) -> Done {
+) -> CommandResult {
     if output.is_json() {
         output.object([field!("queue", queue.as_ref()), (field_name, count.into())])?;
     } else if count > 0 && count < asked {
@@ -172,16 +176,16 @@ fn tell_count(
 }
 
 /// Asks whether to go on. Without a terminal there is nobody to ask.
-fn is_sure(what: &str, is_yes: bool) -> Result<bool, Trouble> {
+fn is_sure(what: &str, is_yes: bool) -> Result<bool, CommandError> {
     if is_yes {
         return Ok(true);
     }
     if !io::stdin().is_terminal() {
-        return Err(Trouble::Unasked(what.to_owned()));
+        return Err(CommandError::Unconfirmed(what.to_owned()));
     }
     eprint!("{what}. Go on? [y/N] ");
-    io::stderr().flush().map_err(Trouble::Machine)?;
+    io::stderr().flush().map_err(CommandError::System)?;
     let mut answer = String::new();
-    io::stdin().lock().read_line(&mut answer).map_err(Trouble::Machine)?;
+    io::stdin().lock().read_line(&mut answer).map_err(CommandError::System)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }

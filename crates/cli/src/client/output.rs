@@ -8,7 +8,7 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use serde_json::{Map, Value};
 use sureq::Id;
 
-use super::trouble::Trouble;
+use super::error::CommandError;
 
 /// So much of a payload is shown in a table.
 const PREVIEW_CHARS: usize = 60;
@@ -55,12 +55,12 @@ impl Output {
         self.reader = Reader::Optional;
     }
 
-    fn written(&self, result: io::Result<()>) -> Result<(), Trouble> {
-        match (result.map_err(Trouble::output), self.reader) {
-            (Err(Trouble::Unread), Reader::Optional) => Ok(()),
-            (Err(Trouble::Unread), Reader::Needed) => {
-                let what = "cannot show what was taken on standard output".to_owned();
-                Err(Trouble::File { what, error: io::ErrorKind::BrokenPipe.into() })
+    fn written(&self, result: io::Result<()>) -> Result<(), CommandError> {
+        match (result.map_err(CommandError::output), self.reader) {
+            (Err(CommandError::OutputClosed), Reader::Optional) => Ok(()),
+            (Err(CommandError::OutputClosed), Reader::Needed) => {
+                let operation = "cannot show what was taken on standard output".to_owned();
+                Err(CommandError::File { operation, error: io::ErrorKind::BrokenPipe.into() })
             }
             (result, _) => result,
         }
@@ -71,7 +71,7 @@ impl Output {
     }
 
     /// A line for people.
-    pub(super) fn line(&mut self, text: impl std::fmt::Display) -> Result<(), Trouble> {
+    pub(super) fn line(&mut self, text: impl std::fmt::Display) -> Result<(), CommandError> {
         let result = writeln!(self.out, "{text}");
         self.written(result)
     }
@@ -82,7 +82,7 @@ impl Output {
     }
 
     /// Bytes as they are, and the end of a line.
-    pub(super) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Trouble> {
+    pub(super) fn bytes(&mut self, bytes: &[u8]) -> Result<(), CommandError> {
         let result = self.out.write_all(bytes).and_then(|()| self.out.write_all(b"\n"));
         self.written(result)
     }
@@ -91,14 +91,14 @@ impl Output {
     pub(super) fn object<'n>(
         &mut self,
         fields: impl IntoIterator<Item = (&'n str, Value)>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), CommandError> {
         let object: Map<String, Value> =
             fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         self.line(Value::Object(object))
     }
 
     /// Rows under their heads. No rows, no table.
-    pub(super) fn table(&mut self, columns: &[Column], rows: Vec<Vec<String>>) -> Result<(), Trouble> {
+    pub(super) fn table(&mut self, columns: &[Column], rows: Vec<Vec<String>>) -> Result<(), CommandError> {
         if rows.is_empty() {
             return Ok(());
         }
@@ -126,7 +126,7 @@ impl Output {
         Ok(())
     }
 
-    pub(super) fn flush(&mut self) -> Result<(), Trouble> {
+    pub(super) fn flush(&mut self) -> Result<(), CommandError> {
         let result = self.out.flush();
         self.written(result)
     }

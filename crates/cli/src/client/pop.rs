@@ -7,8 +7,8 @@ use clap::{Args, value_parser};
 use serde_json::json;
 use sureq::{Error, Home, Refusal, Task};
 
+use super::error::{CommandError, CommandResult};
 use super::output::{Column, Output, field, id_field, name, preview};
-use super::trouble::{Done, Trouble};
 use super::{Common, Make, Typed, lasting, time};
 use crate::format::{many, number};
 use crate::{exit, print};
@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &PopArguments) -> ExitCode {
     arguments.common.run(Make::No, |home, output| pop(arguments, home, output))
 }
 
-async fn pop(arguments: &PopArguments, home: Home, mut output: Output) -> Done {
+async fn pop(arguments: &PopArguments, home: Home, mut output: Output) -> CommandResult {
     let pop = home.pop_from(&arguments.queues, arguments.count);
     let pop = if arguments.no_lease { pop.no_lease() } else { pop.lease(arguments.lease) };
     let tasks = pop.wait(arguments.wait.unwrap_or_default()).await.map_err(advised)?;
@@ -74,7 +74,7 @@ async fn pop(arguments: &PopArguments, home: Home, mut output: Output) -> Done {
         show(arguments, &tasks.iter().collect::<Vec<_>>(), &mut output)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let Acked { finished, lost, trouble } = ack(&home, &tasks).await;
+    let Acked { finished, lost, error } = ack(&home, &tasks).await;
     show(arguments, &finished, &mut output)?;
     if lost > 0 {
         print::err(format_args!(
@@ -82,9 +82,9 @@ async fn pop(arguments: &PopArguments, home: Home, mut output: Output) -> Done {
             many(lost, "task")
         ));
     }
-    match trouble {
+    match error {
         Some(error) => {
-            Err(Trouble::Home(error).after(format!("{} output", many(finished.len() as u64, "task"))))
+            Err(CommandError::Home(error).after(format!("{} output", many(finished.len() as u64, "task"))))
         }
         None if finished.is_empty() => Ok(exit::NOTHING_THERE.into()),
         None => Ok(ExitCode::SUCCESS),
@@ -92,7 +92,7 @@ async fn pop(arguments: &PopArguments, home: Home, mut output: Output) -> Done {
 }
 
 /// Says what to write where the home knows no pop of this kind.
-fn advised(error: Error) -> Trouble {
+fn advised(error: Error) -> CommandError {
     let Error::Refused(Refusal::NotThere { what, place }) = &error else { return error.into() };
     let advice = match &**what {
         what if place.contains("worqr") && what.starts_with("POP") => {
@@ -101,7 +101,7 @@ fn advised(error: Error) -> Trouble {
         what if what.starts_with("POP LEASE") => "write --no-lease",
         _ => return error.into(),
     };
-    Trouble::Advised { error, advice: advice.to_owned() }
+    CommandError::Advised { error, advice: advice.to_owned() }
 }
 
 /// Which delivery this is, where the home tells it.
@@ -121,11 +121,11 @@ struct Acked<'a> {
     /// How many were no longer ours.
     lost: u64,
     /// Why the rest was not finished: it comes again.
-    trouble: Option<sureq::Error>,
+    error: Option<sureq::Error>,
 }
 
 async fn ack<'a>(home: &Home, tasks: &'a [Task]) -> Acked<'a> {
-    let mut acked = Acked { finished: Vec::new(), lost: 0, trouble: None };
+    let mut acked = Acked { finished: Vec::new(), lost: 0, error: None };
     for tasks in tasks.chunk_by(|a, b| a.queue_bytes() == b.queue_bytes()) {
         let answers = home.queue(tasks[0].queue_bytes()).ack_all(tasks.iter().map(handle_of)).await;
         match answers {
@@ -137,7 +137,7 @@ async fn ack<'a>(home: &Home, tasks: &'a [Task]) -> Acked<'a> {
                 if error.is_unknown() {
                     acked.finished.extend(tasks);
                 }
-                acked.trouble = Some(error);
+                acked.error = Some(error);
                 return acked;
             }
         }
@@ -146,7 +146,7 @@ async fn ack<'a>(home: &Home, tasks: &'a [Task]) -> Acked<'a> {
     acked
 }
 
-fn show(arguments: &PopArguments, tasks: &[&Task], output: &mut Output) -> Result<(), Trouble> {
+fn show(arguments: &PopArguments, tasks: &[&Task], output: &mut Output) -> Result<(), CommandError> {
     if arguments.raw {
         for task in tasks {
             output.bytes(task.payload())?;

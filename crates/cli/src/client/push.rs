@@ -9,8 +9,8 @@ use clap::Args;
 use serde_json::json;
 use sureq::{Added, Home, Id, Queue, limits};
 
+use super::error::{self, CommandError, CommandResult};
 use super::output::{Output, field, id_field};
-use super::trouble::{self, Done, Trouble};
 use super::{Common, Make, Typed, lasting, time};
 use crate::format::{many, number};
 use crate::progress::Bar;
@@ -107,23 +107,25 @@ pub(crate) fn run(arguments: &PushArguments) -> ExitCode {
         Ok(payloads) => {
             arguments.common.run(Make::Yes, |home, output| push(arguments, payloads, home, output))
         }
-        Err(trouble) => trouble::code(Err(trouble)),
+        Err(error) => error::code(Err(error)),
     }
 }
 
 impl PushArguments {
     /// The payloads that were given as arguments and files; none if they are the lines of standard input.
-    fn payloads_to_push(&self) -> Result<Option<Vec<Vec<u8>>>, Trouble> {
+    fn payloads_to_push(&self) -> Result<Option<Vec<Vec<u8>>>, CommandError> {
         let given = self.payloads.len() + self.files.len();
         if self.options.name.is_some() && given > 1 {
             let why = format!("--name is for one task, and {given} are given: push them one by one");
-            return Err(Trouble::Usage(why));
+            return Err(CommandError::Usage(why));
         }
         if given == 0 {
             return self.check_standard_input().map(|()| None);
         }
         if self.files.iter().filter(|file| is_stdin(file)).count() > 1 {
-            return Err(Trouble::Usage("standard input can be read once: write `--file -` once".to_owned()));
+            return Err(CommandError::Usage(
+                "standard input can be read once: write `--file -` once".to_owned(),
+            ));
         }
         let mut payloads: Vec<Vec<u8>> = self.payloads.iter().map(|payload| payload.0.clone()).collect();
         for file in &self.files {
@@ -132,13 +134,13 @@ impl PushArguments {
         Ok(Some(payloads))
     }
 
-    fn check_standard_input(&self) -> Result<(), Trouble> {
+    fn check_standard_input(&self) -> Result<(), CommandError> {
         if stdin().is_terminal() {
             let why = "nothing to push: give payloads, --file FILE, or lines on standard input".to_owned();
-            return Err(Trouble::Usage(why));
+            return Err(CommandError::Usage(why));
         }
         if self.options.name.is_some() {
-            return Err(Trouble::Usage(
+            return Err(CommandError::Usage(
                 "--name is for one task, and standard input may have many".to_owned(),
             ));
         }
@@ -151,7 +153,7 @@ async fn push(
     payloads: Option<Vec<Vec<u8>>>,
     home: Home,
     mut output: Output,
-) -> Done {
+) -> CommandResult {
     let queue = home.queue(&arguments.queue);
     output.go_on_unread();
     let Some(payloads) = payloads else {
@@ -160,7 +162,7 @@ async fn push(
     let mut counts = Counts::default();
     let pushed = push_batch(&arguments.options, &queue, &payloads, &mut counts, Some(&mut output)).await;
     // Without options it is all or nothing.
-    pushed.map_err(|trouble| if counts.total() > 0 { trouble.after(counts.confirmed()) } else { trouble })?;
+    pushed.map_err(|error| if counts.total() > 0 { error.after(counts.confirmed()) } else { error })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -199,18 +201,18 @@ fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-fn read_file(path: &Path) -> Result<Vec<u8>, Trouble> {
+fn read_file(path: &Path) -> Result<Vec<u8>, CommandError> {
     if is_stdin(path) {
         let mut bytes = Vec::new();
         return match stdin().lock().read_to_end(&mut bytes) {
             Ok(_) => Ok(bytes),
-            Err(error) => Err(Trouble::reading("standard input", error)),
+            Err(error) => Err(CommandError::reading("standard input", error)),
         };
     }
-    std::fs::read(path).map_err(|error| Trouble::reading(&path.display().to_string(), error))
+    std::fs::read(path).map_err(|error| CommandError::reading(&path.display().to_string(), error))
 }
 
-async fn add(options: &TaskOptions, queue: &Queue, payload: &[u8]) -> Result<Added, Trouble> {
+async fn add(options: &TaskOptions, queue: &Queue, payload: &[u8]) -> Result<Added, CommandError> {
     let mut add = queue.add(payload);
     if let Some(delay) = options.delay {
         add = add.delay(delay);
@@ -239,7 +241,7 @@ async fn add(options: &TaskOptions, queue: &Queue, payload: &[u8]) -> Result<Add
     Ok(add.await?)
 }
 
-fn tell(output: &mut Output, queue: &Queue, id: &Id, is_added: bool) -> Result<(), Trouble> {
+fn tell(output: &mut Output, queue: &Queue, id: &Id, is_added: bool) -> Result<(), CommandError> {
     if output.is_json() {
         output.object([field!("queue", queue.name_bytes()), id_field(id), ("added", json!(is_added))])
     } else if id.as_ref().is_empty() {
@@ -252,7 +254,7 @@ fn tell(output: &mut Output, queue: &Queue, id: &Id, is_added: bool) -> Result<(
     }
 }
 
-async fn push_lines(arguments: &PushArguments, queue: &Queue, output: &mut Output) -> Done {
+async fn push_lines(arguments: &PushArguments, queue: &Queue, output: &mut Output) -> CommandResult {
     let bar = Bar::counting("pushed");
     // More than standard input buffers by itself, so that this is all there is to look at.
     let mut input = BufReader::with_capacity(READ_BYTES, stdin().lock());
@@ -263,7 +265,7 @@ async fn push_lines(arguments: &PushArguments, queue: &Queue, output: &mut Outpu
         let mut limited = input.by_ref().take(LINE_BYTES_MAX);
         let read = limited
             .read_until(b'\n', &mut line)
-            .map_err(|error| Trouble::reading("standard input", error).after(counts.confirmed()))?;
+            .map_err(|error| CommandError::reading("standard input", error).after(counts.confirmed()))?;
         if line.last() == Some(&b'\n') {
             line.pop();
         }
@@ -278,7 +280,7 @@ async fn push_lines(arguments: &PushArguments, queue: &Queue, output: &mut Outpu
             let ids = arguments.ids.then_some(&mut *output);
             let done = push_batch(&arguments.options, queue, &batch, &mut counts, ids).await;
             // Whoever pushes a file again has to know how far it came.
-            done.map_err(|trouble| trouble.after(counts.confirmed()))?;
+            done.map_err(|error| error.after(counts.confirmed()))?;
             bar.at(counts.total());
             batch.clear();
             bytes = 0;
@@ -310,7 +312,7 @@ async fn push_batch(
     batch: &[Vec<u8>],
     counts: &mut Counts,
     mut output: Option<&mut Output>,
-) -> Result<(), Trouble> {
+) -> Result<(), CommandError> {
     if options.is_plain() {
         let ids = queue.push_all(batch).await?;
         counts.pushed += batch.len() as u64;

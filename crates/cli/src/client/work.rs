@@ -18,8 +18,8 @@ use tokio::process::{Child, Command};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep, timeout};
 
+use super::error::{CommandError, CommandResult};
 use super::output::Output;
-use super::trouble::{Done, Trouble};
 use super::until_empty::until_empty;
 use super::{Common, Make, Typed, lasting, time};
 use crate::format::{many, number};
@@ -147,7 +147,7 @@ fn named_twice(queues: &[Typed]) -> Option<&Typed> {
     queues.iter().find(|queue| !seen.insert(queue.0.as_slice()))
 }
 
-async fn work(arguments: &WorkArguments, home: Home, mut output: Output) -> Done {
+async fn work(arguments: &WorkArguments, home: Home, mut output: Output) -> CommandResult {
     let (stop, is_stopping) = watch::channel(false);
     let WorkArguments { grace, timeout, .. } = *arguments;
     let groups = Arc::<Groups>::default();
@@ -172,19 +172,19 @@ async fn work(arguments: &WorkArguments, home: Home, mut output: Output) -> Done
     }
     let (tell, told_to_end) = oneshot::channel();
     signals::on_both(move || _ = tell.send(()), move || groups.kill_for_good());
-    let (mut trouble, handle) = (None, worker.handle());
+    let (mut error, handle) = (None, worker.handle());
     let ended = async {
         tokio::select! {
             _ = told_to_end => {}
             looked = until_empty(&arguments.queues, &home, &handle), if arguments.until_empty => {
-                trouble = looked.err();
+                error = looked.err();
             }
         }
         stop.send_replace(true);
     };
     let names: Vec<String> = arguments.queues.iter().map(ToString::to_string).collect();
     print::err(format_args!("sureq: working on {}", names.join(", ")));
-    let tally = worker.run_until(ended).await.map_err(Trouble::Worker)?;
+    let tally = worker.run_until(ended).await.map_err(CommandError::Worker)?;
     if output.is_json() {
         output.object([
             ("done", tally.done.into()),
@@ -199,7 +199,7 @@ async fn work(arguments: &WorkArguments, home: Home, mut output: Output) -> Done
     } else {
         print::err(format_args!("sureq: {}", words_of(&tally)));
     }
-    trouble.map_or(Ok(ExitCode::SUCCESS), |error| Err(Trouble::Home(error)))
+    error.map_or(Ok(ExitCode::SUCCESS), |error| Err(CommandError::Home(error)))
 }
 
 /// What came of the tasks. What hardly ever happens is told if it did.

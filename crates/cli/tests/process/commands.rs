@@ -109,7 +109,7 @@ fn exit_codes_say_what_happened() {
     check_refused(home, &["pop", "other"], 4, "");
     check_refused(home, &["explain", "q", "1-1"], 4, "there is no task 1-1 in q");
     check_refused(home, &["ack", "q", "nonsense"], 1, "malformed task id");
-    check_refused(home, &["purge", "q"], 2, "This removes 1 task of q for good: say --yes");
+    check_refused(home, &["purge", "q"], 2, "This removes 1 task of q for good: confirm it with --yes");
     check_refused(home, &["config", "q", "colour=red"], 2, "unknown setting 'colour'");
     check_refused(home, &["config", "q", "tries"], 2, "write NAME=VALUE");
     check_refused(home, &["push", "q", "a", "--delay", "soon"], 2, "write a number with its unit");

@@ -315,7 +315,7 @@ fn only_what_can_be_purged_is_offered() {
             home,
             &["purge", "q", "--drop"],
             2,
-            "This removes the queue with 1 task of q for good: say --yes",
+            "This removes the queue with 1 task of q for good: confirm it with --yes",
         );
         assert_eq!(lines(home, &["purge", "q", "--drop", "--yes"]), ["q is removed"], "{home}");
         assert_eq!(json_lines(home, &["config", "q"])[0]["tries"], "0", "{home}");
