@@ -28,18 +28,18 @@ use sureq_home_api::Payload;
 const BATCH: usize = 1_024;
 
 pub(super) async fn finish(shared: Arc<Shared>, mut reports: UnboundedReceiver<Report>) {
-    let mut queues: Vec<Untold> = shared.benches.iter().map(|_| Untold::default()).collect();
+    let mut queues: Vec<Untold> = shared.queues.iter().map(|_| Untold::default()).collect();
     let mut under_way = FuturesUnordered::new();
     let mut batch = Vec::new();
     loop {
         let now = Instant::now();
         let mut next = None::<Instant>;
-        for (bench, untold) in queues.iter_mut().enumerate().filter(|(_, untold)| !untold.is_asked) {
+        for (queue, untold) in queues.iter_mut().enumerate().filter(|(_, untold)| !untold.is_asked) {
             match untold.take(now) {
                 Ok(told) if told.is_empty() => {}
                 Ok(told) => {
                     untold.is_asked = true;
-                    under_way.push(tell(&shared, bench, told));
+                    under_way.push(tell(&shared, queue, told));
                 }
                 Err(due) => next = Some(next.map_or(due, |next| next.min(due))),
             }
@@ -57,12 +57,12 @@ pub(super) async fn finish(shared: Arc<Shared>, mut reports: UnboundedReceiver<R
                     batch.push(report);
                 }
                 for report in batch.drain(..) {
-                    queues[report.bench].list.push(Told::new(report));
+                    queues[report.queue].list.push(Told::new(report));
                 }
             }
-            Some((bench, again)) = under_way.next() => {
-                queues[bench].is_asked = false;
-                queues[bench].list.extend(again);
+            Some((queue, again)) = under_way.next() => {
+                queues[queue].is_asked = false;
+                queues[queue].list.extend(again);
             }
             () = sleep_until(next.unwrap_or(now).into()), if next.is_some() => {}
         }
@@ -176,11 +176,11 @@ impl Told {
 }
 
 /// Tells the home once what came of tasks of one queue; answers what has to be told again.
-async fn tell(shared: &Shared, bench: usize, told: Vec<Told>) -> (usize, Vec<Told>) {
+async fn tell(shared: &Shared, queue: usize, told: Vec<Told>) -> (usize, Vec<Told>) {
     let (settled, told): (Vec<_>, Vec<_>) = told.into_iter().partition(|told| settle_untold(shared, told));
     drop(settled);
     let (done, back): (Vec<_>, Vec<_>) = told.into_iter().partition(|told| matches!(told.ask(), Ask::Ack));
-    let fates = ask(shared, &shared.benches[bench].queue, &done, &back).await;
+    let fates = ask(shared, &shared.queues[queue].name, &done, &back).await;
     let mut again = Vec::new();
     for (mut told, fate) in done.into_iter().chain(back).zip(fates) {
         match fate {
@@ -199,7 +199,7 @@ async fn tell(shared: &Shared, bench: usize, told: Vec<Told>) -> (usize, Vec<Tol
             fate => settle(shared, &told, &fate),
         }
     }
-    (bench, again)
+    (queue, again)
 }
 
 /// Asks the home for the ends of tasks that are done, and of those that go back.
@@ -387,7 +387,7 @@ mod tests {
         }
         let lease = Duration::from_secs(1);
         let slot = Table::default().insert(Arc::clone(&live), None, Some((Instant::now(), lease)));
-        Told::new(Report { bench: 0, slot, live, outcome: Outcome::Cancelled }).report.outcome
+        Told::new(Report { queue: 0, slot, live, outcome: Outcome::Cancelled }).report.outcome
     }
 
     #[tokio::test]

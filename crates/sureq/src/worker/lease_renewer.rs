@@ -225,7 +225,7 @@ impl LeaseRenewer {
     async fn announce(&self, incarnation: u64) {
         let shared = &self.shared;
         let worker = WorkerRef { name: &shared.options.name, incarnation };
-        let works = shared.benches.iter().map(|bench| Command::Worker(Worker::Work(worker, &bench.queue)));
+        let works = shared.queues.iter().map(|queue| Command::Worker(Worker::Work(worker, &queue.name)));
         let _ = self.ask(&works.collect::<Vec<_>>()).await;
     }
 

@@ -27,7 +27,7 @@ use tokio::sync::{mpsc, watch};
 use crate::error::Error;
 use crate::home::Home;
 use delivery::States;
-use shared::{Bench, Options, Report, Shared, later};
+use shared::{Options, Report, Shared, WorkedQueue, later};
 use status::add;
 
 pub use delivery::{Delivery, DeliveryNumber, FromDelivery, Needs, Rejection, State, Stop, Token};
@@ -72,7 +72,7 @@ const SPAN_MAX: Duration = Duration::from_millis(sureq_core::limits::SPAN_MS_MAX
 pub struct Worker {
     home: Home,
     options: Options,
-    benches: Vec<Bench>,
+    queues: Vec<WorkedQueue>,
     states: States,
     is_stopping: watch::Sender<bool>,
     shared: watch::Sender<Option<Arc<Shared>>>,
@@ -130,7 +130,7 @@ impl Worker {
         Self {
             home: home.clone(),
             options,
-            benches: Vec::new(),
+            queues: Vec::new(),
             states: States::default(),
             is_stopping: watch::Sender::new(false),
             shared: watch::Sender::new(None),
@@ -140,8 +140,8 @@ impl Worker {
     /// Handles the tasks of a queue with an async function, or with a [`route`] that says more. A queue has one handler.
     #[must_use]
     pub fn work<Marker>(mut self, queue: impl AsRef<[u8]>, handler: impl IntoRoute<Marker>) -> Self {
-        self.benches.push(Bench {
-            queue: queue.as_ref().into(),
+        self.queues.push(WorkedQueue {
+            name: queue.as_ref().into(),
             route: handler.into_route(),
             running: AtomicUsize::new(0),
         });
@@ -242,7 +242,7 @@ impl Worker {
         let shared = Arc::new(Shared::new(
             self.home,
             self.options,
-            self.benches,
+            self.queues,
             self.states,
             reports,
             self.is_stopping,
@@ -266,17 +266,17 @@ impl Worker {
     }
 
     fn check(&self) -> Result<(), WorkerError> {
-        if self.benches.is_empty() {
+        if self.queues.is_empty() {
             return Err(WorkerError::NoQueues);
         }
-        for (at, bench) in self.benches.iter().enumerate() {
-            if self.benches[..at].iter().any(|other| other.queue == bench.queue) {
+        for (at, queue) in self.queues.iter().enumerate() {
+            if self.queues[..at].iter().any(|other| other.name == queue.name) {
                 return Err(WorkerError::TwoHandlers {
-                    queue: String::from_utf8_lossy(&bench.queue).into_owned(),
+                    queue: String::from_utf8_lossy(&queue.name).into_owned(),
                 });
             }
-            if let Some(wants) = bench.route.missing(&Needs(&self.states)) {
-                let queue = String::from_utf8_lossy(&bench.queue).into_owned();
+            if let Some(wants) = queue.route.missing(&Needs(&self.states)) {
+                let queue = String::from_utf8_lossy(&queue.name).into_owned();
                 return Err(WorkerError::MissingState { queue, wants });
             }
         }

@@ -40,8 +40,8 @@ pub(super) struct Options {
 
 /// A queue that is worked on.
 #[derive(Debug)]
-pub(super) struct Bench {
-    pub(super) queue: Arc<[u8]>,
+pub(super) struct WorkedQueue {
+    pub(super) name: Arc<[u8]>,
     pub(super) route: Route,
     pub(super) running: AtomicUsize,
 }
@@ -49,8 +49,8 @@ pub(super) struct Bench {
 /// What came of a task.
 #[derive(Debug)]
 pub(super) struct Report {
-    /// Of which bench it is.
-    pub(super) bench: usize,
+    /// The index of its queue in `Shared::queues`.
+    pub(super) queue: usize,
     pub(super) slot: Slot,
     pub(super) live: Arc<Live>,
     pub(super) outcome: Outcome,
@@ -73,7 +73,7 @@ pub(super) enum Registration {
 pub(super) struct Shared {
     pub(super) home: Home,
     pub(super) options: Options,
-    pub(super) benches: Vec<Bench>,
+    pub(super) queues: Vec<WorkedQueue>,
     pub(super) states: Arc<States>,
     pub(super) table: Table,
     pub(super) reports: mpsc::UnboundedSender<Report>,
@@ -106,7 +106,7 @@ impl Shared {
     pub(super) fn new(
         home: Home,
         options: Options,
-        benches: Vec<Bench>,
+        queues: Vec<WorkedQueue>,
         states: States,
         reports: mpsc::UnboundedSender<Report>,
         is_stopping: watch::Sender<bool>,
@@ -114,7 +114,7 @@ impl Shared {
         Self {
             home,
             options,
-            benches,
+            queues,
             states: Arc::new(states),
             table: Table::default(),
             reports,
@@ -148,14 +148,14 @@ impl Shared {
             grace: second,
             is_strict: true,
         };
-        let bench = |(queue, route): (&str, Route)| Bench {
-            queue: queue.as_bytes().into(),
+        let queue = |(name, route): (&str, Route)| WorkedQueue {
+            name: name.as_bytes().into(),
             route,
             running: AtomicUsize::new(0),
         };
-        let benches = routes.into_iter().map(bench).collect();
+        let queues = routes.into_iter().map(queue).collect();
         let (reports, _) = mpsc::unbounded_channel();
-        Self::new(home.clone(), options, benches, States::default(), reports, watch::Sender::new(false))
+        Self::new(home.clone(), options, queues, States::default(), reports, watch::Sender::new(false))
     }
 
     /// How many handlers may be started, as far as the worker is concerned.
@@ -168,17 +168,17 @@ impl Shared {
     }
 
     /// A handler is about to run.
-    pub(super) fn begin(&self, bench: usize) {
+    pub(super) fn begin(&self, queue: usize) {
         self.running.fetch_add(1, SeqCst);
-        self.benches[bench].running.fetch_add(1, SeqCst);
+        self.queues[queue].running.fetch_add(1, SeqCst);
     }
 
     /// A handler is gone.
-    pub(super) fn end(&self, bench: usize) {
-        let bench = &self.benches[bench];
-        bench.running.fetch_sub(1, SeqCst);
+    pub(super) fn end(&self, queue: usize) {
+        let queue = &self.queues[queue];
+        queue.running.fetch_sub(1, SeqCst);
         self.running.fetch_sub(1, SeqCst);
-        if bench.route.concurrency.is_some() || self.is_full.load(SeqCst) {
+        if queue.route.concurrency.is_some() || self.is_full.load(SeqCst) {
             self.changed.notify_one();
         }
         self.ended.notify_waiters();
