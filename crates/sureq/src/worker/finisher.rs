@@ -195,7 +195,7 @@ async fn send(shared: &Shared, queue: usize, pending: Vec<Pending>) -> (usize, V
                 settle(shared, &pending, &settlement)
             }
             Settlement::Retry { error, is_unknown } => {
-                shared.in_trouble(&error);
+                shared.unreachable(&error);
                 pending.is_unknown |= is_unknown;
                 pending.due = Some(later(Instant::now(), pending.backoff.next()));
                 again.push(pending);

@@ -98,8 +98,8 @@ pub(super) struct Shared {
     /// The home was told that the worker stops, or could not be.
     pub(super) has_stopped: AtomicBool,
     pub(super) is_stopping: watch::Sender<bool>,
-    trouble: Mutex<Option<Box<str>>>,
-    troubles: AtomicU64,
+    outage: Mutex<Option<Box<str>>>,
+    outages: AtomicU64,
 }
 
 impl Shared {
@@ -130,8 +130,8 @@ impl Shared {
             linger_until: OnceLock::new(),
             has_stopped: AtomicBool::new(false),
             is_stopping,
-            trouble: Mutex::default(),
-            troubles: AtomicU64::new(0),
+            outage: Mutex::default(),
+            outages: AtomicU64::new(0),
         }
     }
 
@@ -241,19 +241,19 @@ impl Shared {
     }
 
     /// The home could not be asked.
-    pub(super) fn in_trouble(&self, error: &Error) {
-        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        if trouble.is_none() {
+    pub(super) fn unreachable(&self, error: &Error) {
+        let mut outage = self.outage.lock().unwrap_or_else(PoisonError::into_inner);
+        if outage.is_none() {
             tracing::warn!(worker = %self.name(), %error, "cannot reach the home; trying again");
-            self.troubles.fetch_add(1, Relaxed);
+            self.outages.fetch_add(1, Relaxed);
         }
-        *trouble = Some(error.to_string().into());
+        *outage = Some(error.to_string().into());
     }
 
     /// The home answered.
-    pub(super) fn in_touch(&self) {
-        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        if trouble.take().is_some() {
+    pub(super) fn reachable(&self) {
+        let mut outage = self.outage.lock().unwrap_or_else(PoisonError::into_inner);
+        if outage.take().is_some() {
             tracing::info!(worker = %self.name(), "the home answers again");
         }
     }
@@ -278,12 +278,12 @@ impl Shared {
     }
 
     pub(super) fn status(&self) -> WorkerStatus {
-        let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let outage = self.outage.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let phase = if self.has_stopped.load(SeqCst) {
             Phase::Stopped
         } else if *self.is_stopping.borrow() {
             Phase::Stopping
-        } else if let Some(why) = trouble {
+        } else if let Some(why) = outage {
             Phase::Disconnected { why }
         } else if *self.registration.borrow() == Registration::Pending {
             Phase::Starting
@@ -296,7 +296,7 @@ impl Shared {
             phase,
             running: self.running(),
             unconfirmed: self.unconfirmed(),
-            troubles: self.troubles.load(Relaxed),
+            outages: self.outages.load(Relaxed),
             tally: self.counts.tally(),
         }
     }

@@ -39,7 +39,7 @@ pub struct WorkerStatus {
     /// How many tasks were handled, and what came of them is not confirmed yet.
     pub unconfirmed: usize,
     /// How often the home could not be reached any more.
-    pub troubles: u64,
+    pub outages: u64,
     /// What came of the tasks so far.
     pub tally: Tally,
 }

@@ -81,7 +81,7 @@ async fn wait_for_some(
             biased;
             taken = &mut pop => {
                 let tasks = taken?;
-                shared.in_touch();
+                shared.reachable();
                 start(shared, tasks, incarnation);
                 return Ok(());
             }
@@ -115,7 +115,7 @@ async fn take_at_once(
         rest = behind;
         if count > 0 {
             let tasks = ask_for(shared, asked, count, incarnation).run().await?;
-            shared.in_touch();
+            shared.reachable();
             taken += tasks.len();
             start(shared, tasks, incarnation);
         }
@@ -131,7 +131,7 @@ async fn wait_after(shared: &Shared, error: Error, backoff: &mut Backoff) -> Res
         // It may be the lease that is not there; it is asked for once.
         Error::Refused(Refusal::NotThere { .. }) if shared.home.api().give_up_leases() => return Ok(()),
         error if shared.is_final(&error) => return Err(error),
-        error => shared.in_trouble(&error),
+        error => shared.unreachable(&error),
     }
     sleep(backoff.next()).await;
     Ok(())
