@@ -118,9 +118,13 @@ impl<'q, P: Encode> Add<'q, P> {
         });
         let (reply, mut replies) = self.queue.home().ask_one(command).await?;
         match reply {
-            Reply::Added { id, added, state } => Ok(Added { id: Id::ours(id), added, state }),
+            Reply::Added { id, added, state } => Ok(Added { id: Id::own(id), added, state }),
             Reply::AddedForeign { at, added, state } if (at as usize) < replies.foreign_ids.len() => {
-                Ok(Added { id: Id::later(replies.foreign_ids.swap_remove(at as usize)), added, state })
+                Ok(Added {
+                    id: Id::foreign_or_empty(replies.foreign_ids.swap_remove(at as usize)),
+                    added,
+                    state,
+                })
             }
             _ => Err(Error::out_of_turn()),
         }

@@ -325,13 +325,13 @@ impl fmt::Debug for Queue {
 /// The ids that a push answered.
 fn pushed(reply: &Reply, replies: Replies<Payload>) -> Result<Vec<Id>> {
     match reply {
-        Reply::Pushed(ids) => Ok(replies.ids[ids.range()].iter().map(|&id| Id::ours(id)).collect()),
+        Reply::Pushed(ids) => Ok(replies.ids[ids.range()].iter().map(|&id| Id::own(id)).collect()),
         Reply::PushedForeign(ids) => Ok(replies
             .foreign_ids
             .into_iter()
             .skip(ids.range().start)
             .take(ids.len())
-            .map(Id::later)
+            .map(Id::foreign_or_empty)
             .collect()),
         _ => Err(Error::out_of_turn()),
     }

@@ -59,10 +59,10 @@ impl Task {
     /// `sureq://…` for a pop without a lease, and in the keys of other programs.
     pub fn receipt(&self) -> Receipt {
         match &self.view.foreign_id {
-            Some(foreign) => Receipt::theirs(foreign.clone()),
+            Some(foreign) => Receipt::foreign(foreign.clone()),
             // No store has this incarnation.
-            None if self.view.incarnation == 0 => Receipt::of_any_delivery(self.view.id),
-            None => Receipt::ours(self.view.receipt()),
+            None if self.view.incarnation == 0 => Receipt::of_current_delivery(self.view.id),
+            None => Receipt::own(self.view.receipt()),
         }
     }
 
@@ -183,8 +183,8 @@ impl Seen {
 
 fn id_of(view: &TaskView<Payload>) -> Id {
     match &view.foreign_id {
-        Some(foreign) => Id::theirs(foreign.clone()),
-        None if view.id == TaskId::NONE => Id::later(None),
-        None => Id::ours(view.id),
+        Some(foreign) => Id::foreign(foreign.clone()),
+        None if view.id == TaskId::NONE => Id::foreign_or_empty(None),
+        None => Id::own(view.id),
     }
 }

@@ -366,11 +366,13 @@ impl LeaseRenewer {
 fn named(reply: &Reply, replies: &Replies<Payload>) -> Vec<Receipt> {
     match reply {
         Reply::Receipts(span) => {
-            replies.receipts[span.range()].iter().map(|&receipt| Receipt::ours(receipt)).collect()
+            replies.receipts[span.range()].iter().map(|&receipt| Receipt::own(receipt)).collect()
         }
-        Reply::ReceiptsForeign(span) => {
-            replies.foreign_ids[span.range()].iter().flatten().map(|id| Receipt::theirs(id.clone())).collect()
-        }
+        Reply::ReceiptsForeign(span) => replies.foreign_ids[span.range()]
+            .iter()
+            .flatten()
+            .map(|id| Receipt::foreign(id.clone()))
+            .collect(),
         _ => Vec::new(),
     }
 }
