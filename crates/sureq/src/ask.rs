@@ -26,7 +26,7 @@ impl Home {
     /// The same, and since when leases count in the answer to the last command. That may be long ago: an answer lies there until
     /// its asker comes to run again.
     async fn ask_when(&self, commands: &[Command<'_>]) -> (Replies<Payload>, Instant) {
-        let mut replies = Untaken { home: self, commands, replies: Replies::default() };
+        let mut replies = UndeliveredReplies { home: self, commands, replies: Replies::default() };
         let (mut position, mut since) = (Position::START, Instant::now());
         while replies.done() < commands.len() {
             since = Instant::now();
@@ -41,10 +41,10 @@ impl Home {
                     since = answer.at;
                     replies.replies.append(answer.replies);
                 }
-                Flow::Backpressure(Some(until)) => _ = self.reached(until).await,
+                Flow::Backpressure(Some(until)) => _ = self.wait_durable(until).await,
             }
         }
-        if self.reached(position).await {
+        if self.wait_durable(position).await {
             return (replies.take(), since);
         }
         let mut unsure = Replies::default();
@@ -75,11 +75,11 @@ impl Home {
     }
 
     /// Waits until the position is durable; answers false if it never will be.
-    async fn reached(&self, position: Position) -> bool {
-        poll_fn(|cx| self.poll_reached(position, cx)).await
+    async fn wait_durable(&self, position: Position) -> bool {
+        poll_fn(|cx| self.poll_durable(position, cx)).await
     }
 
-    fn poll_reached(&self, position: Position, cx: &mut Context<'_>) -> Poll<bool> {
+    fn poll_durable(&self, position: Position, cx: &mut Context<'_>) -> Poll<bool> {
         let answer = || {
             if self.api().durable() >= position { Some(true) } else { self.failure().map(|_| false) }
         };
@@ -97,13 +97,13 @@ async fn answer_of(ticket: Ticket) -> Answer {
 }
 
 /// Replies that their asker has not got yet. Dropped, the tasks among them go back.
-struct Untaken<'a> {
+struct UndeliveredReplies<'a> {
     home: &'a Home,
     commands: &'a [Command<'a>],
     replies: Replies<Payload>,
 }
 
-impl Untaken<'_> {
+impl UndeliveredReplies<'_> {
     fn done(&self) -> usize {
         self.replies.list.len()
     }
@@ -113,7 +113,7 @@ impl Untaken<'_> {
     }
 }
 
-impl Drop for Untaken<'_> {
+impl Drop for UndeliveredReplies<'_> {
     fn drop(&mut self) {
         for (command, reply) in self.commands.iter().zip(&self.replies.list) {
             let (Command::Pop(pop), Reply::Tasks(tasks)) = (command, reply) else { continue };
