@@ -9,7 +9,7 @@ use sureq::store::{self, Backup, BackupError, Verify};
 use crate::check::directory;
 use crate::exit::{self, failed};
 use crate::json::{self, BackupJson};
-use crate::progress::Line;
+use crate::progress::ProgressLine;
 use crate::{print, report};
 
 const EXAMPLES: &str = "\
@@ -51,8 +51,8 @@ pub(crate) fn run(arguments: &BackupArguments) -> ExitCode {
         return failed(exit::CANNOT_START, format_args!("{out} lies in {dir}: a copy goes elsewhere"));
     }
     let verify = if *no_verify { Verify::Trust } else { Verify::Check };
-    let mut line = Line::new();
-    let copied = store::backup(dir, out, verify, &mut |what, done, total| line.tell(what, done, total));
+    let mut line = ProgressLine::new();
+    let copied = store::backup(dir, out, verify, &mut |what, done, total| line.show(what, done, total));
     drop(line);
     match copied {
         Ok(backup) => tell(&backup, dir, out, *json),

@@ -8,7 +8,7 @@ use sureq::{StoreError, store};
 
 use crate::exit::{self, failed};
 use crate::json::{self, RepairedJson, ReportJson};
-use crate::progress::Line;
+use crate::progress::ProgressLine;
 use crate::{print, report};
 
 const EXAMPLES: &str = "\
@@ -53,8 +53,8 @@ pub(crate) fn directory(path: &Path) -> PathBuf {
 }
 
 fn check(dir: &Path, as_json: bool) -> ExitCode {
-    let mut line = Line::new();
-    let checked = store::check(dir, &mut |what, done, total| line.tell(what, done, total));
+    let mut line = ProgressLine::new();
+    let checked = store::check(dir, &mut |what, done, total| line.show(what, done, total));
     drop(line);
     let report = match checked {
         Ok(report) => report,
@@ -73,8 +73,8 @@ fn repair(dir: &Path, out: &Path, as_json: bool) -> ExitCode {
             format_args!("{out} lies in {dir}, where nothing is to be changed"),
         );
     }
-    let mut line = Line::new();
-    let repaired = store::repair(dir, out, &mut |what, done, total| line.tell(what, done, total));
+    let mut line = ProgressLine::new();
+    let repaired = store::repair(dir, out, &mut |what, done, total| line.show(what, done, total));
     drop(line);
     let repaired = match repaired {
         Ok(repaired) => repaired,

@@ -5,28 +5,28 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How often it is told.
+/// How often it is printed_at.
 const EVERY: Duration = Duration::from_millis(200);
 
 /// A line that is written over and over.
-pub(crate) struct Line {
+pub(crate) struct ProgressLine {
     is_watched: bool,
-    told: Option<Instant>,
+    printed_at: Option<Instant>,
     began: Instant,
 }
 
-impl Line {
-    pub(crate) fn new() -> Line {
-        Line { is_watched: stderr().is_terminal(), told: None, began: Instant::now() }
+impl ProgressLine {
+    pub(crate) fn new() -> ProgressLine {
+        ProgressLine { is_watched: stderr().is_terminal(), printed_at: None, began: Instant::now() }
     }
 
     /// Tells it, if it is time: work that is done at once is not worth a word.
-    pub(crate) fn tell(&mut self, what: &str, done: u64, total: u64) {
-        let is_due = self.told.unwrap_or(self.began).elapsed() >= EVERY;
+    pub(crate) fn show(&mut self, what: &str, done: u64, total: u64) {
+        let is_due = self.printed_at.unwrap_or(self.began).elapsed() >= EVERY;
         if !self.is_watched || !is_due {
             return;
         }
-        self.told = Some(Instant::now());
+        self.printed_at = Some(Instant::now());
         let percent =
             (done * 100).checked_div(total).map_or(String::new(), |percent| format!(" {percent} %"));
         // Whoever has stopped watching misses nothing.
@@ -34,9 +34,9 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
-        if self.told.is_some() {
+        if self.printed_at.is_some() {
             let _ = write!(stderr(), "\r\x1b[K");
         }
     }

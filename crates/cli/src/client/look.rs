@@ -17,14 +17,14 @@ use crate::format::{duration, many, number, relative, size};
 
 /// The states of a task, as they are written.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum State {
+pub(super) enum TaskState {
     Ready,
     Delayed,
     Leased,
     Dead,
 }
 
-impl State {
+impl TaskState {
     pub(super) const fn view(self) -> View {
         match self {
             Self::Ready => View::Ready,
@@ -249,9 +249,9 @@ fn tenths(n: u64) -> f64 {
 pub(crate) struct InspectArguments {
     /// The queue
     queue: Typed,
-    /// State of the tasks
+    /// TaskState of the tasks
     #[arg(long, short, value_enum, default_value = "ready")]
-    state: State,
+    state: TaskState,
     /// Index of the first task; a negative one counts from the end
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     start: i64,
@@ -298,18 +298,18 @@ async fn show_tasks(arguments: &InspectArguments, home: Home, mut output: Output
 
 type Row = fn(&Seen) -> Vec<String>;
 
-fn columns_of(state: State) -> (Vec<Column>, Row) {
+fn columns_of(state: TaskState) -> (Vec<Column>, Row) {
     let (mut columns, row): (Vec<Column>, Row) = match state {
-        State::Ready => (vec![], |task| vec![task.id.to_string(), preview(task.payload.as_ref())]),
-        State::Delayed => (vec![Column::Text("due")], |task| {
+        TaskState::Ready => (vec![], |task| vec![task.id.to_string(), preview(task.payload.as_ref())]),
+        TaskState::Delayed => (vec![Column::Text("due")], |task| {
             vec![task.id.to_string(), relative(task.at.0), preview(task.payload.as_ref())]
         }),
-        State::Leased => (vec![Column::Text("taken"), Column::Number("deliveries")], |task| {
+        TaskState::Leased => (vec![Column::Text("taken"), Column::Number("deliveries")], |task| {
             let taken = format!("{} ago", duration(task.elapsed.unwrap_or_default()));
             let deliveries = number(task.deliveries.unwrap_or_default().into());
             vec![task.id.to_string(), taken, deliveries, preview(task.payload.as_ref())]
         }),
-        State::Dead => {
+        TaskState::Dead => {
             (vec![Column::Text("died"), Column::Number("tries"), Column::Text("reason")], |task| {
                 let tries = task.more.as_ref().map(|more| more.tries).unwrap_or_default();
                 let tries = u64::from(tries.failed) + u64::from(tries.lapsed) + u64::from(tries.lost);
@@ -324,19 +324,19 @@ fn columns_of(state: State) -> (Vec<Column>, Row) {
     (columns, row)
 }
 
-fn show_task_json(state: State, task: &Seen, output: &mut Output) -> Result<(), CommandError> {
+fn show_task_json(state: TaskState, task: &Seen, output: &mut Output) -> Result<(), CommandError> {
     let (id, payload) = (id_field(&task.id), field!("payload", task.payload.as_ref()));
     match state {
-        State::Ready => output.object([id, payload]),
-        State::Delayed => output.object([id, ("due", json!(task.at.0)), payload]),
-        State::Leased => output.object([
+        TaskState::Ready => output.object([id, payload]),
+        TaskState::Delayed => output.object([id, ("due", json!(task.at.0)), payload]),
+        TaskState::Leased => output.object([
             id,
             ("taken_at", json!(task.at.0)),
             ("elapsed_ms", json!(task.elapsed.unwrap_or_default().as_millis() as u64)),
             ("deliveries", json!(task.deliveries)),
             payload,
         ]),
-        State::Dead => {
+        TaskState::Dead => {
             let more = task.more.clone().unwrap_or_default();
             output.object([
                 id,

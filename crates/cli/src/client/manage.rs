@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use sureq::{Changes, Error, Home, Info, Refusal, SettingWords, Settings};
 
 use super::error::{CommandError, CommandResult};
-use super::look::State;
+use super::look::TaskState;
 use super::output::{Output, field, on_one_line, text_or_base64};
 use super::{Common, Make, Typed, distinct, is_sure, tell_count, time};
 use crate::exit;
@@ -202,11 +202,11 @@ enum Purged {
 }
 
 impl Purged {
-    const fn state(self) -> State {
+    const fn state(self) -> TaskState {
         match self {
-            Self::Ready => State::Ready,
-            Self::Delayed => State::Delayed,
-            Self::Dead => State::Dead,
+            Self::Ready => TaskState::Ready,
+            Self::Delayed => TaskState::Delayed,
+            Self::Dead => TaskState::Dead,
         }
     }
 }
@@ -255,7 +255,7 @@ async fn remove(arguments: &PurgeArguments, home: Home, mut output: Output) -> C
         drop(bar);
         return tell_dropped(&mut output, &arguments.queue, dropped > 0);
     }
-    let removed = queue.purge(state.map(State::view)).await.map_err(advised)?;
+    let removed = queue.purge(state.map(TaskState::view)).await.map_err(advised)?;
     drop(bar);
     tell_count(&mut output, &arguments.queue, ("removed", "removed"), removed, removed)
 }
@@ -284,7 +284,7 @@ fn tell_dropped(output: &mut Output, queue: &Typed, had_tasks: bool) -> CommandR
     Ok(if had_tasks { ExitCode::SUCCESS } else { exit::NOTHING_THERE.into() })
 }
 
-const fn doomed(info: &Info, state: Option<State>) -> u64 {
+const fn doomed(info: &Info, state: Option<TaskState>) -> u64 {
     match state {
         None => info.ready + info.delayed + info.dead,
         Some(state) => state.count(info),

@@ -22,7 +22,7 @@ use sureq_history::{Counts, Findings, SharedHistory};
 
 use crate::exit::{self, failed};
 use crate::format::{many, number};
-use crate::progress::Line;
+use crate::progress::ProgressLine;
 use crate::settings::ServeArguments;
 use crate::{print, serve, signals};
 use producer::{Producers, Sabotage};
@@ -178,7 +178,7 @@ struct Stage {
     queue: String,
     records: Records,
     rng: fastrand::Rng,
-    line: Line,
+    line: ProgressLine,
     crashes: Crashes,
     workers: Vec<Worker>,
     // The server ends before its directory goes.
@@ -232,7 +232,7 @@ impl Stage {
         let queue = format!("sureq-prove-{:016x}", fastrand::u64(..));
         let workers =
             (0..WORKERS).map(|_| Worker::start(&url, &queue, &records)).collect::<Result<_, _>>()?;
-        let (rng, line, crashes) = (fastrand::Rng::with_seed(seed), Line::new(), Crashes::default());
+        let (rng, line, crashes) = (fastrand::Rng::with_seed(seed), ProgressLine::new(), Crashes::default());
         Ok(Self { url, queue, records, rng, line, crashes, workers, server, dir })
     }
 
@@ -243,7 +243,7 @@ impl Stage {
             let kill_at = since.elapsed() + Duration::from_millis(self.rng.u64(100..1_500));
             while since.elapsed() < kill_at.min(time) && !is_interrupted.load(SeqCst) {
                 std::thread::sleep(LOOK);
-                self.tell(since.elapsed(), time);
+                self.show_progress(since.elapsed(), time);
             }
             if is_interrupted.load(SeqCst) {
                 break;
@@ -305,7 +305,7 @@ impl Stage {
                         return Ok(left);
                     }
                     most = most.max(left);
-                    self.line.tell(&draining(&info, self.counts().redelivered), most - left, most);
+                    self.line.show(&draining(&info, self.counts().redelivered), most - left, most);
                 }
                 Err(error) if since.elapsed() > DRAIN => return Err(error.into()),
                 Err(_) => {}
@@ -315,9 +315,9 @@ impl Stage {
         }
     }
 
-    fn tell(&mut self, done: Duration, total: Duration) {
+    fn show_progress(&mut self, done: Duration, total: Duration) {
         let text = crashing(&self.counts(), self.crashes);
-        self.line.tell(&text, done.as_millis() as u64, total.as_millis() as u64);
+        self.line.show(&text, done.as_millis() as u64, total.as_millis() as u64);
     }
 
     fn counts(&self) -> Counts {
