@@ -17,13 +17,13 @@ const PURGE_DELAY_MS: c_long = 10;
 /// Has free memory go back to the system soon. After its usual ten seconds hardly any ever does: it looks for what has waited
 /// long enough only when it is called, and a server that has just been filled calls it no more. To be called before anything
 /// else, because what is free already waits as long as was said then. Whoever sets `MIMALLOC_PURGE_DELAY` has the last word.
-pub(crate) fn give_back_soon() {
+pub(crate) fn return_memory_soon() {
     // SAFETY: it takes two numbers by value, checks the first, and may be called at any time.
     unsafe { libmimalloc_sys::mi_option_set_default(PURGE_DELAY, PURGE_DELAY_MS) }
 }
 
 /// Has all free memory go back now: after a start, which has read more than it keeps.
-pub(crate) fn give_back_now() {
+pub(crate) fn return_memory_now() {
     // SAFETY: it takes a flag, and may be called at any time, by any thread.
     unsafe { libmimalloc_sys::mi_collect(true) }
 }
@@ -38,7 +38,7 @@ mod tests {
         // SAFETY: as above.
         let before = unsafe { libmimalloc_sys::mi_option_get(PURGE_DELAY) };
         assert_eq!(before, 1000, "what a release with another default says, look its number up again");
-        give_back_soon();
+        return_memory_soon();
         // SAFETY: as above.
         assert_eq!(unsafe { libmimalloc_sys::mi_option_get(PURGE_DELAY) }, PURGE_DELAY_MS);
     }

@@ -55,13 +55,13 @@ pub(crate) fn run(arguments: &BackupArguments) -> ExitCode {
     let copied = store::backup(dir, out, verify, &mut |what, done, total| line.show(what, done, total));
     drop(line);
     match copied {
-        Ok(backup) => tell(&backup, dir, out, *json),
+        Ok(backup) => print_backup(&backup, dir, out, *json),
         Err(error @ BackupError::TooFast { .. }) => failed(exit::TRY_AGAIN, error),
         Err(error) => failed(exit::CANNOT_START, format_args!("no copy of {}: {error}", dir.display())),
     }
 }
 
-fn tell(backup: &Backup, dir: &Path, out: &Path, as_json: bool) -> ExitCode {
+fn print_backup(backup: &Backup, dir: &Path, out: &Path, as_json: bool) -> ExitCode {
     let is_sound = backup.report.as_ref().is_none_or(store::Report::is_sound);
     if as_json {
         print::out(format_args!("{}", json::text(&BackupJson::from(backup))));

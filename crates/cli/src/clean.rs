@@ -70,11 +70,11 @@ pub(crate) fn run(arguments: &CleanArguments) -> ExitCode {
 fn once(home: &Home, arguments: &CleanArguments) -> ExitCode {
     match clean(home, arguments) {
         Ok(report) if report.queues.iter().all(|queue| queue.outcome.is_ok()) => {
-            tell(&report, arguments);
+            print_report(&report, arguments);
             ExitCode::SUCCESS
         }
         Ok(report) => {
-            tell(&report, arguments);
+            print_report(&report, arguments);
             ExitCode::from(exit::TRY_AGAIN)
         }
         Err(no @ Refusal::NotThere { .. }) => failed(exit::CANNOT_START, no),
@@ -90,7 +90,7 @@ fn again_and_again(home: &Home, arguments: &CleanArguments, every: Duration) -> 
     });
     loop {
         match clean(home, arguments) {
-            Ok(report) => tell(&report, arguments),
+            Ok(report) => print_report(&report, arguments),
             Err(no @ Refusal::NotThere { .. }) => return failed(exit::CANNOT_START, no),
             // It is tried again.
             Err(no) => print::notice(&no.to_string()),
@@ -109,7 +109,7 @@ fn clean(home: &Home, arguments: &CleanArguments) -> Result<CleanReport, Refusal
     home.clean(&queues, if arguments.deep { Cleaning::Deep } else { Cleaning::Light })
 }
 
-fn tell(report: &CleanReport, arguments: &CleanArguments) {
+fn print_report(report: &CleanReport, arguments: &CleanArguments) {
     if arguments.json {
         print::out(format_args!("{}", json::line(&CleanJson::from(report))));
         return;

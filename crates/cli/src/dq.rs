@@ -68,11 +68,11 @@ impl Default for Flags {
     }
 }
 
-pub(crate) fn run(program: &str, words: &[String]) -> ExitCode {
-    if words.first().is_some_and(|word| word == "--help") {
+pub(crate) fn run(program: &str, arguments: &[String]) -> ExitCode {
+    if arguments.first().is_some_and(|word| word == "--help") {
         print::out(format_args!("{BANNER}"));
     }
-    let flags = match Flags::parse(words) {
+    let flags = match Flags::parse(arguments) {
         Ok(flags) => flags,
         Err(BadFlags::Help) => {
             print::err(format_args!("{}", usage(program)));
@@ -133,10 +133,10 @@ fn usage(program: &str) -> String {
 
 impl Flags {
     /// Go's syntax: `-x v`, `-x=v`, `--x v`; the first word that is no flag ends them.
-    fn parse(words: &[String]) -> Result<Self, BadFlags> {
+    fn parse(arguments: &[String]) -> Result<Self, BadFlags> {
         let mut flags = Self::default();
-        let mut words = words.iter();
-        while let Some(word) = words.next() {
+        let mut arguments = arguments.iter();
+        while let Some(word) = arguments.next() {
             if word == "--" || word == "-" || !word.starts_with('-') {
                 break;
             }
@@ -154,7 +154,7 @@ impl Flags {
             if !FLAGS.iter().any(|(known, ..)| *known == name) {
                 return Err(format!("flag provided but not defined: -{name}").into());
             }
-            let value = value.or_else(|| words.next().cloned());
+            let value = value.or_else(|| arguments.next().cloned());
             let value = value.ok_or_else(|| format!("flag needs an argument: -{name}"))?;
             flags.set(name, &value)?;
         }
@@ -217,8 +217,8 @@ mod tests {
     use super::*;
 
     fn parse(line: &str) -> Result<Flags, BadFlags> {
-        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        Flags::parse(&words)
+        let arguments: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        Flags::parse(&arguments)
     }
 
     #[test]

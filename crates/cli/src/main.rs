@@ -114,18 +114,18 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    allocator::give_back_soon();
-    let mut words = std::env::args();
-    let program = words.next().unwrap_or_default();
+    allocator::return_memory_soon();
+    let mut arguments = std::env::args();
+    let program = arguments.next().unwrap_or_default();
     if Path::new(&program).file_name().is_some_and(|name| name == "dq") {
-        return dq::run(&program, &words.collect::<Vec<_>>());
+        return dq::run(&program, &arguments.collect::<Vec<_>>());
     }
     match Arguments::parse().command {
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Push(arguments) => push::run(&arguments),
         Command::Pop(arguments) => pop::run(&arguments),
         Command::Ack(arguments) => finish::ack(&arguments),
-        Command::Return(arguments) => finish::give_back(&arguments),
+        Command::Return(arguments) => finish::return_task(&arguments),
         Command::Cancel(arguments) => finish::cancel(&arguments),
         Command::Work(arguments) => work::run(&arguments),
         Command::Queues(arguments) => look::queues(&arguments),

@@ -26,7 +26,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> ExitCode {
         print::notice(&remark);
     }
     print_warnings(&home);
-    tell_of_open_wires(&config);
+    warn_of_plain_text(&config);
     let login = if config.users.is_empty() { "" } else { " --user NAME --askpass" };
     match Server::bind(Arc::clone(home.api()), config) {
         Ok(server) => serve(server, |server| welcome(&url, options.durability, login, server)),
@@ -47,7 +47,7 @@ pub(crate) fn open_to_serve(url: &str, options: &Options, if_in_use: &str) -> Re
         }
         _ => failed(exit::code_of(&error), &error),
     });
-    allocator::give_back_now();
+    allocator::return_memory_now();
     home
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn print_warnings(home: &Home) {
 }
 
 /// Says that passwords and tasks can be read on their way, if they can.
-fn tell_of_open_wires(config: &Config) {
+fn warn_of_plain_text(config: &Config) {
     if let Some(address) = config.resp.filter(|address| !address.ip().is_loopback()) {
         print::err(format_args!(
             "sureq: {address} can be reached from other machines, and traffic is not encrypted: passwords and tasks can be \

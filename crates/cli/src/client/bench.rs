@@ -104,7 +104,7 @@ async fn bench(arguments: &BenchArguments, home: Home, mut output: Output) -> Co
     let medians: Vec<Vec<u64>> =
         rates.into_iter().map(|phases| phases.into_iter().map(median).collect()).collect();
     let urls: Vec<String> = homes.iter().map(|(url, _)| sureq::without_passwords(url)).collect();
-    tell(&urls, &medians, &mut output)?;
+    write_rates(&urls, &medians, &mut output)?;
     for (_, other) in homes.drain(1..) {
         other.close().map_err(CommandError::Broken)?;
     }
@@ -166,7 +166,7 @@ fn median(mut rates: Vec<u64>) -> u64 {
     rates[rates.len() / 2]
 }
 
-fn tell(urls: &[String], medians: &[Vec<u64>], output: &mut Output) -> Result<(), CommandError> {
+fn write_rates(urls: &[String], medians: &[Vec<u64>], output: &mut Output) -> Result<(), CommandError> {
     let fastest = medians.iter().flatten().copied().max().unwrap_or(1);
     for (at, phase) in PHASES.iter().enumerate() {
         let rates: Vec<u64> = medians.iter().map(|phases| phases[at]).collect();

@@ -37,7 +37,7 @@ async fn explain(arguments: &ExplainArguments, home: Home, mut output: Output) -
     if output.is_json() {
         output.object(fields(&explained))?;
     } else {
-        output.line(in_words(&explained))?;
+        output.line(sentence(&explained))?;
     }
     output.flush()?;
     Ok(ExitCode::SUCCESS)
@@ -48,7 +48,7 @@ fn fields(explained: &Explanation) -> Vec<(&'static str, Value)> {
     let mut fields = vec![
         ("id", json!(explained.id.to_string())),
         ("state", json!(state_name(explained.state()))),
-        ("why", json!(in_words(explained))),
+        ("why", json!(sentence(explained))),
         ("deliveries", json!(explained.deliveries)),
         ("failed", json!(explained.tries.failed)),
         ("lapsed", json!(explained.tries.lapsed)),
@@ -105,23 +105,23 @@ const fn state_name(state: StateKind) -> &'static str {
 }
 
 /// The same for people, in a sentence.
-fn in_words(explained: &Explanation) -> String {
+fn sentence(explained: &Explanation) -> String {
     let tries = || format!("{} of {} tries", explained.tries.total(), explained.tries_max);
     let mut text = match &explained.why {
         Why::Ready { ahead, held_up } => match held_up {
             None => format!("ready, {} ahead", number(*ahead)),
             Some(held_up @ HeldUp::Paused { .. }) => {
-                format!("{}; ready, {} ahead", held_up_words(*held_up), number(*ahead))
+                format!("{}; ready, {} ahead", held_up_text(*held_up), number(*ahead))
             }
-            Some(held_up) => format!("ready, {} ahead, but {}", number(*ahead), held_up_words(*held_up)),
+            Some(held_up) => format!("ready, {} ahead, but {}", number(*ahead), held_up_text(*held_up)),
         },
         Why::Delayed { until, in_ms, held_up } => {
             let (due, span) = (date(*until), duration(Duration::from_millis(*in_ms)));
-            let held_up = held_up.map(|held_up| format!("; {}", held_up_words(held_up)));
+            let held_up = held_up.map(|held_up| format!("; {}", held_up_text(held_up)));
             format!("delayed until {due}, {span} from now{}", held_up.unwrap_or_default())
         }
         Why::Leased { since, until, holder, cancelled } => {
-            let holder_words = holder.map_or(String::new(), |holder| holder_words(explained, holder));
+            let holder_text = holder.map_or(String::new(), |holder| holder_text(explained, holder));
             let end = match until {
                 Some(until) => format!(", until {} ({})", date(until.0), relative(until.0)),
                 None if holder.is_none() => " with no deadline".to_owned(),
@@ -129,7 +129,7 @@ fn in_words(explained: &Explanation) -> String {
             };
             let cancelled = if *cancelled { "; cancelled: its holder will be told" } else { "" };
             let since = relative(since.0);
-            format!("leased{holder_words} {since}{end}, delivery {}{cancelled}", explained.deliveries)
+            format!("leased{holder_text} {since}{end}, delivery {}{cancelled}", explained.deliveries)
         }
         Why::Dead { at } if explained.tries.total() < explained.tries_max => {
             format!("dead: buried {} after {}", relative(at.0), tries())
@@ -144,14 +144,14 @@ fn in_words(explained: &Explanation) -> String {
     text
 }
 
-fn held_up_words(held_up: HeldUp) -> String {
+fn held_up_text(held_up: HeldUp) -> String {
     match held_up {
         HeldUp::Paused { since } => format!("queue paused {}", relative(since.0)),
         HeldUp::AllLeased { leased, max } => format!("{} of {} leased", number(leased), number(max)),
     }
 }
 
-fn holder_words(explained: &Explanation, holder: Holder) -> String {
+fn holder_text(explained: &Explanation, holder: Holder) -> String {
     match (holder, &explained.worker) {
         (Holder::Worker(incarnation), Some(worker)) => format!(" by {}#{incarnation}", name(worker)),
         (Holder::Worker(incarnation), None) => format!(" by worker #{incarnation}"),
@@ -187,7 +187,7 @@ mod tests {
         let until = 1_893_456_000_000;
         let delayed = explanation(Why::Delayed { until, in_ms: 3_600_000, held_up: None });
         let words = r"delayed until 2030-01-01T00:00:00Z, 1 h from now, last reason: no\x1b[2Jaddress";
-        assert_eq!(in_words(&delayed), words);
+        assert_eq!(sentence(&delayed), words);
         let json: serde_json::Map<_, _> =
             fields(&delayed).into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         assert_eq!(
@@ -203,7 +203,7 @@ mod tests {
         let holder = Some(Holder::Worker(u64::MAX));
         let (since, until) = (LogTime(1), Some(LogTime(2)));
         let leased = explanation(Why::Leased { since, until, holder, cancelled: true });
-        let text = in_words(&leased);
+        let text = sentence(&leased);
         assert!(text.starts_with("leased by w#18446744073709551615 "), "{text}");
         assert!(text.ends_with(", delivery 4; cancelled: its holder will be told"), "{text}");
         let wanted = [

@@ -9,7 +9,7 @@ use sureq::{Held, Home, Place};
 
 use super::error::{CommandError, CommandResult};
 use super::output::{Output, field};
-use super::{Common, Make, Typed, distinct, is_sure, tell_count, time};
+use super::{Common, Make, Typed, confirm, distinct, time, write_count};
 use crate::exit;
 use crate::format::many;
 
@@ -67,11 +67,11 @@ pub(crate) struct ReturnArguments {
     common: Common,
 }
 
-pub(crate) fn give_back(arguments: &ReturnArguments) -> ExitCode {
-    arguments.common.run(Make::No, |home, output| give(arguments, home, output))
+pub(crate) fn return_task(arguments: &ReturnArguments) -> ExitCode {
+    arguments.common.run(Make::No, |home, output| return_to(arguments, home, output))
 }
 
-async fn give(arguments: &ReturnArguments, home: Home, mut output: Output) -> CommandResult {
+async fn return_to(arguments: &ReturnArguments, home: Home, mut output: Output) -> CommandResult {
     let (queue, task) = (home.queue(&arguments.queue), &arguments.task);
     let to = match (arguments.delay, arguments.back) {
         (Some(delay), _) => Some(Place::After(delay.as_millis() as u64)),
@@ -134,7 +134,7 @@ async fn cancel_tasks(arguments: &CancelArguments, home: Home, mut output: Outpu
         let info = queue.info().await?;
         let all = many(info.ready + info.delayed + info.leased, "task");
         let what = format!("This looks at {all} of {} and cancels those with that payload", arguments.queue);
-        if !is_sure(&what, arguments.yes)? {
+        if !confirm(&what, arguments.yes)? {
             return Err(CommandError::Usage("nothing was done".to_owned()));
         }
         count += queue.cancel_payload(payload.as_ref()).await?;
@@ -150,5 +150,5 @@ async fn cancel_tasks(arguments: &CancelArguments, home: Home, mut output: Outpu
     count += queue.cancel_all(&ids).await?;
     // Of a payload, any number is all of them.
     let asked = if arguments.payload.is_some() { count.max(1) } else { (names.len() + ids.len()) as u64 };
-    tell_count(&mut output, &arguments.queue, ("cancelled", "cancelled"), count, asked)
+    write_count(&mut output, &arguments.queue, ("cancelled", "cancelled"), count, asked)
 }

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use sureq::{Error, Home, Info, QueueRow, Refusal, Seen, Settings, View};
 
 use super::error::{CommandError, CommandResult};
-use super::manage::{SettingWord, settings_words};
+use super::manage::{SettingText, settings_text};
 use super::output::{Column, Output, field, id_field, name, or_null, preview};
-use super::{Common, Make, Typed, is_sure};
+use super::{Common, Make, Typed, confirm};
 use crate::exit;
 use crate::format::{duration, many, number, relative, size};
 
@@ -78,13 +78,13 @@ async fn list_queues(arguments: &QueuesArguments, home: Home, mut output: Output
     } else if rows.is_empty() {
         output.line("no queue has tasks")?;
     } else {
-        show_queues(&rows, &paused, &mut output)?;
+        write_queues(&rows, &paused, &mut output)?;
     }
     output.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn show_queues(rows: &[QueueRow], paused: &[Option<u64>], output: &mut Output) -> Result<(), CommandError> {
+fn write_queues(rows: &[QueueRow], paused: &[Option<u64>], output: &mut Output) -> Result<(), CommandError> {
     let mut columns = vec![
         Column::Text("queue"),
         Column::Number("ready"),
@@ -123,29 +123,29 @@ pub(crate) struct StatsArguments {
 }
 
 pub(crate) fn stats(arguments: &StatsArguments) -> ExitCode {
-    arguments.common.run(Make::No, |home, output| tell_stats(arguments, home, output))
+    arguments.common.run(Make::No, |home, output| write_stats(arguments, home, output))
 }
 
-async fn tell_stats(arguments: &StatsArguments, home: Home, mut output: Output) -> CommandResult {
+async fn write_stats(arguments: &StatsArguments, home: Home, mut output: Output) -> CommandResult {
     if arguments.queues.is_empty() {
-        tell_totals(&home, &mut output).await?;
+        write_totals(&home, &mut output).await?;
     }
     for (at, queue) in arguments.queues.iter().enumerate() {
         let info = home.queue(queue).info().await?;
         if output.is_json() {
-            tell_info_json(queue, &info, &mut output)?;
+            write_info_json(queue, &info, &mut output)?;
         } else {
             if at > 0 {
                 output.line("")?;
             }
-            tell_info(queue, &info, &mut output)?;
+            write_info(queue, &info, &mut output)?;
         }
     }
     output.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn tell_totals(home: &Home, output: &mut Output) -> Result<(), CommandError> {
+async fn write_totals(home: &Home, output: &mut Output) -> Result<(), CommandError> {
     let (mut queues, mut totals) = (0u64, [0u64; 4]);
     let mut rows = std::pin::pin!(home.queues(None));
     while let Some(row) = rows.try_next().await? {
@@ -181,7 +181,7 @@ async fn tell_totals(home: &Home, output: &mut Output) -> Result<(), CommandErro
     ))
 }
 
-fn tell_info(queue: &Typed, info: &Info, output: &mut Output) -> Result<(), CommandError> {
+fn write_info(queue: &Typed, info: &Info, output: &mut Output) -> Result<(), CommandError> {
     output.line(format_args!("{:<14} {queue}", "queue"))?;
     let per_second = |tenths: u64| format!("{}.{} per second of late", number(tenths / 10), tenths % 10);
     if info.lengths_only {
@@ -205,8 +205,8 @@ fn tell_info(queue: &Typed, info: &Info, output: &mut Output) -> Result<(), Comm
     if let Some(since) = info.paused {
         rows.push(("paused", relative(since.0)));
     }
-    let defaults = settings_words(&Settings::default());
-    for (set, default) in settings_words(&info.settings).iter().zip(&defaults) {
+    let defaults = settings_text(&Settings::default());
+    for (set, default) in settings_text(&info.settings).iter().zip(&defaults) {
         if set != default {
             rows.push(("setting", format!("{} {}", set.name, set.value())));
         }
@@ -217,11 +217,11 @@ fn tell_info(queue: &Typed, info: &Info, output: &mut Output) -> Result<(), Comm
     Ok(())
 }
 
-fn tell_info_json(queue: &Typed, info: &Info, output: &mut Output) -> Result<(), CommandError> {
+fn write_info_json(queue: &Typed, info: &Info, output: &mut Output) -> Result<(), CommandError> {
     // In the keys of other programs only lengths are known: the rest is null.
     let counted = |value: Value| if info.lengths_only { Value::Null } else { value };
     let settings: serde_json::Map<String, Value> =
-        settings_words(&info.settings).iter().map(SettingWord::field).collect();
+        settings_text(&info.settings).iter().map(SettingText::field).collect();
     output.object([
         field!("queue", queue.as_ref()),
         ("ready", json!(info.ready)),
@@ -263,10 +263,10 @@ pub(crate) struct InspectArguments {
 }
 
 pub(crate) fn inspect(arguments: &InspectArguments) -> ExitCode {
-    arguments.common.run(Make::No, |home, output| show_tasks(arguments, home, output))
+    arguments.common.run(Make::No, |home, output| write_tasks(arguments, home, output))
 }
 
-async fn show_tasks(arguments: &InspectArguments, home: Home, mut output: Output) -> CommandResult {
+async fn write_tasks(arguments: &InspectArguments, home: Home, mut output: Output) -> CommandResult {
     let queue = home.queue(&arguments.queue);
     let mut start = if arguments.start < 0 {
         // So many from the end, or all if there are fewer.
@@ -286,7 +286,7 @@ async fn show_tasks(arguments: &InspectArguments, home: Home, mut output: Output
         start = start.saturating_add_unsigned(page.len() as u64);
         wanted = wanted.saturating_sub(page.len() as u32);
         if output.is_json() {
-            page.iter().try_for_each(|task| show_task_json(arguments.state, task, &mut output))?;
+            page.iter().try_for_each(|task| write_task_json(arguments.state, task, &mut output))?;
         } else {
             rows.extend(page.iter().map(row));
         }
@@ -324,7 +324,7 @@ fn columns_of(state: TaskState) -> (Vec<Column>, Row) {
     (columns, row)
 }
 
-fn show_task_json(state: TaskState, task: &Seen, output: &mut Output) -> Result<(), CommandError> {
+fn write_task_json(state: TaskState, task: &Seen, output: &mut Output) -> Result<(), CommandError> {
     let (id, payload) = (id_field(&task.id), field!("payload", task.payload.as_ref()));
     match state {
         TaskState::Ready => output.object([id, payload]),
@@ -377,7 +377,7 @@ async fn list_workers(arguments: &WorkersArguments, home: Home, mut output: Outp
             return Ok(exit::failed(exit::NOTHING_THERE, format_args!("there is no worker {lost}")));
         };
         let what = format!("This declares {lost} lost and gives {} back", many(held, "task"));
-        if !is_sure(&what, arguments.yes)? {
+        if !confirm(&what, arguments.yes)? {
             return Err(CommandError::Usage("nothing was done".to_owned()));
         }
         let back = home.fail_worker(lost).await?;

@@ -9,7 +9,7 @@ use sureq::{Changes, Error, Home, Info, Refusal, SettingWords, Settings};
 use super::error::{CommandError, CommandResult};
 use super::look::TaskState;
 use super::output::{Output, field, on_one_line, text_or_base64};
-use super::{Common, Make, Typed, distinct, is_sure, tell_count, time};
+use super::{Common, Make, Typed, confirm, distinct, time, write_count};
 use crate::exit;
 use crate::format::many;
 use crate::progress::Bar;
@@ -28,7 +28,7 @@ pub(crate) fn pause(arguments: &PauseArguments) -> ExitCode {
     arguments.common.run(Make::No, async |home: Home, mut output| {
         for queue in &arguments.queues {
             home.queue(queue).pause().await?;
-            tell(&mut output, queue, "paused")?;
+            write_state(&mut output, queue, "paused")?;
         }
         Ok(ExitCode::SUCCESS)
     })
@@ -38,13 +38,13 @@ pub(crate) fn resume(arguments: &PauseArguments) -> ExitCode {
     arguments.common.run(Make::No, async |home: Home, mut output| {
         for queue in &arguments.queues {
             home.queue(queue).resume().await?;
-            tell(&mut output, queue, "resumed")?;
+            write_state(&mut output, queue, "resumed")?;
         }
         Ok(ExitCode::SUCCESS)
     })
 }
 
-fn tell(output: &mut Output, queue: &Typed, what: &str) -> Result<(), CommandError> {
+fn write_state(output: &mut Output, queue: &Typed, what: &str) -> Result<(), CommandError> {
     if output.is_json() {
         output.object([field!("queue", queue.as_ref()), (what, json!(true))])?;
     } else {
@@ -84,14 +84,14 @@ pub(crate) fn config(arguments: &ConfigArguments) -> ExitCode {
 }
 
 async fn configure(arguments: &ConfigArguments, home: Home, mut output: Output) -> CommandResult {
-    let words = arguments.changes.iter().map(words_of).collect::<Result<Vec<_>, _>>()?;
+    let words = arguments.changes.iter().map(name_and_value).collect::<Result<Vec<_>, _>>()?;
     let words: Vec<&[u8]> =
         words.iter().flat_map(|(name, value)| [name.as_slice(), value.as_slice()]).collect();
     let changes = SettingWords::read(&words).map_err(|bad| CommandError::Usage(bad.to_string()))?;
     let settings = home.queue(&arguments.queue).configure(Changes::Words(changes)).await?;
-    let words = settings_words(&settings);
+    let words = settings_text(&settings);
     if output.is_json() {
-        output.line(Value::Object(words.iter().map(SettingWord::field).collect()))?;
+        output.line(Value::Object(words.iter().map(SettingText::field).collect()))?;
     } else {
         for word in words {
             output.line(format_args!("{:<12} {}", word.name, word.value()))?;
@@ -105,7 +105,7 @@ async fn configure(arguments: &ConfigArguments, home: Home, mut output: Output) 
 const TIMES: [&str; 3] = ["lease", "backoff", "ttl"];
 
 /// `tries=5` as a name and a value; a time has its unit, as it has everywhere.
-fn words_of(change: &Typed) -> Result<(Vec<u8>, Vec<u8>), CommandError> {
+fn name_and_value(change: &Typed) -> Result<(Vec<u8>, Vec<u8>), CommandError> {
     let mut parts = change.as_ref().splitn(2, |&byte| byte == b'=');
     let (Some(name), Some(value)) = (parts.next(), parts.next()) else {
         return Err(CommandError::Usage(format!("{:?}: write NAME=VALUE, like tries=5", change.to_string())));
@@ -122,12 +122,12 @@ fn words_of(change: &Typed) -> Result<(Vec<u8>, Vec<u8>), CommandError> {
 
 /// A setting and its value.
 #[derive(PartialEq, Eq)]
-pub(super) struct SettingWord {
+pub(super) struct SettingText {
     pub(super) name: String,
     value: Vec<u8>,
 }
 
-impl SettingWord {
+impl SettingText {
     /// The value for people, as it can be set again.
     pub(super) fn value(&self) -> String {
         match on_one_line(&self.value) {
@@ -146,13 +146,13 @@ impl SettingWord {
 }
 
 /// The settings as names and values.
-pub(super) fn settings_words(settings: &Settings) -> Vec<SettingWord> {
+pub(super) fn settings_text(settings: &Settings) -> Vec<SettingText> {
     let value = |shown| match shown {
         sureq::Shown::Number(n) => n.to_string().into_bytes(),
         sureq::Shown::Word(word) => word.to_vec(),
     };
     let names = SettingWords::NAMES.iter().map(|name| name.to_ascii_lowercase());
-    names.zip(settings.shown()).map(|(name, shown)| SettingWord { name, value: value(shown) }).collect()
+    names.zip(settings.shown()).map(|(name, shown)| SettingText { name, value: value(shown) }).collect()
 }
 
 /// What `revive` can be told.
@@ -174,15 +174,15 @@ pub(crate) struct ReviveArguments {
 }
 
 pub(crate) fn revive(arguments: &ReviveArguments) -> ExitCode {
-    arguments.common.run(Make::No, |home, output| bring_back(arguments, home, output))
+    arguments.common.run(Make::No, |home, output| revive_tasks(arguments, home, output))
 }
 
-async fn bring_back(arguments: &ReviveArguments, home: Home, mut output: Output) -> CommandResult {
+async fn revive_tasks(arguments: &ReviveArguments, home: Home, mut output: Output) -> CommandResult {
     let (queue, ids) = (home.queue(&arguments.queue), distinct(&arguments.ids));
     let revived = if arguments.all {
         let dead = many(queue.info().await?.dead, "dead task");
         let what = format!("This brings {dead} of {} back to the end of the line", arguments.queue);
-        if !is_sure(&what, arguments.yes)? {
+        if !confirm(&what, arguments.yes)? {
             return Err(CommandError::Usage("nothing was done".to_owned()));
         }
         queue.revive_all().await?
@@ -190,7 +190,7 @@ async fn bring_back(arguments: &ReviveArguments, home: Home, mut output: Output)
         queue.revive(&ids).await?
     };
     let asked = if arguments.all { revived } else { ids.len() as u64 };
-    tell_count(&mut output, &arguments.queue, ("revived", "revived"), revived, asked)
+    write_count(&mut output, &arguments.queue, ("revived", "revived"), revived, asked)
 }
 
 /// The states whose tasks can be purged: leased ones are with their workers.
@@ -243,21 +243,21 @@ pub(crate) fn purge(arguments: &PurgeArguments) -> ExitCode {
 async fn remove(arguments: &PurgeArguments, home: Home, mut output: Output) -> CommandResult {
     let (queue, state) = (home.queue(&arguments.queue), arguments.state.map(Purged::state));
     let info = queue.info().await?;
-    let doomed = doomed(&info, state) + if arguments.drop { info.leased } else { 0 };
+    let affected = affected(&info, state) + if arguments.drop { info.leased } else { 0 };
     let whole = if arguments.drop { "the queue with " } else { "" };
-    let what = format!("This removes {whole}{} of {} for good", many(doomed, "task"), arguments.queue);
-    if !is_sure(&what, arguments.yes)? {
+    let what = format!("This removes {whole}{} of {} for good", many(affected, "task"), arguments.queue);
+    if !confirm(&what, arguments.yes)? {
         return Err(CommandError::Usage("nothing was done".to_owned()));
     }
-    let bar = Bar::waiting(&format!("removing {}", many(doomed, "task")));
+    let bar = Bar::waiting(&format!("removing {}", many(affected, "task")));
     if arguments.drop {
         let dropped = home.drop_queues(&[arguments.queue.as_ref()]).await?;
         drop(bar);
-        return tell_dropped(&mut output, &arguments.queue, dropped > 0);
+        return write_dropped(&mut output, &arguments.queue, dropped > 0);
     }
     let removed = queue.purge(state.map(TaskState::view)).await.map_err(advised)?;
     drop(bar);
-    tell_count(&mut output, &arguments.queue, ("removed", "removed"), removed, removed)
+    write_count(&mut output, &arguments.queue, ("removed", "removed"), removed, removed)
 }
 
 /// Says what to write where the home cannot remove tasks by their states.
@@ -272,7 +272,7 @@ fn advised(error: Error) -> CommandError {
 }
 
 /// A queue without tasks is not there to remove, but its settings and its pause are.
-fn tell_dropped(output: &mut Output, queue: &Typed, had_tasks: bool) -> CommandResult {
+fn write_dropped(output: &mut Output, queue: &Typed, had_tasks: bool) -> CommandResult {
     if output.is_json() {
         output.object([field!("queue", queue.as_ref()), ("dropped", json!(had_tasks))])?;
     } else if had_tasks {
@@ -284,7 +284,7 @@ fn tell_dropped(output: &mut Output, queue: &Typed, had_tasks: bool) -> CommandR
     Ok(if had_tasks { ExitCode::SUCCESS } else { exit::NOTHING_THERE.into() })
 }
 
-const fn doomed(info: &Info, state: Option<TaskState>) -> u64 {
+const fn affected(info: &Info, state: Option<TaskState>) -> u64 {
     match state {
         None => info.ready + info.delayed + info.dead,
         Some(state) => state.count(info),

@@ -157,7 +157,7 @@ fn distinct(list: &[Typed]) -> Vec<&[u8]> {
 
 /// Shows how many tasks something was done to, in JSON under the first of the words; if that is fewer than were asked for, of how
 /// many, and the exit code says so too.
-fn tell_count(
+fn write_count(
     output: &mut Output,
     queue: &Typed,
     (field_name, word): (&str, &str),
@@ -176,7 +176,7 @@ fn tell_count(
 }
 
 /// Asks whether to go on. Without a terminal there is nobody to ask.
-fn is_sure(what: &str, is_yes: bool) -> Result<bool, CommandError> {
+fn confirm(what: &str, is_yes: bool) -> Result<bool, CommandError> {
     if is_yes {
         return Ok(true);
     }

@@ -71,11 +71,11 @@ async fn pop(arguments: &PopArguments, home: Home, mut output: Output) -> Comman
     // Tasks that were taken and not seen are no success.
     output.must_be_read();
     if !arguments.ack {
-        show(arguments, &tasks.iter().collect::<Vec<_>>(), &mut output)?;
+        write_tasks(arguments, &tasks.iter().collect::<Vec<_>>(), &mut output)?;
         return Ok(ExitCode::SUCCESS);
     }
     let Acked { finished, lost, error } = ack(&home, &tasks).await;
-    show(arguments, &finished, &mut output)?;
+    write_tasks(arguments, &finished, &mut output)?;
     if lost > 0 {
         print::err(format_args!(
             "sureq: {} not finished: somebody else took it meanwhile",
@@ -146,7 +146,7 @@ async fn ack<'a>(home: &Home, tasks: &'a [Task]) -> Acked<'a> {
     acked
 }
 
-fn show(arguments: &PopArguments, tasks: &[&Task], output: &mut Output) -> Result<(), CommandError> {
+fn write_tasks(arguments: &PopArguments, tasks: &[&Task], output: &mut Output) -> Result<(), CommandError> {
     if arguments.raw {
         for task in tasks {
             output.bytes(task.payload())?;

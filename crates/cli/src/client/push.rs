@@ -241,7 +241,7 @@ async fn add(options: &TaskOptions, queue: &Queue, payload: &[u8]) -> Result<Add
     Ok(add.await?)
 }
 
-fn tell(output: &mut Output, queue: &Queue, id: &Id, is_added: bool) -> Result<(), CommandError> {
+fn write_task(output: &mut Output, queue: &Queue, id: &Id, is_added: bool) -> Result<(), CommandError> {
     if output.is_json() {
         output.object([field!("queue", queue.name_bytes()), id_field(id), ("added", json!(is_added))])
     } else if id.as_ref().is_empty() {
@@ -317,14 +317,14 @@ async fn push_batch(
         let ids = queue.push_all(batch).await?;
         counts.pushed += batch.len() as u64;
         if let Some(output) = &mut output {
-            ids.iter().try_for_each(|id| tell(output, queue, id, true))?;
+            ids.iter().try_for_each(|id| write_task(output, queue, id, true))?;
         }
     } else {
         for payload in batch {
             let one = add(options, queue, payload).await?;
             *(if one.added { &mut counts.pushed } else { &mut counts.already_there }) += 1;
             if let Some(output) = &mut output {
-                tell(output, queue, &one.id, one.added)?;
+                write_task(output, queue, &one.id, one.added)?;
             }
         }
     }

@@ -10,11 +10,11 @@ use crate::format::{number, relative};
 use crate::print;
 
 /// How often it is looked whether the queues are empty.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_EVERY: Duration = Duration::from_millis(100);
 
 /// How long nothing runs before it is said what is waited for, and how often that is said.
-const SAY_AFTER: Duration = Duration::from_secs(1);
-const SAY_EVERY: Duration = Duration::from_secs(60);
+const REMIND_AFTER: Duration = Duration::from_secs(1);
+const REMIND_EVERY: Duration = Duration::from_secs(60);
 
 /// Returns when the queues have nothing that could still be done, or when that will never be known.
 pub(super) async fn until_empty(queues: &[Typed], home: &Home, worker: &WorkerHandle) -> Result<(), Error> {
@@ -35,13 +35,13 @@ pub(super) async fn until_empty(queues: &[Typed], home: &Home, worker: &WorkerHa
         }
         let is_busy = worker.status().is_none_or(|status| status.running + status.unconfirmed > 0);
         if is_known && reminder.is_due(is_busy, Instant::now()) {
-            say_what_is_left(home, &left).await;
+            print_remaining(home, &left).await;
         }
-        sleep(LOOK_EVERY).await;
+        sleep(POLL_EVERY).await;
     }
 }
 
-async fn say_what_is_left(home: &Home, left: &[(&Typed, Info)]) {
+async fn print_remaining(home: &Home, left: &[(&Typed, Info)]) {
     for (queue, info) in left {
         let next_due = if info.delayed > 0 {
             // Without an answer the rest is said.
@@ -50,12 +50,12 @@ async fn say_what_is_left(home: &Home, left: &[(&Typed, Info)]) {
         } else {
             None
         };
-        print::err(format_args!("sureq: waiting for {queue}: {}", words_of(info, next_due)));
+        print::err(format_args!("sureq: waiting for {queue}: {}", remaining(info, next_due)));
     }
 }
 
 /// What is left of a queue, and what it waits for.
-fn words_of(info: &Info, next_due: Option<u64>) -> String {
+fn remaining(info: &Info, next_due: Option<u64>) -> String {
     let mut parts = Vec::new();
     if info.ready > 0 {
         let paused = info.paused.map(|since| format!(", but paused {}", relative(since.0)));
@@ -75,7 +75,7 @@ fn words_of(info: &Info, next_due: Option<u64>) -> String {
 #[derive(Default)]
 struct Reminder {
     idle_since: Option<Instant>,
-    said: Option<Instant>,
+    reminded_at: Option<Instant>,
 }
 
 impl Reminder {
@@ -85,10 +85,10 @@ impl Reminder {
             return false;
         }
         let since = *self.idle_since.get_or_insert(now);
-        let is_due =
-            now - since >= SAY_AFTER && self.said.is_none_or(|said| now.duration_since(said) >= SAY_EVERY);
+        let is_due = now - since >= REMIND_AFTER
+            && self.reminded_at.is_none_or(|reminded_at| now.duration_since(reminded_at) >= REMIND_EVERY);
         if is_due {
-            self.said = Some(now);
+            self.reminded_at = Some(now);
         }
         is_due
     }
@@ -114,10 +114,10 @@ mod tests {
         let mut info = Info { delayed: 1, ..Info::default() };
         let soon = std::time::SystemTime::now() + Duration::from_secs(7_230);
         let due = soon.duration_since(std::time::UNIX_EPOCH).expect("it is later").as_millis() as u64;
-        assert_eq!(words_of(&info, Some(due)), "1 delayed, the next due in 2 h");
+        assert_eq!(remaining(&info, Some(due)), "1 delayed, the next due in 2 h");
         (info.delayed, info.ready, info.leased) = (0, 2_000, 3);
-        assert_eq!(words_of(&info, None), "2,000 ready; 3 with other workers");
+        assert_eq!(remaining(&info, None), "2,000 ready; 3 with other workers");
         info.paused = Some(LogTime(due));
-        assert_eq!(words_of(&info, None), "2,000 ready, but paused in 2 h; 3 with other workers");
+        assert_eq!(remaining(&info, None), "2,000 ready, but paused in 2 h; 3 with other workers");
     }
 }

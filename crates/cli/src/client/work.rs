@@ -197,13 +197,13 @@ async fn work(arguments: &WorkArguments, home: Home, mut output: Output) -> Comm
         ])?;
         output.flush()?;
     } else {
-        print::err(format_args!("sureq: {}", words_of(&tally)));
+        print::err(format_args!("sureq: {}", summary(&tally)));
     }
     error.map_or(Ok(ExitCode::SUCCESS), |error| Err(CommandError::Home(error)))
 }
 
 /// What came of the tasks. What hardly ever happens is told if it did.
-fn words_of(tally: &Tally) -> String {
+fn summary(tally: &Tally) -> String {
     let (done, failed) = (many(tally.done, "task"), number(tally.failed + tally.dead));
     let mut text = format!("{done} done, {failed} failed, {} given back", number(tally.given_back));
     let rare = [
@@ -394,10 +394,10 @@ mod tests {
     fn a_tally_tells_what_hardly_ever_happens_if_it_did() {
         let mut tally = Tally::default();
         (tally.done, tally.failed, tally.dead) = (1, 2, 3);
-        assert_eq!(words_of(&tally), "1 task done, 5 failed, 0 given back, 3 of the failed dead");
+        assert_eq!(summary(&tally), "1 task done, 5 failed, 0 given back, 3 of the failed dead");
         (tally.lost, tally.unknown) = (4, 5);
         let rare = ", 4 lost to another worker before the program ended, 5 of which the home may have taken note or not";
-        assert!(words_of(&tally).ends_with(rare), "{}", words_of(&tally));
+        assert!(summary(&tally).ends_with(rare), "{}", summary(&tally));
     }
 
     #[test]

@@ -149,7 +149,7 @@ fn prove(arguments: &ProveArguments) -> Result<Verdict, Box<dyn Error>> {
         let is_interrupted = Arc::clone(&is_interrupted);
         move || is_interrupted.store(true, SeqCst)
     });
-    stage.rage(Duration::from_secs(arguments.seconds), &is_interrupted)?;
+    stage.crash_at_random(Duration::from_secs(arguments.seconds), &is_interrupted)?;
     producers.is_over.store(true, SeqCst);
     for push in pushing {
         runtime.block_on(push)?;
@@ -237,7 +237,7 @@ impl Stage {
     }
 
     /// Kills one after the other at random times.
-    fn rage(&mut self, time: Duration, is_interrupted: &AtomicBool) -> std::io::Result<()> {
+    fn crash_at_random(&mut self, time: Duration, is_interrupted: &AtomicBool) -> std::io::Result<()> {
         let since = Instant::now();
         while since.elapsed() < time && !is_interrupted.load(SeqCst) {
             let kill_at = since.elapsed() + Duration::from_millis(self.rng.u64(100..1_500));
