@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use sureq::{Options, limits};
-use sureq_server::{Bounds, Config, Server, Watcher};
+use sureq_server::{Bounds, Config, ReservationPolicy, Server};
 
 use crate::exit;
 use crate::go_uint::{self, NotUint};
@@ -51,7 +51,7 @@ struct Flags {
     port: String,
     home: String,
     idle_secs: u32,
-    watcher: Watcher,
+    reservations: ReservationPolicy,
     debug: bool,
 }
 
@@ -62,7 +62,7 @@ impl Default for Flags {
             port: "12000".to_owned(),
             home: DEFAULT_HOME.to_owned(),
             idle_secs: 0,
-            watcher: Watcher::default(),
+            reservations: ReservationPolicy::default(),
             debug: false,
         }
     }
@@ -170,8 +170,8 @@ impl Flags {
             "p" => value.clone_into(&mut self.port),
             "home" => value.clone_into(&mut self.home),
             "ict" => self.idle_secs = number()?,
-            "rtt" => self.watcher.timeout_secs = number()?,
-            "rta" => self.watcher.attempts = number()?,
+            "rtt" => self.reservations.timeout_secs = number()?,
+            "rta" => self.reservations.attempts = number()?,
             _ => self.debug = any()? > 0,
         }
         Ok(())
@@ -190,7 +190,7 @@ impl Flags {
         Config {
             resp: None,
             text: Some(address),
-            watcher: self.watcher,
+            reservations: self.reservations,
             text_idle_secs: self.idle_secs,
             text_line_bytes_max: limits::TEXT_LINE_BYTES_MAX,
             text_log: self.debug.then_some(print::err),
@@ -203,9 +203,9 @@ impl Flags {
 
     /// Names the port that is listened on, which the system chose if port 0 was asked for.
     fn start_line(&self, address: Option<SocketAddr>) -> String {
-        let Self { host, idle_secs, watcher, debug, .. } = self;
+        let Self { host, idle_secs, reservations, debug, .. } = self;
         let port = address.map_or_else(|| self.port.clone(), |address| address.port().to_string());
-        let Watcher { timeout_secs, attempts } = watcher;
+        let ReservationPolicy { timeout_secs, attempts } = reservations;
         format!(
             "Listening {host}:{port} with options -ict={idle_secs} -rtt={timeout_secs} -rta={attempts} -debug={debug}"
         )
@@ -227,7 +227,7 @@ mod tests {
             host: "localhost".to_owned(),
             port: "13000".to_owned(),
             idle_secs: 5,
-            watcher: Watcher { timeout_secs: 7, attempts: 256 },
+            reservations: ReservationPolicy { timeout_secs: 7, attempts: 256 },
             debug: true,
             ..Flags::default()
         };
