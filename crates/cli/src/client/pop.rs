@@ -51,8 +51,9 @@ Examples:
 A pop without a lease may have no delivery number (on sureq://, and in the keys of other programs): the id then replaces
 the receipt, and means the current delivery.
 
-With --ack only finished tasks are printed; tasks that another client took meanwhile are counted, and delivered again. If
-the reply is lost, the tasks are printed too, since they may be finished, and the exit code is 70.
+With --ack only tasks that are certainly finished are printed. Tasks that another client took meanwhile are counted. If the
+reply is lost, a task may be finished or may be delivered again: its receipt goes to standard error, its payload is not
+printed, and the exit code is 70.
 
 Exits with 4 if there was no task.";
 
@@ -73,8 +74,15 @@ async fn pop(arguments: &PopArguments, home: Home, mut output: Output) -> Comman
         write_tasks(arguments, &tasks.iter().collect::<Vec<_>>(), &mut output)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let Acked { finished, lost, error } = ack(&home, &tasks).await;
+    let Acked { finished, lost, unknown, error } = ack(&home, &tasks).await;
     write_tasks(arguments, &finished, &mut output)?;
+    for task in unknown {
+        print::err(format_args!(
+            "sureq: not printed, since it may be delivered again: {} of {}",
+            name(&handle_of(task)),
+            name(task.queue_bytes())
+        ));
+    }
     if lost > 0 {
         print::err(format_args!("sureq: {} not finished: another client holds it now", many(lost, "task")));
     }
@@ -112,8 +120,10 @@ fn handle_of(task: &Task) -> Vec<u8> {
 
 /// The result of acking tasks.
 struct Acked<'a> {
-    /// Tasks that were finished, or may have been.
+    /// Tasks that are finished.
     finished: Vec<&'a Task>,
+    /// Tasks that may be finished or not: the reply was lost.
+    unknown: &'a [Task],
     /// Tasks whose delivery is no longer the current one.
     lost: u64,
     /// Why the rest was not finished; it is redelivered.
@@ -121,7 +131,7 @@ struct Acked<'a> {
 }
 
 async fn ack<'a>(home: &Home, tasks: &'a [Task]) -> Acked<'a> {
-    let mut acked = Acked { finished: Vec::new(), lost: 0, error: None };
+    let mut acked = Acked { finished: Vec::new(), lost: 0, unknown: &[], error: None };
     for tasks in tasks.chunk_by(|a, b| a.queue_bytes() == b.queue_bytes()) {
         let answers = home.queue(tasks[0].queue_bytes()).ack_all(tasks.iter().map(handle_of)).await;
         match answers {
@@ -131,7 +141,7 @@ async fn ack<'a>(home: &Home, tasks: &'a [Task]) -> Acked<'a> {
             }
             Err(error) => {
                 if error.is_unknown() {
-                    acked.finished.extend(tasks);
+                    acked.unknown = tasks;
                 }
                 acked.error = Some(error);
                 return acked;
