@@ -29,6 +29,10 @@ pub enum Outcome {
         after: Duration,
     },
     /// The handler stopped because the task was cancelled; the task is deleted.
+    ///
+    /// If the handler's [`Token`](crate::Token) fired for another reason, such as that the worker stops, the task is not
+    /// deleted: it is returned to the front at no cost. A handler that stops for any reason may so return `Cancelled` without
+    /// losing its task.
     Cancelled,
 }
 
