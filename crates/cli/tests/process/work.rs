@@ -7,6 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use sureq_testkit::process::{PATIENCE, Process, await_end};
 
 use crate::commands::{check_refused, command, in_dir, lines, on_server, sureq};
+use crate::users::People;
 use crate::{scratch, serve};
 
 fn await_word(process: &Process, word: &str) {
@@ -170,6 +171,25 @@ fn tasks_that_died_are_counted() {
     let mut worker = Process::start(&mut command(home, &words));
     worker.wait(PATIENCE);
     assert!(worker.stdout().contains("\"dead\":1"), "{worker}");
+}
+
+#[test]
+fn a_worker_that_may_not_explain_tasks_says_that_the_dead_count_as_failed() {
+    let dir = scratch();
+    let users = People::write(dir.path());
+    let server = users.launch(dir.path(), "root").start();
+    let mut root = users.root(&server);
+    root.command(&["RQ.ADD", "emails", "a", "TRIES", "1"]);
+    root.command(&["RQ.ADD", "emails", "b", "TRIES", "1"]);
+    let home = format!("sureq://worker:{}@{}", users.worker_token, server.resp);
+    let mut worker = Process::start(&mut command(&home, &["work", "emails", "--json", "--", "false"]));
+    let warning = "the worker's user may not explain tasks; give it the role `read`";
+    worker.find_in_stderr(|text| text.contains(warning).then_some(()));
+    worker.find_in_stderr(|text| (text.matches("a try failed").count() == 2).then_some(()));
+    worker.signal(Signal::TERM);
+    worker.wait(PATIENCE);
+    assert_eq!(worker.stderr().matches(warning).count(), 1, "{worker}");
+    assert!(worker.stdout().contains("\"failed\":2"), "{worker}");
 }
 
 #[test]

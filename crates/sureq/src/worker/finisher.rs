@@ -127,7 +127,8 @@ impl Pending {
     fn new(mut report: Report) -> Self {
         let receipt = report.live.task.receipt();
         let stopped = report.live.fired();
-        // A handler that stopped because its lease seemed lost returns `Cancelled` for a task that is not cancelled.
+        // A handler that stopped because its token fired may return `Cancelled` for a task that is not cancelled: an ack
+        // would lose the task.
         if report.outcome == Outcome::Cancelled && stopped.is_some_and(|why| why != Stop::Cancelled) {
             report.outcome = Outcome::GiveBack { after: Duration::ZERO };
         }
@@ -234,8 +235,13 @@ async fn ask(shared: &Shared, queue: &[u8], done: &[Pending], back: &[Pending]) 
     let failed =
         settlements.iter_mut().skip(done.len()).zip(back).filter(|(_, pending)| pending.may_be_last());
     for ((settlement, pending), explained) in failed.zip(explained) {
-        if matches!(settlement, Settlement::Done) && pending.is_dead(explained) {
-            *settlement = Settlement::Died;
+        if !matches!(settlement, Settlement::Done) {
+            continue;
+        }
+        match explained {
+            Reply::Refused(refusal) => shared.cannot_tell_deaths(refusal),
+            explained if pending.is_dead(explained) => *settlement = Settlement::Died,
+            _ => {}
         }
     }
     // A server that shut down may be restarted; whether it executed the command is unknown.
@@ -408,8 +414,8 @@ mod tests {
         let back = Outcome::GiveBack { after: Duration::ZERO };
         assert_eq!(reported_after(Some(Stop::Cancelled)).await, Outcome::Cancelled);
         assert_eq!(reported_after(None).await, Outcome::Cancelled);
-        // The lease may be extended once the home can be reached again: an ack would lose the task.
-        assert_eq!(reported_after(Some(Stop::LeaseLost)).await, back);
-        assert_eq!(reported_after(Some(Stop::WorkerLost)).await, back);
+        for other in [Stop::Stopping, Stop::TooLong, Stop::LeaseLost, Stop::WorkerLost] {
+            assert_eq!(reported_after(Some(other)).await, back, "{other:?}");
+        }
     }
 }

@@ -14,6 +14,7 @@ use super::status::{Counts, Phase, WorkerStatus};
 use super::table::{Slot, Table, Verdict};
 use crate::error::Error;
 use crate::home::Home;
+use sureq_core::Refusal;
 
 /// The longest time that a lease is extended for an aborted handler that does not reach its next `await`.
 const LINGER: Duration = Duration::from_secs(10);
@@ -98,6 +99,8 @@ pub(super) struct Shared {
     /// The worker was deregistered, or that failed.
     pub(super) has_stopped: AtomicBool,
     pub(super) is_stopping: watch::Sender<bool>,
+    /// It was reported that dead tasks cannot be told from failed ones.
+    is_death_untold: AtomicBool,
     outage: Mutex<Option<Box<str>>>,
     outages: AtomicU64,
 }
@@ -130,6 +133,7 @@ impl Shared {
             linger_until: OnceLock::new(),
             has_stopped: AtomicBool::new(false),
             is_stopping,
+            is_death_untold: AtomicBool::new(false),
             outage: Mutex::default(),
             outages: AtomicU64::new(0),
         }
@@ -248,6 +252,16 @@ impl Shared {
             self.outages.fetch_add(1, Relaxed);
         }
         *outage = Some(error.to_string().into());
+    }
+
+    /// Records that the home does not tell whether a task died of its last try: it counts as failed then.
+    pub(super) fn cannot_tell_deaths(&self, refusal: &Refusal) {
+        if !self.is_death_untold.swap(true, Relaxed) {
+            tracing::warn!(
+                worker = %self.name(), %refusal,
+                "dead tasks are counted as failed: the worker's user may not explain tasks; give it the role `read`"
+            );
+        }
     }
 
     /// Records that the home answered.

@@ -267,10 +267,16 @@ fn by_bench(mut all: Vec<Running>) -> Vec<Vec<Running>> {
     lists
 }
 
+/// Rounds of extensions after which tasks are returned if the replies take longer than leases allow.
+const EXTENSION_ROUNDS: u32 = 3;
+
 /// Extends the leases of tasks of one queue, and starts the handlers of those that are still held.
 async fn make_sure_and_start(shared: Arc<Shared>, mut all: Vec<Running>) {
     let lease = shared.options.lease;
-    while !all.is_empty() {
+    for round in 1.. {
+        if all.is_empty() {
+            return;
+        }
         let since = Instant::now();
         let receipts: Vec<Receipt> = all.iter().map(|running| running.live.task.receipt()).collect();
         let extend = all.iter().zip(&receipts).map(|(running, receipt)| Command::Extend {
@@ -280,7 +286,13 @@ async fn make_sure_and_start(shared: Arc<Shared>, mut all: Vec<Running>) {
         });
         let replies = shared.home.ask(&extend.collect::<Vec<_>>()).await;
         if is_late(&shared, since) {
-            continue;
+            if round < EXTENSION_ROUNDS && !*shared.is_stopping.borrow() {
+                continue;
+            }
+            // Dropping them returns them to the home. The lease renewer could not extend them in time either.
+            let (worker, took) = (shared.name(), since.elapsed());
+            tracing::warn!(%worker, ?took, ?lease, "tasks are returned unrun: the home answers too slowly for their lease");
+            return;
         }
         for (at, running) in std::mem::take(&mut all).into_iter().enumerate() {
             match replies.list.get(at) {
