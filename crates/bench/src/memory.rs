@@ -4,7 +4,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use crate::client::Client;
-use crate::memory_cases::{CASES, Case, State};
+use crate::memory_cases::{CASES, Case, TaskState};
 use crate::payload::Payloads;
 use crate::procstat::{self, Memory};
 use crate::queues::Queues;
@@ -82,7 +82,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
         }
         let settings = Settings {
             cache: case.cache.filter(|_| cached).map(str::to_owned),
-            text_port: (case.state == State::Delayed).then_some(0),
+            text_port: (case.state == TaskState::Delayed).then_some(0),
             ..Settings::default()
         };
         let new = measure(arguments, &place, target, settings, case)
@@ -118,7 +118,7 @@ fn measure(
         eprintln!("{}", row.progress());
         Ok(row)
     };
-    if case.state == State::Delayed {
+    if case.state == TaskState::Delayed {
         let address = server.text_address().ok_or("the server has no text port")?;
         let mut text = Text::open(address, salt())?;
         text.add(tasks, DELAY_MS_MIN, DELAY_MS_MAX)?;
@@ -132,7 +132,7 @@ fn measure(
     let mut queues = queues(&server, case)?;
     queues.fill(tasks, case.batch.unwrap_or(arguments.batch))?;
     let mut rows = Vec::new();
-    if case.state == State::Leased {
+    if case.state == TaskState::Leased {
         queues.lease(tasks)?;
         rows.push(look(case.title.to_owned(), tasks)?);
         return Ok(rows);

@@ -4,7 +4,7 @@ use crate::queues::Length;
 
 /// What becomes of the tasks before memory is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum TaskState {
     Waiting,
     /// Added by the text dialect with random delays, from an hour to 24 days.
     Delayed,
@@ -22,7 +22,7 @@ pub(crate) struct Case {
     pub(crate) queues: u64,
     /// Payloads in one push, where that is not for the command line to say.
     pub(crate) batch: Option<u64>,
-    pub(crate) state: State,
+    pub(crate) state: TaskState,
     /// The size of the cache of payloads. With one, the aim is for what comes with the tasks, and the cache is allowed beside it.
     pub(crate) cache: Option<&'static str>,
     /// Resident bytes per task, at most.
@@ -41,7 +41,7 @@ const ONE_QUEUE: Case = Case {
     payload: Length::Fixed(64),
     queues: 1,
     batch: None,
-    state: State::Waiting,
+    state: TaskState::Waiting,
     cache: None,
     aim: WAITING_BYTES,
 };
@@ -82,7 +82,7 @@ pub(crate) const CASES: [Case; 7] = [
     Case {
         name: "delayed",
         title: "64 bytes, delayed at random",
-        state: State::Delayed,
+        state: TaskState::Delayed,
         aim: DELAYED_BYTES,
         ..ONE_QUEUE
     },
@@ -90,7 +90,7 @@ pub(crate) const CASES: [Case; 7] = [
         name: "leased",
         title: "64 bytes, leased",
         tasks: 1_000_000,
-        state: State::Leased,
+        state: TaskState::Leased,
         aim: LEASED_BYTES,
         ..ONE_QUEUE
     },

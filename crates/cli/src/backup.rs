@@ -1,4 +1,4 @@
-//! `sureq backup`.
+//! `sureq backup`: copies a store, also while it is served.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,8 +9,8 @@ use sureq::store::{self, Backup, BackupError, Verify};
 use crate::check::directory;
 use crate::exit::{self, failed};
 use crate::json::{self, BackupJson};
-use crate::progress::Line;
-use crate::{say, words};
+use crate::progress::ProgressLine;
+use crate::{print, report};
 
 const EXAMPLES: &str = "\
 The store may be in use; it is only read. The copy is the state that a crash at some moment during the backup would have
@@ -27,7 +27,6 @@ Exit codes:
   65  the copy exists, and is damaged as the store is
   75  there is no copy: the store changed faster than it could be copied; try again";
 
-/// What `backup` can be told.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BackupArguments {
@@ -48,35 +47,38 @@ pub(crate) fn run(arguments: &BackupArguments) -> ExitCode {
     let (dir, out) = (&directory(&arguments.dir), &directory(&arguments.out));
     if store::is_within(out, dir) {
         let (out, dir) = (out.display(), dir.display());
-        return failed(exit::CANNOT_START, format_args!("{out} lies in {dir}: a copy goes elsewhere"));
+        return failed(
+            exit::CANNOT_START,
+            format_args!("cannot write to {out}: it is inside {dir}; choose another directory"),
+        );
     }
     let verify = if *no_verify { Verify::Trust } else { Verify::Check };
-    let mut line = Line::new();
-    let copied = store::backup(dir, out, verify, &mut |what, done, total| line.tell(what, done, total));
+    let mut line = ProgressLine::new();
+    let copied = store::backup(dir, out, verify, &mut |what, done, total| line.show(what, done, total));
     drop(line);
     match copied {
-        Ok(backup) => tell(&backup, dir, out, *json),
+        Ok(backup) => print_backup(&backup, dir, out, *json),
         Err(error @ BackupError::TooFast { .. }) => failed(exit::TRY_AGAIN, error),
-        Err(error) => failed(exit::CANNOT_START, format_args!("no copy of {}: {error}", dir.display())),
+        Err(error) => failed(exit::CANNOT_START, format_args!("cannot back up {}: {error}", dir.display())),
     }
 }
 
-fn tell(backup: &Backup, dir: &Path, out: &Path, as_json: bool) -> ExitCode {
+fn print_backup(backup: &Backup, dir: &Path, out: &Path, as_json: bool) -> ExitCode {
     let is_sound = backup.report.as_ref().is_none_or(store::Report::is_sound);
     if as_json {
-        say::out(format_args!("{}", json::text(&BackupJson::from(backup))));
+        print::out(format_args!("{}", json::text(&BackupJson::from(backup))));
     } else {
         let (dir, out) = (dir.display(), out.display());
         let tasks =
             backup.report.as_ref().map_or_else(String::new, |report| format!("{} tasks, ", report.tasks()));
         let Backup { position, files, bytes, .. } = backup;
-        let size = crate::humane::size(*bytes);
+        let size = crate::format::size(*bytes);
         let checked = if backup.report.is_some() { "checked" } else { "not checked" };
-        say::out(format_args!(
+        print::out(format_args!(
             "copied {dir} to {out}: position {position}, {tasks}{size} in {files} files, {checked}"
         ));
         if !is_sound && let Some(report) = &backup.report {
-            say::out(format_args!("{}", words::report(report).trim_end()));
+            print::out(format_args!("{}", report::store(report).trim_end()));
         }
     }
     if is_sound { ExitCode::SUCCESS } else { ExitCode::from(exit::DAMAGED) }

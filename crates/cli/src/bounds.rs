@@ -1,4 +1,4 @@
-//! The limits of `serve` that can be set, within what `sureq_core::limits` allows.
+//! The limits of `serve` that can be set, and their ranges.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -16,7 +16,7 @@ const OUTPUT_BYTES: RangeInclusive<usize> = 64 << 10..=1 << 30;
 const LOGIN_BYTES: RangeInclusive<usize> = 4 << 10..=1 << 20;
 
 impl Settings {
-    /// The limits that were set, and the usual ones where none was.
+    /// The limits from the settings, with defaults for the others.
     pub(crate) fn bounds(&self) -> Result<Bounds, String> {
         let mut bounds = Bounds::default();
         let numbers = [
@@ -37,7 +37,7 @@ impl Settings {
         ];
         for (flag, text, range, bound) in sizes {
             let Some(bytes) = size::of_flag(flag, text.as_deref())? else { continue };
-            let (least, most) = (size::shown(*range.start()), size::shown(*range.end()));
+            let (least, most) = (size::format(*range.start()), size::format(*range.end()));
             let bytes = usize::try_from(bytes).ok().filter(|bytes| range.contains(bytes));
             *bound = bytes.ok_or_else(|| format!("{flag}: write a size between {least} and {most}"))?;
         }

@@ -1,4 +1,4 @@
-//! `sureq check`.
+//! `sureq check`: checks a store, and saves the tasks of a damaged one.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -8,8 +8,8 @@ use sureq::{StoreError, store};
 
 use crate::exit::{self, failed};
 use crate::json::{self, RepairedJson, ReportJson};
-use crate::progress::Line;
-use crate::{say, words};
+use crate::progress::ProgressLine;
+use crate::{print, report};
 
 const EXAMPLES: &str = "\
 Nothing in DIR is changed, not even with --repair. A store that is being served is refused: copy it with
@@ -25,7 +25,6 @@ Exit codes:
   1   cannot check: no store, in use, cannot be read; OUT is not empty
   65  the store is damaged; with --repair: not everything could be saved, or not for sure";
 
-/// What `check` can be told.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CheckArguments {
@@ -47,21 +46,21 @@ pub(crate) fn run(arguments: &CheckArguments) -> ExitCode {
     }
 }
 
-/// The directory that is meant, which may be written as a home is.
+/// The directory of an argument, which may be a URL (`file:DIR`).
 pub(crate) fn directory(path: &Path) -> PathBuf {
     path.to_str().and_then(sureq::directory_of).unwrap_or_else(|| path.to_owned())
 }
 
 fn check(dir: &Path, as_json: bool) -> ExitCode {
-    let mut line = Line::new();
-    let checked = store::check(dir, &mut |what, done, total| line.tell(what, done, total));
+    let mut line = ProgressLine::new();
+    let checked = store::check(dir, &mut |what, done, total| line.show(what, done, total));
     drop(line);
     let report = match checked {
         Ok(report) => report,
-        Err(error) => return cannot_look(dir, &error),
+        Err(error) => return cannot_check(dir, &error),
     };
-    let text = if as_json { json::text(&ReportJson::from(&report)) } else { words::report(&report) };
-    say::out(format_args!("{}", text.trim_end()));
+    let text = if as_json { json::text(&ReportJson::from(&report)) } else { report::store(&report) };
+    print::out(format_args!("{}", text.trim_end()));
     if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::from(exit::DAMAGED) }
 }
 
@@ -70,11 +69,11 @@ fn repair(dir: &Path, out: &Path, as_json: bool) -> ExitCode {
         let (out, dir) = (out.display(), dir.display());
         return failed(
             exit::CANNOT_START,
-            format_args!("{out} lies in {dir}, where nothing is to be changed"),
+            format_args!("cannot write to {out}: it is inside {dir}; choose another directory"),
         );
     }
-    let mut line = Line::new();
-    let repaired = store::repair(dir, out, &mut |what, done, total| line.tell(what, done, total));
+    let mut line = ProgressLine::new();
+    let repaired = store::repair(dir, out, &mut |what, done, total| line.show(what, done, total));
     drop(line);
     let repaired = match repaired {
         Ok(repaired) => repaired,
@@ -84,30 +83,30 @@ fn repair(dir: &Path, out: &Path, as_json: bool) -> ExitCode {
                 format_args!("{error}: choose another directory for the new store"),
             );
         }
-        Err(error) => return cannot_look(dir, &error),
+        Err(error) => return cannot_check(dir, &error),
     };
     let text = if as_json {
         json::text(&RepairedJson::from(&repaired))
     } else {
         format!(
             "{}\nthe new store in {}:\n{}",
-            words::repaired(&repaired),
+            report::repair(&repaired),
             out.display(),
-            words::report(&repaired.report)
+            report::store(&repaired.report)
         )
     };
-    say::out(format_args!("{}", text.trim_end()));
+    print::out(format_args!("{}", text.trim_end()));
     let is_all = repaired.is_complete() && repaired.report.is_sound();
     if is_all { ExitCode::SUCCESS } else { ExitCode::from(exit::DAMAGED) }
 }
 
-/// Whether it is this directory that is in use.
+/// Whether the error says that this directory is in use.
 fn is_about(error: &StoreError, dir: &Path) -> bool {
     matches!(error, StoreError::InUse { path, .. } if path == dir)
 }
 
-/// Says why one cannot even look.
-fn cannot_look(dir: &Path, error: &StoreError) -> ExitCode {
+/// Prints why the store cannot be checked.
+fn cannot_check(dir: &Path, error: &StoreError) -> ExitCode {
     let dir = dir.display();
     match error {
         StoreError::InUse { .. } => failed(

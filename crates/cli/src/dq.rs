@@ -6,17 +6,17 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use sureq::{Options, limits};
-use sureq_server::{Bounds, Config, Server, Watcher};
+use sureq_server::{Bounds, Config, ReservationPolicy, Server};
 
 use crate::exit;
 use crate::go_uint::{self, NotUint};
-use crate::say;
+use crate::print;
 use crate::serve::{open_to_serve, print_warnings, serve};
 use crate::settings::{DEFAULT_HOME, default_threads};
 
 const BANNER: &str = "DefferedQ is a simple and fast work queue.\n";
 
-/// What helps where the directory is taken: several of these on one host were no trouble in the original.
+/// Advice if the directory is in use: the original has no store, so that several can run on one host.
 const IN_USE: &str = "give each its own directory with -home file:DIR, or keep nothing with -home mem:";
 
 /// Name, kind, and help of each flag, in the order Go prints them.
@@ -44,14 +44,14 @@ const FLAGS: [(&str, &str, &str); 7] = [
     ),
 ];
 
-/// What the flags say.
+/// The parsed flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Flags {
     host: String,
     port: String,
     home: String,
     idle_secs: u32,
-    watcher: Watcher,
+    reservations: ReservationPolicy,
     debug: bool,
 }
 
@@ -62,37 +62,37 @@ impl Default for Flags {
             port: "12000".to_owned(),
             home: DEFAULT_HOME.to_owned(),
             idle_secs: 0,
-            watcher: Watcher::default(),
+            reservations: ReservationPolicy::default(),
             debug: false,
         }
     }
 }
 
-pub(crate) fn run(program: &str, words: &[String]) -> ExitCode {
-    if words.first().is_some_and(|word| word == "--help") {
-        say::out(format_args!("{BANNER}"));
+pub(crate) fn run(program: &str, arguments: &[String]) -> ExitCode {
+    if arguments.first().is_some_and(|word| word == "--help") {
+        print::out(format_args!("{BANNER}"));
     }
-    let flags = match Flags::parse(words) {
+    let flags = match Flags::parse(arguments) {
         Ok(flags) => flags,
         Err(BadFlags::Help) => {
-            say::err(format_args!("{}", usage(program)));
+            print::err(format_args!("{}", usage(program)));
             return ExitCode::SUCCESS;
         }
         Err(BadFlags::Wrong(why)) => {
-            say::err(format_args!("{why}\n{}", usage(program)));
+            print::err(format_args!("{why}\n{}", usage(program)));
             return ExitCode::from(exit::USAGE);
         }
     };
     let Some(address) = flags.address() else {
-        say::err(format_args!("Error listening: {}:{}: no such address", flags.host, flags.port));
+        print::err(format_args!("Error listening: {}:{}: no such address", flags.host, flags.port));
         return ExitCode::from(exit::CANNOT_START);
     };
     if !address.ip().is_loopback() {
-        say::err(format_args!(
-            "{address} can be reached from other machines, and this protocol knows no passwords"
+        print::err(format_args!(
+            "{address} can be reached from other machines, and this protocol has no authentication"
         ));
     }
-    let options = Options { notice: Some(say::notice), ..Options::default() };
+    let options = Options { notice: Some(print::notice), ..Options::default() };
     let home = match open_to_serve(&flags.home, &options, IN_USE) {
         Ok(home) => home,
         Err(code) => return code,
@@ -100,19 +100,19 @@ pub(crate) fn run(program: &str, words: &[String]) -> ExitCode {
     print_warnings(&home);
     match Server::bind(Arc::clone(home.api()), flags.config(address)) {
         Ok(server) => {
-            serve(server, |server| say::err(format_args!("{}", flags.start_line(server.text_address()))))
+            serve(server, |server| print::err(format_args!("{}", flags.start_line(server.text_address()))))
         }
         Err(error) => {
-            say::err(format_args!("Error listening: {error}"));
+            print::err(format_args!("Error listening: {error}"));
             ExitCode::from(exit::CANNOT_START)
         }
     }
 }
 
-/// Why there are no flags.
+/// Why parsing ended without flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum BadFlags {
-    /// Somebody asks what there is.
+    /// The help was requested.
     Help,
     Wrong(String),
 }
@@ -132,11 +132,11 @@ fn usage(program: &str) -> String {
 }
 
 impl Flags {
-    /// Go's syntax: `-x v`, `-x=v`, `--x v`; the first word that is no flag ends them.
-    fn parse(words: &[String]) -> Result<Self, BadFlags> {
+    /// Parses Go's syntax: `-x v`, `-x=v`, `--x v`; the first argument that is not a flag ends it.
+    fn parse(arguments: &[String]) -> Result<Self, BadFlags> {
         let mut flags = Self::default();
-        let mut words = words.iter();
-        while let Some(word) = words.next() {
+        let mut arguments = arguments.iter();
+        while let Some(word) = arguments.next() {
             if word == "--" || word == "-" || !word.starts_with('-') {
                 break;
             }
@@ -154,7 +154,7 @@ impl Flags {
             if !FLAGS.iter().any(|(known, ..)| *known == name) {
                 return Err(format!("flag provided but not defined: -{name}").into());
             }
-            let value = value.or_else(|| words.next().cloned());
+            let value = value.or_else(|| arguments.next().cloned());
             let value = value.ok_or_else(|| format!("flag needs an argument: -{name}"))?;
             flags.set(name, &value)?;
         }
@@ -170,18 +170,18 @@ impl Flags {
             "p" => value.clone_into(&mut self.port),
             "home" => value.clone_into(&mut self.home),
             "ict" => self.idle_secs = number()?,
-            "rtt" => self.watcher.timeout_secs = number()?,
-            "rta" => self.watcher.attempts = number()?,
+            "rtt" => self.reservations.timeout_secs = number()?,
+            "rta" => self.reservations.attempts = number()?,
             _ => self.debug = any()? > 0,
         }
         Ok(())
     }
 
-    /// An empty host is every interface, as in the original's container.
+    /// An empty host means all interfaces, as in the original's container.
     fn address(&self) -> Option<SocketAddr> {
         let host = if self.host.is_empty() { "0.0.0.0" } else { &self.host };
         let port: u16 = self.port.parse().ok()?;
-        // As Go does: a name that has both kinds of address means the older kind.
+        // As in Go: IPv4 is preferred if a name has both kinds of address.
         let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs().ok()?.collect();
         addresses.iter().find(|address| address.is_ipv4()).or(addresses.first()).copied()
     }
@@ -190,10 +190,10 @@ impl Flags {
         Config {
             resp: None,
             text: Some(address),
-            watcher: self.watcher,
+            reservations: self.reservations,
             text_idle_secs: self.idle_secs,
             text_line_bytes_max: limits::TEXT_LINE_BYTES_MAX,
-            text_log: self.debug.then_some(say::err),
+            text_log: self.debug.then_some(print::err),
             threads: default_threads(),
             users: Arc::default(),
             text_user: None,
@@ -201,11 +201,11 @@ impl Flags {
         }
     }
 
-    /// Names the port that is listened on, which the system chose if port 0 was asked for.
+    /// Contains the actual port, which the system chooses for port 0.
     fn start_line(&self, address: Option<SocketAddr>) -> String {
-        let Self { host, idle_secs, watcher, debug, .. } = self;
+        let Self { host, idle_secs, reservations, debug, .. } = self;
         let port = address.map_or_else(|| self.port.clone(), |address| address.port().to_string());
-        let Watcher { timeout_secs, attempts } = watcher;
+        let ReservationPolicy { timeout_secs, attempts } = reservations;
         format!(
             "Listening {host}:{port} with options -ict={idle_secs} -rtt={timeout_secs} -rta={attempts} -debug={debug}"
         )
@@ -217,8 +217,8 @@ mod tests {
     use super::*;
 
     fn parse(line: &str) -> Result<Flags, BadFlags> {
-        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        Flags::parse(&words)
+        let arguments: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        Flags::parse(&arguments)
     }
 
     #[test]
@@ -227,7 +227,7 @@ mod tests {
             host: "localhost".to_owned(),
             port: "13000".to_owned(),
             idle_secs: 5,
-            watcher: Watcher { timeout_secs: 7, attempts: 256 },
+            reservations: ReservationPolicy { timeout_secs: 7, attempts: 256 },
             debug: true,
             ..Flags::default()
         };

@@ -1,13 +1,13 @@
 //! The `sureq` command: the only crate that prints and exits.
 //!
-//! * `serve`: a server in front of a home. Its settings come from flags, the environment and a file (`settings`).
-//! * `user`: hashes and tokens for the users of a server, which `people` reads from a file.
-//! * `check`, `backup`: stores as directories (`check`, `backup`), in words (`words`) or as JSON (`json`).
-//! * `client`: the commands that ask a home: push, pop, ack, work, stats and the others.
-//! * `prove`: crashes a server and its workers under load, and counts what was lost.
-//! * `shell`: completions and manual pages. `humane`: numbers and times for people. `progress`: how far a long work has come.
-//!   `told`: what the library tells of itself while it works.
-//! * `clean`: brings back what clients of other programs took and will not finish, on a Redis.
+//! * `serve`: a server in front of a home. Its settings come from flags, the environment and a file (`settings`, `bounds`).
+//! * `user`: hashes and tokens for the users of a server, which `users_file` reads.
+//! * `check`, `backup`: stores as directories (`check`, `backup`), as text (`report`) or as JSON (`json`).
+//! * `client`: the commands that use a home: push, pop, ack, work, stats and others.
+//! * `prove`: crashes a server and its workers under load, and counts lost tasks.
+//! * `shell`: completions and manual pages. `format`: numbers, sizes and times. `progress`: progress lines and bars.
+//!   `log`: the log events of the library on standard error.
+//! * `clean`: requeues tasks of dead clients in the keys of other programs on a Redis.
 //! * `dq`: the same server behind the command line of DefferedQ (`dq`), also when the program is called `dq`.
 
 mod allocator;
@@ -18,21 +18,21 @@ mod clean;
 mod client;
 mod dq;
 mod exit;
+mod format;
 mod go_uint;
-mod humane;
 mod json;
-mod people;
+mod log;
+mod print;
 mod progress;
 mod prove;
-mod say;
+mod report;
 mod serve;
 mod settings;
 mod shell;
 mod signals;
 mod size;
-mod told;
 mod user;
-mod words;
+mod users_file;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -56,7 +56,7 @@ enum Command {
     Push(Box<push::PushArguments>),
     /// Pop tasks under a lease, and print their receipts
     Pop(pop::PopArguments),
-    /// Finish tasks
+    /// Acknowledge tasks: finish them
     Ack(finish::AckArguments),
     /// Requeue a leased task
     Return(finish::ReturnArguments),
@@ -70,7 +70,7 @@ enum Command {
     Stats(look::StatsArguments),
     /// Show tasks without changing them
     Inspect(look::InspectArguments),
-    /// Say why a task is not running now
+    /// Explain why a task is not running now
     Explain(explain::ExplainArguments),
     /// List live workers
     Workers(look::WorkersArguments),
@@ -104,7 +104,7 @@ enum Command {
     Man(shell::ManArguments),
     /// Requeue tasks of dead clients in queues that are shared with other programs on a Redis
     Clean(clean::CleanArguments),
-    /// Replace DefferedQ: its flags and its protocol, and nothing else
+    /// Run a drop-in replacement for DefferedQ, with its flags and its protocol
     #[command(disable_help_flag = true)]
     Dq {
         /// DefferedQ's own flags; `sureq dq --help` lists them
@@ -114,18 +114,18 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    allocator::give_back_soon();
-    let mut words = std::env::args();
-    let program = words.next().unwrap_or_default();
+    allocator::return_memory_soon();
+    let mut arguments = std::env::args();
+    let program = arguments.next().unwrap_or_default();
     if Path::new(&program).file_name().is_some_and(|name| name == "dq") {
-        return dq::run(&program, &words.collect::<Vec<_>>());
+        return dq::run(&program, &arguments.collect::<Vec<_>>());
     }
     match Arguments::parse().command {
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Push(arguments) => push::run(&arguments),
         Command::Pop(arguments) => pop::run(&arguments),
         Command::Ack(arguments) => finish::ack(&arguments),
-        Command::Return(arguments) => finish::give_back(&arguments),
+        Command::Return(arguments) => finish::return_task(&arguments),
         Command::Cancel(arguments) => finish::cancel(&arguments),
         Command::Work(arguments) => work::run(&arguments),
         Command::Queues(arguments) => look::queues(&arguments),

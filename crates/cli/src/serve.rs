@@ -8,13 +8,13 @@ use sureq_server::{Config, Server, ServerError};
 
 use crate::exit::{self, failed};
 use crate::settings::{Plan, ServeArguments};
-use crate::{allocator, say, signals};
+use crate::{allocator, print, signals};
 
-/// What helps where the directory is taken.
-const IN_USE: &str = "stop that one, or choose another directory with --home file:DIR";
+/// Advice if the directory is in use.
+const IN_USE: &str = "stop it, or choose another directory with --home file:DIR";
 
 pub(crate) fn run(arguments: &ServeArguments) -> ExitCode {
-    let Plan { home: url, remark, options, config } = match arguments.plan() {
+    let Plan { home: url, warning, options, config } = match arguments.plan() {
         Ok(plan) => plan,
         Err(why) => return failed(exit::CANNOT_START, why),
     };
@@ -22,11 +22,11 @@ pub(crate) fn run(arguments: &ServeArguments) -> ExitCode {
         Ok(home) => home,
         Err(code) => return code,
     };
-    if let Some(remark) = remark {
-        say::notice(&remark);
+    if let Some(warning) = warning {
+        print::notice(&warning);
     }
     print_warnings(&home);
-    tell_of_open_wires(&config);
+    warn_of_plain_text(&config);
     let login = if config.users.is_empty() { "" } else { " --user NAME --askpass" };
     match Server::bind(Arc::clone(home.api()), config) {
         Ok(server) => serve(server, |server| welcome(&url, options.durability, login, server)),
@@ -34,10 +34,11 @@ pub(crate) fn run(arguments: &ServeArguments) -> ExitCode {
     }
 }
 
-/// Opens a home that a server can stand in front of, or says why not; `if_in_use` is what helps where another process has it.
+/// Opens a home for serving, or prints why it cannot; `if_in_use` is the advice if another process has it open.
 pub(crate) fn open_to_serve(url: &str, options: &Options, if_in_use: &str) -> Result<Home, ExitCode> {
     if url.starts_with("sureq://") {
-        let why = "a server in front of a server is not offered: let clients ask that one, or write file:DIR";
+        let why =
+            format_args!("cannot serve {}: connect clients to it directly", sureq::without_passwords(url));
         return Err(failed(exit::CANNOT_START, why));
     }
     refuse_huge_pages();
@@ -47,34 +48,34 @@ pub(crate) fn open_to_serve(url: &str, options: &Options, if_in_use: &str) -> Re
         }
         _ => failed(exit::code_of(&error), &error),
     });
-    allocator::give_back_now();
+    allocator::return_memory_now();
     home
 }
 
-/// Has memory come in small pages. A huge one is cleared in the middle of a command, which takes milliseconds, and is mostly
-/// empty where much is small and goes again.
+/// Turns transparent huge pages off: clearing one takes milliseconds in the middle of a command, and small allocations
+/// leave most of it unused.
 fn refuse_huge_pages() {
-    // A system that knows none, or does not let us, serves as well.
+    // Without the permission, or without huge pages, the server runs all the same.
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::disable_transparent_huge_pages(true);
 }
 
-/// Prints what operators should know about the home.
+/// Prints the warnings of the home.
 pub(crate) fn print_warnings(home: &Home) {
-    home.warnings().iter().for_each(|warning| say::err(format_args!("sureq: {warning}")));
+    home.warnings().iter().for_each(|warning| print::err(format_args!("sureq: {warning}")));
 }
 
-/// Says that passwords and tasks can be read on their way, if they can.
-fn tell_of_open_wires(config: &Config) {
+/// Warns if passwords and tasks can be intercepted.
+fn warn_of_plain_text(config: &Config) {
     if let Some(address) = config.resp.filter(|address| !address.ip().is_loopback()) {
-        say::err(format_args!(
-            "sureq: {address} can be reached from other machines, and traffic is not encrypted: passwords and tasks can be \
-             intercepted on the way"
+        print::err(format_args!(
+            "sureq: {address} can be reached from other machines, and connections are not encrypted: passwords and tasks \
+             can be intercepted"
         ));
     }
 }
 
-/// Serves until a signal comes or the disk fails.
+/// Serves until a signal arrives or the disk fails.
 pub(crate) fn serve(server: Server, ready: impl FnOnce(&Server)) -> ExitCode {
     let stopper = server.stopper();
     signals::on_first(move || stopper.stop());
@@ -94,19 +95,19 @@ fn welcome(url: &str, durability: Durability, login: &str, server: &Server) {
         Durability::Interval => "durability interval (on disk within 100 ms)",
         Durability::None => "durability none (no fsync)",
     };
-    say::out(format_args!(
+    print::out(format_args!(
         "sureq {} is ready: {}, {promise}",
         env!("CARGO_PKG_VERSION"),
         sureq::without_passwords(url)
     ));
     if let Some(address) = server.resp_address() {
-        say::out(format_args!(
+        print::out(format_args!(
             "  Redis clients  {address}   try: redis-cli -p {}{login} RQ.PUSH emails hello",
             address.port()
         ));
     }
     if let Some(address) = server.text_address() {
-        say::out(format_args!(
+        print::out(format_args!(
             "  netcat         {address}  try: echo ADD 0 hello | nc -N {} {}",
             address.ip(),
             address.port()

@@ -73,7 +73,7 @@ fn take(ctx: Ctx<'_>, name: Str<'_>, events: &[u8]) -> Result<(), Wrong> {
     welcome(ctx, name, object, holders);
     let stays = is_sound && !object.queue.is_forgettable();
     if !stays {
-        process::with(|process| process.agenda.forget(object, &(ctx.db(), name.bytes().into())));
+        process::with(|process| process.schedule.forget(object, &(ctx.db(), name.bytes().into())));
     }
     match fresh {
         Some(object) if stays => key.set_queue(object),
@@ -144,7 +144,7 @@ fn release(ctx: Ctx<'_>, name: Str<'_>, object: &mut Object) {
     process::with(|process| {
         object.queue.drain_holder_news(|holder, news| {
             if news == HolderNews::HoldsNothing {
-                process.agenda.unhold(holder, &(ctx.db(), name.bytes().into()));
+                process.schedule.unhold(holder, &(ctx.db(), name.bytes().into()));
             }
         });
     });
@@ -160,9 +160,9 @@ fn welcome(ctx: Ctx<'_>, name: Str<'_>, object: &mut Object, mut holders: Holder
         process.marks.see(&object.queue);
         let now = process.clock.now();
         let place = || (ctx.db(), name.bytes().into());
-        process.agenda.plan(object, place, now);
+        process.schedule.plan(object, place, now);
         for holder in holders.named {
-            process.agenda.hold(holder, ctx.db(), name.bytes());
+            process.schedule.hold(holder, ctx.db(), name.bytes());
         }
         tick::arm(ctx, process, now);
     });
@@ -176,7 +176,7 @@ fn take_workers(ctx: Ctx<'_>, name: Str<'_>, table: &mut Table, events: &[u8]) -
         if at > LogTime(0) {
             process.clock.follow(at);
         }
-        process.agenda.look_at(LogTime(0), ctx.db(), name.bytes());
+        process.schedule.look_at(LogTime(0), ctx.db(), name.bytes());
     });
     Ok(())
 }

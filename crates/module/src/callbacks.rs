@@ -9,7 +9,6 @@ use sureq_core::task::{Cause, Holder};
 use sureq_core::{LogTime, TaskId};
 use sureq_proto::resp::Pieces as _;
 
-use crate::agenda::{Departed, depart};
 use crate::apply;
 use crate::commands;
 use crate::followers;
@@ -19,6 +18,7 @@ use crate::pop::{Answered, Popper};
 use crate::process::{self, INCARNATION_MAX, Start, TIME_MAX};
 use crate::redis::{self, Ctx, Str, Value, WaiterId, function, words};
 use crate::saved::{self, Wrong};
+use crate::schedule::{Departed, depart};
 use crate::tick;
 use crate::waiting;
 use crate::workers::{self, Table};
@@ -128,7 +128,7 @@ pub(crate) extern "C" fn key_event(
         b"copy_to" => process::with(|process| {
             // Redis tells of it in the database of its original. What is to be noted is noted when it is looked at.
             if let Some((db, name)) = process.arriving.take() {
-                process.agenda.look_at(LogTime(0), db, &name);
+                process.schedule.look_at(LogTime(0), db, &name);
                 tick::arm(ctx, process, process.clock.now());
             }
         }),
@@ -140,7 +140,7 @@ pub(crate) extern "C" fn key_event(
                 Value::Workers(table) => table.settle(),
                 Value::Nothing | Value::Other => {}
             }
-            process.agenda.look_at(LogTime(0), db, workers::KEY);
+            process.schedule.look_at(LogTime(0), db, workers::KEY);
             tick::arm(ctx, process, process.clock.now());
         }),
         b"del" | b"expired" | b"evicted" | b"rename_from" | b"move_from" if key.bytes() == workers::KEY => {
@@ -183,7 +183,7 @@ pub(crate) extern "C" fn server_event(
             process::with(|process| {
                 // Those who hold tasks are the primary's connections, whatever their numbers are.
                 let holder = Holder::Conn(ConnId(id));
-                if !ctx.flags().is_replica() && process.agenda.end(holder, Cause::Free) {
+                if !ctx.flags().is_replica() && process.schedule.end(holder, Cause::Free) {
                     tick::arm(ctx, process, process.clock.now());
                 }
             });
@@ -198,7 +198,7 @@ pub(crate) extern "C" fn server_event(
             let db = (db >= 0).then_some(db);
             if part == raw::REDISMODULE_SUBEVENT_FLUSHDB_END {
                 process::with(|process| {
-                    process.agenda.flush(db);
+                    process.schedule.flush(db);
                     waiting::suspect_all();
                     tick::arm(ctx, process, process.clock.now());
                 });
@@ -210,8 +210,8 @@ pub(crate) extern "C" fn server_event(
             // SAFETY: this event comes with the two numbers.
             let swapped = unsafe { *data.cast::<raw::RedisModuleSwapDbInfo>() };
             process::with(|process| {
-                process.agenda.see_departed();
-                process.agenda.swap(swapped.dbnum_first, swapped.dbnum_second);
+                process.schedule.see_departed();
+                process.schedule.swap(swapped.dbnum_first, swapped.dbnum_second);
                 process.jobs.swap(swapped.dbnum_first, swapped.dbnum_second);
                 // Clients stay in their database, whose workers are others now.
                 waiting::suspect_all();
@@ -227,7 +227,7 @@ fn begin_flush(ctx: Ctx<'_>, db: i32) {
     let before = ctx.db();
     if decides() && ctx.select(db) {
         let gone = workers::all(ctx);
-        process::with(|process| process.agenda.end_workers(&gone));
+        process::with(|process| process.schedule.end_workers(&gone));
         ctx.select(before);
     }
 }
@@ -417,7 +417,7 @@ pub(crate) extern "C" fn unlink_queue(ctx: *mut raw::RedisModuleKeyOptCtx, value
         }
         let holders = object.queue.holders().collect();
         depart(Departed::Queue { place: (db, name.bytes().into()), planned: object.planned, holders });
-        process::try_with(|process| process.agenda.see_departed());
+        process::try_with(|process| process.schedule.see_departed());
     });
 }
 
@@ -436,7 +436,7 @@ pub(crate) extern "C" fn unlink_workers(ctx: *mut raw::RedisModuleKeyOptCtx, val
         let ended = if decides() { table.incarnations().collect() } else { Vec::new() };
         let place = (db, name.bytes().into());
         depart(Departed::Workers { place, planned: table.planned(), ended });
-        process::try_with(|process| process.agenda.see_departed());
+        process::try_with(|process| process.schedule.see_departed());
     });
 }
 
@@ -508,7 +508,7 @@ fn read_workers(io: &Strings, version: c_int) -> Result<Box<Table>, Wrong> {
     process::with(|process| {
         process.marks.see_id(table.last_id());
         if let Some((db, name)) = io.place() {
-            process.agenda.look_at(LogTime(0), db, name);
+            process.schedule.look_at(LogTime(0), db, name);
         }
     });
     Ok(table)
@@ -560,8 +560,8 @@ pub(crate) extern "C" fn info(ctx: *mut raw::RedisModuleInfoCtx, is_crash: c_int
     }
     guarded("info", (), || {
         let fields = process::with(|process| {
-            let (planned, overdue) = process.agenda.counts(process.clock.now().log);
-            let held = process.agenda.held_count() as u64;
+            let (planned, overdue) = process.schedule.counts(process.clock.now().log);
+            let held = process.schedule.held_count() as u64;
             [
                 (c"incarnation", process.marks.incarnation),
                 (c"planned", planned as u64),

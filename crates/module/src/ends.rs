@@ -6,8 +6,8 @@
 use sureq_core::task::{Cause, Holder};
 use sureq_core::{Progress, limits};
 
-use crate::agenda::{Ending, Fronts, Place};
 use crate::keyed::{Make, Steps};
+use crate::schedule::{Ending, Fronts, Place};
 use crate::sliced;
 use crate::workers;
 
@@ -21,7 +21,7 @@ pub(crate) fn step(steps: &mut Steps<'_, '_>, holder: Holder) -> Progress {
 
 /// The same; tells how many tasks were taken back by now, in all slices.
 pub(crate) fn step_counted(steps: &mut Steps<'_, '_>, holder: Holder, count: &mut u64) -> Progress {
-    let Some(mut ending) = steps.process.agenda.take_ending(holder) else { return Progress::Done };
+    let Some(mut ending) = steps.process.schedule.take_ending(holder) else { return Progress::Done };
     let mut room = limits::SLICE_TASKS;
     for _ in 0..SLICE_PLACES {
         if room == 0 {
@@ -36,12 +36,12 @@ pub(crate) fn step_counted(steps: &mut Steps<'_, '_>, holder: Holder, count: &mu
         ending.count += back;
         if back < room as u64 {
             // Nothing is left, or nothing can be had from there.
-            steps.process.agenda.unhold(holder, &place);
+            steps.process.schedule.unhold(holder, &place);
         }
         room -= back as usize;
     }
     *count = ending.count;
-    steps.process.agenda.resume_end(holder, ending);
+    steps.process.schedule.resume_end(holder, ending);
     Progress::More
 }
 
@@ -58,7 +58,7 @@ fn next_place(steps: &Steps<'_, '_>, holder: Holder, ending: &Ending) -> Option<
         }
         known.is_some_and(|(_, is_known)| !is_known)
     };
-    steps.process.agenda.held_by(holder).find(is_meant).cloned()
+    steps.process.schedule.held_by(holder).find(is_meant).cloned()
 }
 
 fn is_known_in(steps: &Steps<'_, '_>, holder: Holder, db: i32) -> bool {

@@ -133,7 +133,7 @@ impl<'c> Steps<'c, '_> {
         self.end_orphans(stepped);
         for holder in stepped.queue.holders() {
             // Those of a copy are not noted before.
-            self.process.agenda.hold(holder, stepped.db, stepped.name);
+            self.process.schedule.hold(holder, stepped.db, stepped.name);
         }
     }
 
@@ -157,10 +157,10 @@ impl<'c> Steps<'c, '_> {
             stepped.queue.settle(self.now, stepped.rec);
         }
         workers::note_lapses(self.ctx, stepped.queue.take_lapsed());
-        let (agenda, db, name) = (&mut self.process.agenda, stepped.db, stepped.name);
+        let (schedule, db, name) = (&mut self.process.schedule, stepped.db, stepped.name);
         stepped.queue.drain_holder_news(|holder, news| {
             if news == HolderNews::HoldsNothing {
-                agenda.unhold(holder, &(db, name.into()));
+                schedule.unhold(holder, &(db, name.into()));
             }
         });
         let dying = stepped.queue.take_dying();
@@ -212,7 +212,7 @@ impl<'c> Steps<'c, '_> {
             self.ctx.notify(self.event, name);
             self.process.marks.see(&object.queue);
         }
-        self.process.agenda.plan(object, || (db, name.bytes().into()), self.now);
+        self.process.schedule.plan(object, || (db, name.bytes().into()), self.now);
     }
 
     /// Keeps a queue that has come to be, removes one that nobody would miss, and wakes those who wait for it.
@@ -225,7 +225,7 @@ impl<'c> Steps<'c, '_> {
         if object.queue.can_pop(self.now.log) {
             self.ctx.signal(name);
         } else if object.queue.is_forgettable() {
-            self.process.agenda.forget(object, &(db, name.bytes().into()));
+            self.process.schedule.forget(object, &(db, name.bytes().into()));
             self.process.garbage.extend(object.queue.take_purged());
             key.delete();
             self.ctx.notify_deleted(name);

@@ -13,11 +13,10 @@
 //! * `keyed`: one step of one queue, and all that follows from it. `effects`: what is recorded of it; `apply`: the same,
 //!   taken in.
 //! * `object`: what a key holds; `saved`: its bytes in a snapshot. `payload`: a task's bytes.
-//! * `process`: what spans keys: time, ids, incarnations. `agenda`: what happens by itself, and when; `tick` has it happen.
+//! * `process`: what spans keys: time, ids, incarnations. `schedule`: what happens by itself, and when; `tick` has it happen.
 //! * `workers`: the workers of a database, in a key of their own. `slot`: where a cluster keeps a key.
 //! * `redis`, `allocator`, `callbacks`: the doors to the C API, and all the unsafe code there is. `guard`: no panic gets out.
 
-mod agenda;
 mod allocator;
 mod apply;
 mod callbacks;
@@ -34,6 +33,7 @@ mod pop;
 mod process;
 mod redis;
 mod saved;
+mod schedule;
 mod sliced;
 mod slot;
 mod tick;

@@ -24,7 +24,7 @@ pub(crate) struct Object {
     pub(crate) is_foreign: bool,
     /// A step is under way. One that never ended has left the queue in doubt.
     pub(crate) is_busy: bool,
-    /// Until when nothing needs to happen, as the agenda has it; it may have an earlier entry, never a later one.
+    /// Until when nothing needs to happen, as the schedule has it; it may have an earlier entry, never a later one.
     pub(crate) planned: Option<LogTime>,
     pub(crate) usage: Usage,
 }

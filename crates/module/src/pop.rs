@@ -11,11 +11,11 @@ use sureq_core::task::Holder;
 use sureq_core::{Receipt, Refusal, limits};
 use sureq_proto::resp::Pieces as _;
 
-use crate::agenda::Place;
 use crate::callbacks;
 use crate::keyed::{Make, Steps};
 use crate::payload::Payload;
 use crate::redis::{Ctx, Str};
+use crate::schedule::Place;
 use crate::sliced::{self, SLICE_BYTES, SLICE_TASKS, Slice, serial_of};
 use crate::waiting;
 use crate::workers;
@@ -155,7 +155,7 @@ impl PopRest {
                 self.handed.extend(steps.ctx, key, &out.tasks[from..]);
             }
             if let Some(holder) = terms.holder.filter(|_| count > 0) {
-                steps.process.agenda.hold(holder, steps.ctx.db(), key.bytes());
+                steps.process.schedule.hold(holder, steps.ctx.db(), key.bytes());
             }
             tasks -= count;
             self.tasks -= count;

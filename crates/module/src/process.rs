@@ -8,10 +8,10 @@ use std::cell::{Cell, RefCell};
 use sureq_core::queue::Remains;
 use sureq_core::{LogTime, Now, Queue, Refusal, Replies, TaskId, WallTime};
 
-use crate::agenda::{Agenda, Place};
 use crate::object::Object;
 use crate::payload::Payload;
 use crate::redis;
+use crate::schedule::{Place, Schedule};
 use crate::sliced::Jobs;
 use crate::waiting;
 
@@ -25,7 +25,7 @@ thread_local! {
 pub(crate) struct Process {
     pub(crate) clock: Clock,
     pub(crate) marks: Marks,
-    pub(crate) agenda: Agenda,
+    pub(crate) schedule: Schedule,
     /// Where a copy will be that Redis is about to put there.
     pub(crate) arriving: Option<Place>,
     /// Commands of clients that are executed slice by slice.
@@ -157,18 +157,18 @@ impl Process {
         self.marks.see(&object.queue);
         self.jobs.follow(object.serial, db, name);
         let now = self.clock.now();
-        self.agenda.welcome(object, db, name, now);
+        self.schedule.welcome(object, db, name, now);
     }
 
     /// When there is something to do next.
     pub(crate) fn next(&self) -> Option<LogTime> {
         let is_busy = !self.jobs.is_empty() || !self.garbage.is_empty() || waiting::suspects() > 0;
-        if is_busy { Some(LogTime(0)) } else { self.agenda.next() }
+        if is_busy { Some(LogTime(0)) } else { self.schedule.next() }
     }
 
     /// This server follows another from now on, and decides nothing.
     pub(crate) fn step_down(&mut self) {
-        self.agenda.abandon_endings();
+        self.schedule.abandon_endings();
         self.jobs.abandon();
     }
 
@@ -181,6 +181,6 @@ impl Process {
         self.marks.last_incarnation = self.marks.last_incarnation.max(now.wall.0.saturating_sub(1));
         self.marks.incarnation = self.marks.next_incarnation();
         self.marks.started = self.clock.now().log;
-        self.agenda.look_at_held();
+        self.schedule.look_at_held();
     }
 }

@@ -20,7 +20,6 @@ use sureq_proto::resp::Pieces;
 use sureq_proto::verbs::{self, Caller, Request, Shape};
 use sureq_proto::write_reply;
 
-use crate::agenda::{Fronts, Place};
 use crate::callbacks;
 use crate::commands::{answer, event_of};
 use crate::effects::Effects;
@@ -30,7 +29,8 @@ use crate::keyed::{Make, Steps, Untouched};
 use crate::payload::Payload;
 use crate::pop::{self, Answered, Handed, PopRest, Popper, requeue};
 use crate::redis::{Blocked, Ctx, Owned, Str, Value};
-use crate::tick::Turn;
+use crate::schedule::{Fronts, Place};
+use crate::tick::TimeSlice;
 use crate::workers;
 
 /// How many tasks a slice changes.
@@ -334,7 +334,7 @@ pub(crate) fn drive(
     loop {
         match work.step(steps, command, keys, out) {
             Slice::More
-                if turn.get_or_insert_with(Turn::begin).is_over()
+                if turn.get_or_insert_with(TimeSlice::begin).is_over()
                     && popper == Popper::Asking
                     && !ctx.flags().may_not_wait() =>
             {

@@ -6,7 +6,6 @@ use sureq_core::reply::Replies;
 use sureq_core::task::Holder;
 use sureq_core::{Now, limits};
 
-use crate::agenda::Place;
 use crate::callbacks;
 use crate::effects::Silent;
 use crate::ends;
@@ -15,25 +14,26 @@ use crate::object::{Object, Usage};
 use crate::payload::Payload;
 use crate::process::{self, Process};
 use crate::redis::{self, Ctx, Value};
+use crate::schedule::Place;
 use crate::sliced;
 use crate::waiting;
 use crate::workers;
 
 /// For how long one call goes on before clients get their turn.
-const TURN_US: u64 = 2_000;
+const SLICE_US: u64 = 2_000;
 
 /// How soon to look again while nothing may be written.
 const PAUSED_MS: u64 = 10;
 
 /// The time in which slices are executed one after the other, before others get their turn. Redis' timers have theirs a
 /// millisecond later.
-pub(crate) struct Turn {
+pub(crate) struct TimeSlice {
     until_us: u64,
 }
 
-impl Turn {
+impl TimeSlice {
     pub(crate) fn begin() -> Self {
-        let length_us = if pace_ms() == 0 { TURN_US } else { 0 };
+        let length_us = if pace_ms() == 0 { SLICE_US } else { 0 };
         Self { until_us: redis::monotonic_us() + length_us }
     }
 
@@ -51,9 +51,9 @@ fn pace_ms() -> u64 {
 
 /// Sees to it that Redis calls when something is due. Costs nothing if it does already.
 pub(crate) fn arm(ctx: Ctx<'_>, process: &mut Process, now: Now) {
-    process.agenda.see_departed();
+    process.schedule.see_departed();
     let Some(next) = process.next() else { return };
-    let alarm = process.agenda.alarm;
+    let alarm = process.schedule.alarm;
     let has_own_work = !process.jobs.is_empty() || !process.garbage.is_empty();
     if alarm.is_some_and(|(at, _)| at <= next) || !has_own_work && ctx.flags().is_replica() {
         return;
@@ -62,12 +62,12 @@ pub(crate) fn arm(ctx: Ctx<'_>, process: &mut Process, now: Now) {
         ctx.do_not_call(timer);
     }
     let ms = next.since(now.log).max(pace_ms());
-    process.agenda.alarm = Some((next, ctx.call_later(ms, Some(callbacks::alarm))));
+    process.schedule.alarm = Some((next, ctx.call_later(ms, Some(callbacks::alarm))));
 }
 
 /// Sees to it anew, because it is another time than was thought.
 pub(crate) fn rearm(ctx: Ctx<'_>, process: &mut Process) {
-    if let Some((_, timer)) = process.agenda.alarm.take() {
+    if let Some((_, timer)) = process.schedule.alarm.take() {
         ctx.do_not_call(timer);
     }
     let now = process.clock.now();
@@ -84,7 +84,7 @@ pub(crate) fn look_at_clock(ctx: Ctx<'_>, process: &mut Process) {
 /// Redis calls.
 pub(crate) fn ring(ctx: Ctx<'_>) {
     process::with(|process| {
-        process.agenda.alarm = None;
+        process.schedule.alarm = None;
         let flags = ctx.flags();
         if flags.is_loading() {
             return;
@@ -92,7 +92,7 @@ pub(crate) fn ring(ctx: Ctx<'_>) {
         let now = process.clock.now();
         if !flags.is_replica() && redis::is_paused() {
             let timer = ctx.call_later(PAUSED_MS, Some(callbacks::alarm));
-            process.agenda.alarm = process.next().map(|next| (next, timer));
+            process.schedule.alarm = process.next().map(|next| (next, timer));
             return;
         }
         // Nothing here is the command of a client that would count as a change by itself.
@@ -105,7 +105,7 @@ pub(crate) fn ring(ctx: Ctx<'_>) {
 
 /// Executes slices of all there is to do, in turns, until it is done or others are to have their turn.
 fn take_turn(steps: &mut Steps<'_, '_>, is_replica: bool, out: &mut Replies<Payload>) {
-    let turn = Turn::begin();
+    let turn = TimeSlice::begin();
     loop {
         // A replica has commands that only look.
         let mut has_worked = sliced::step(steps, out);
@@ -122,7 +122,7 @@ fn take_turn(steps: &mut Steps<'_, '_>, is_replica: bool, out: &mut Replies<Payl
 }
 
 fn end_holder(steps: &mut Steps<'_, '_>) -> bool {
-    let holder = steps.process.agenda.first_ending();
+    let holder = steps.process.schedule.first_ending();
     holder.is_some_and(|holder| {
         let _ = ends::step(steps, holder);
         true
@@ -130,7 +130,7 @@ fn end_holder(steps: &mut Steps<'_, '_>) -> bool {
 }
 
 fn look_after_next(steps: &mut Steps<'_, '_>) -> bool {
-    let place = steps.process.agenda.take_due(steps.now.log);
+    let place = steps.process.schedule.take_due(steps.now.log);
     place.is_some_and(|place| {
         look_after(steps, &place);
         true
@@ -155,9 +155,9 @@ fn look_after(steps: &mut Steps<'_, '_>, (db, name): &Place) {
     if let Value::Queue(object) = steps.ctx.open_to_read(name.as_str()).value() {
         let place = || (*db, name.as_str().bytes().into());
         // What was planned is what happens now.
-        steps.process.agenda.unplan(&mut object.planned, place);
+        steps.process.schedule.unplan(&mut object.planned, place);
         if !is_needed(object, steps) {
-            return steps.process.agenda.plan(object, place, steps.now);
+            return steps.process.schedule.plan(object, place, steps.now);
         }
     }
     let looked_after = steps.on(name.as_str(), Make::Never, |queue, rec, _| {

@@ -13,7 +13,6 @@ use sureq_core::reply::{Replies, Reply, Span, WorkerRow};
 use sureq_core::task::{Cause, Holder};
 use sureq_core::{Event, LogTime, Progress, Receipt, Refusal, TaskId, codec, limits};
 
-use crate::agenda::{Fronts, Place};
 use crate::effects::encode;
 use crate::ends;
 use crate::keyed::{Steps, Untouched};
@@ -21,6 +20,7 @@ use crate::payload::Payload;
 use crate::process::{Marks, TIME_MAX, ids_behind};
 use crate::redis::{Ctx, Str, Value};
 use crate::saved::Wrong;
+use crate::schedule::{Fronts, Place};
 use crate::sliced::{self, Slice, Work};
 use crate::waiting;
 
@@ -36,7 +36,7 @@ pub(crate) struct Table {
     works: BTreeSet<(Box<[u8]>, u64)>,
     /// When each is lost that is not at its end.
     expiries: BTreeSet<(LogTime, u64)>,
-    /// When the agenda has this table be looked at; never later than the first of `expiries`. Volatile.
+    /// When the schedule has this table be looked at; never later than the first of `expiries`. Volatile.
     planned: Option<LogTime>,
     /// The incarnation of the process in which the times to live were begun. Volatile, as they are.
     entered: u64,
@@ -69,7 +69,7 @@ impl Table {
         self.alive.keys().copied()
     }
 
-    /// When the agenda has it be looked at.
+    /// When the schedule has it be looked at.
     pub(crate) const fn planned(&self) -> Option<LogTime> {
         self.planned
     }
@@ -399,7 +399,7 @@ fn beat(steps: &mut Steps<'_, '_>, incarnation: u64, out: &mut Replies<Payload>)
                 object.queue.cancelled_of(holder, &mut out.receipts);
             }
             // A key that had expired when it was loaded has never been there.
-            _ => steps.process.agenda.unhold(holder, &place),
+            _ => steps.process.schedule.unhold(holder, &place),
         }
     }
     out.receipts.extend(untold.flatten().into_iter().flatten());
@@ -425,7 +425,7 @@ pub(crate) fn note_lapses(ctx: Ctx<'_>, lapsed: Vec<(u64, Receipt)>) {
 /// The keys of this database in which a holder has tasks.
 fn held_here(steps: &Steps<'_, '_>, holder: Holder) -> Vec<Place> {
     let db = steps.ctx.db();
-    steps.process.agenda.held_by(holder).filter(|place| place.0 == db).cloned().collect()
+    steps.process.schedule.held_by(holder).filter(|place| place.0 == db).cloned().collect()
 }
 
 fn list(steps: &mut Steps<'_, '_>, out: &mut Replies<Payload>) -> Reply {
@@ -463,8 +463,8 @@ fn begin_end(steps: &mut Steps<'_, '_>, incarnation: u64, cause: Cause) {
         waiting::suspect(incarnation);
     }
     let db = steps.ctx.db();
-    if is_there == Some(true) && !steps.process.agenda.is_ending(incarnation, db) {
-        steps.process.agenda.begin_end(holder, cause, Some(db));
+    if is_there == Some(true) && !steps.process.schedule.is_ending(incarnation, db) {
+        steps.process.schedule.begin_end(holder, cause, Some(db));
     }
 }
 
@@ -485,7 +485,7 @@ pub(crate) fn end_lost(steps: &mut Steps<'_, '_>, name: Str<'_>) {
     let lost = look(steps.ctx, |table| {
         table.enter(&process.marks);
         // What was planned is what happens now.
-        process.agenda.unplan(&mut table.planned, || (db, KEY.into()));
+        process.schedule.unplan(&mut table.planned, || (db, KEY.into()));
         table.lost(now)
     });
     for incarnation in lost.unwrap_or_default() {
@@ -496,10 +496,10 @@ pub(crate) fn end_lost(steps: &mut Steps<'_, '_>, name: Str<'_>) {
 
 /// Sees to it that the table is looked at when the next worker is lost.
 fn plan(steps: &mut Steps<'_, '_>) {
-    let (agenda, db) = (&mut steps.process.agenda, steps.ctx.db());
+    let (schedule, db) = (&mut steps.process.schedule, steps.ctx.db());
     look(steps.ctx, |table| {
         if let Some(next) = table.next_lost() {
-            agenda.plan_at(&mut table.planned, next, || (db, KEY.into()));
+            schedule.plan_at(&mut table.planned, next, || (db, KEY.into()));
         }
     });
 }
@@ -528,7 +528,7 @@ fn change(steps: &mut Steps<'_, '_>, decide: impl FnOnce(&Table, &mut Vec<u8>)) 
     let is_empty = table.is_empty();
     if is_empty {
         let db = steps.ctx.db();
-        steps.process.agenda.unplan(&mut table.planned, || (db, KEY.into()));
+        steps.process.schedule.unplan(&mut table.planned, || (db, KEY.into()));
     }
     match fresh {
         Some(table) if !is_empty => key.set_workers(table),

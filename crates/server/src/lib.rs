@@ -37,5 +37,5 @@ mod text;
 
 pub use bounds::Bounds;
 pub use server::{Config, Server, ServerError, Stopper};
-pub use sureq_proto::text::Watcher;
+pub use sureq_proto::text::ReservationPolicy;
 pub use sureq_proto::verbs::{Rights, Role};

@@ -237,7 +237,7 @@ pub(crate) mod tests {
         let config = Config {
             resp: None,
             text: None,
-            watcher: sureq_proto::text::Watcher::default(),
+            reservations: sureq_proto::text::ReservationPolicy::default(),
             text_idle_secs: 0,
             text_line_bytes_max: 1 << 10,
             text_log: None,

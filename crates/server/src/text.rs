@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sureq_core::{Replies, Reply};
 use sureq_home_api::{Flow, Payload, Position, Ticket};
 use sureq_proto::resp::recycle;
-use sureq_proto::text::{self, Close, Complaint, Gauges, Item, Line, Parser, Request, Watcher};
+use sureq_proto::text::{self, Close, Complaint, Gauges, Item, Line, Parser, Request, ReservationPolicy};
 
 use crate::bounds::{Allowance, Bounds};
 use crate::connection::{Consumed, Dialect, DialectCx, Then};
@@ -27,7 +27,7 @@ const LINES_KEPT: usize = 4 << 10;
 /// What a text connection is in the middle of.
 pub(crate) struct TextSession {
     parser: Parser,
-    watcher: Watcher,
+    reservations: ReservationPolicy,
     log: Option<fn(fmt::Arguments<'_>)>,
     user: Option<Arc<User>>,
     bounds: Bounds,
@@ -37,7 +37,7 @@ impl TextSession {
     pub(crate) fn new(config: &Config) -> Self {
         Self {
             parser: Parser::new(config.text_limits()),
-            watcher: config.watcher,
+            reservations: config.reservations,
             log: config.text_log,
             user: config.text_user.clone(),
             bounds: config.bounds,
@@ -102,7 +102,7 @@ impl TextSession {
         let mut behind = Vec::with_capacity(lines.len());
         for (n, line) in lines.iter().enumerate() {
             if let Item::Request(request) = &line.item {
-                commands.push(request.command(self.watcher));
+                commands.push(request.command(self.reservations));
                 behind.push(n + 1);
             }
         }

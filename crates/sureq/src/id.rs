@@ -1,4 +1,4 @@
-//! What tasks and deliveries are called.
+//! [`Id`] and [`Receipt`].
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -6,66 +6,65 @@ use std::hash::{Hash, Hasher};
 use sureq_core::TaskId;
 use sureq_core::id::Spelling;
 
-/// A task's id. It is text: `1764000000000-1` where sureq keeps the queue, whatever they spell where others do.
+/// The id of a task, as text: `1764000000000-1`, or any bytes in the key layouts of other programs.
 #[derive(Clone)]
-pub struct Id(Spelt);
+pub struct Id(Text);
 
-/// One delivery of a task: whoever finishes, extends or returns by it succeeds only while that delivery is the current one.
-///
-/// A later delivery of the same task has a larger [`Receipt::fence`].
+/// Identifies one delivery of a task. An ack, extension or return with a receipt succeeds only while its delivery is the current
+/// one. A later delivery of the same task has a larger [`Receipt::fence`].
 #[derive(Clone)]
-pub struct Receipt(Spelt);
+pub struct Receipt(Text);
 
 #[derive(Clone)]
-enum Spelt {
-    Ours(Spelling),
-    Theirs(Box<[u8]>),
+enum Text {
+    Own(Spelling),
+    Foreign(Box<[u8]>),
 }
 
-impl Spelt {
+impl Text {
     fn bytes(&self) -> &[u8] {
         match self {
-            Self::Ours(spelling) => spelling.as_bytes(),
-            Self::Theirs(bytes) => bytes,
+            Self::Own(spelling) => spelling.as_bytes(),
+            Self::Foreign(bytes) => bytes,
         }
     }
 }
 
 impl Id {
-    pub(crate) fn ours(id: TaskId) -> Self {
-        Self(Spelt::Ours(Spelling::of_id(id)))
+    pub(crate) fn own(id: TaskId) -> Self {
+        Self(Text::Own(Spelling::of_id(id)))
     }
 
-    /// An id that others spell. It is empty where a task gets its id when it is taken.
-    pub(crate) fn later(spelt: Option<Box<[u8]>>) -> Self {
-        Self::theirs(spelt.unwrap_or_default())
+    /// A foreign id; empty in layouts where a task gets its id at delivery.
+    pub(crate) fn foreign_or_empty(foreign: Option<Box<[u8]>>) -> Self {
+        Self::foreign(foreign.unwrap_or_default())
     }
 }
 
 impl Receipt {
-    pub(crate) fn ours(receipt: sureq_core::Receipt) -> Self {
-        Self(Spelt::Ours(Spelling::of_receipt(receipt)))
+    pub(crate) fn own(receipt: sureq_core::Receipt) -> Self {
+        Self(Text::Own(Spelling::of_receipt(receipt)))
     }
 
-    /// For a delivery of which the home told no receipt: the current one, whichever that is.
-    pub(crate) fn of_any_delivery(id: TaskId) -> Self {
-        Self(Spelt::Ours(Spelling::of_id(id)))
+    /// Refers to the current delivery, for homes without receipts.
+    pub(crate) fn of_current_delivery(id: TaskId) -> Self {
+        Self(Text::Own(Spelling::of_id(id)))
     }
 
-    /// A number pair that grows from delivery to delivery of one task, for a store that takes a write only if it comes with a
-    /// larger one than the last of the same task: the incarnation of the home first, then the delivery. Fences of different tasks cannot be compared: the first delivery of a new
-    /// task has a smaller one than the second of an old one. Keep it by task, as the example `fencing` does. None where the home
-    /// has no receipts.
+    /// A fencing token: the incarnation of the home and the delivery number, which grow from delivery to delivery of one task.
+    ///
+    /// Store it with each write to another system, and let that system refuse a write with a smaller token for the same task, as
+    /// the example `fencing` does. Tokens of different tasks cannot be compared. `None` if the home has no receipts.
     pub fn fence(&self) -> Option<(u64, u32)> {
         sureq_core::Receipt::parse(self.as_ref()).map(|receipt| (receipt.incarnation, receipt.delivery))
     }
 }
 
-macro_rules! spelt {
+macro_rules! impl_text {
     ($name:ident) => {
         impl $name {
-            pub(crate) fn theirs(bytes: Box<[u8]>) -> Self {
-                Self(Spelt::Theirs(bytes))
+            pub(crate) fn foreign(bytes: Box<[u8]>) -> Self {
+                Self(Text::Foreign(bytes))
             }
         }
 
@@ -77,13 +76,13 @@ macro_rules! spelt {
 
         impl From<&str> for $name {
             fn from(text: &str) -> Self {
-                Self::theirs(text.as_bytes().into())
+                Self::foreign(text.as_bytes().into())
             }
         }
 
         impl From<String> for $name {
             fn from(text: String) -> Self {
-                Self::theirs(text.into_bytes().into())
+                Self::foreign(text.into_bytes().into())
             }
         }
 
@@ -115,18 +114,18 @@ macro_rules! spelt {
     };
 }
 
-spelt!(Id);
-spelt!(Receipt);
+impl_text!(Id);
+impl_text!(Receipt);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_what_they_spell() {
+    fn equal_text_is_an_equal_id() {
         let id = TaskId::new(1_764_000_000_000, 7).unwrap();
-        assert_eq!(Id::ours(id), Id::from("1764000000000-7"));
-        assert_eq!(format!("{:>18}", Id::ours(id)), "   1764000000000-7");
+        assert_eq!(Id::own(id), Id::from("1764000000000-7"));
+        assert_eq!(format!("{:>18}", Id::own(id)), "   1764000000000-7");
         assert_eq!(Id::from("a").to_string(), "a");
     }
 

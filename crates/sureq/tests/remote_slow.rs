@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use sureq::home_api::command::{Block, Pop};
 use sureq::home_api::{Command, Replies, Reply};
-use sureq::{Home, Refusal, State, Worker};
+use sureq::{Home, Phase, Refusal, State, Worker};
 use sureq_remote::{Patience, RemoteHome, Target};
 use sureq_testkit::local_server::LocalServer;
-use sureq_testkit::proxy::{Way, slow_proxy};
+use sureq_testkit::proxy::{FaultyProxy, Way, slow_proxy};
 use tokio::sync::Notify;
 
 /// How long the homes here wait for a server that stands still.
@@ -122,13 +122,60 @@ async fn a_worker_keeps_its_tasks_while_the_same_home_pushes_something_large() {
     home.queue("large").push(large()).await.expect("it is only slow");
     assert!(since.elapsed() > 2 * PATIENCE, "it was not slow: {:?}", since.elapsed());
     gate.opened.notify_one();
-    while handle.status().is_none_or(|status| status.tally.done == 0) {
-        assert!(since.elapsed() < DEADLINE, "{:?}", handle.status());
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until(|| handle.status().is_some_and(|status| status.tally.done > 0)).await;
     stop.notify_one();
     let tally = run.await.expect("it does not panic").expect("it was told to stop");
     assert_eq!((tally.taken, tally.done, tally.lost), (1, 1, 0));
+}
+
+#[tokio::test]
+async fn tasks_that_a_slow_line_cannot_extend_in_time_are_returned_unrun() {
+    const LEASE: Duration = Duration::from_secs(1);
+    let (server, direct) = server();
+    let line = FaultyProxy::before(server.resp);
+    let home = sureq::open(&format!("sureq://{}", line.address)).expect("the server listens");
+    let worker = Worker::new(&home).lease(LEASE).work("q", async || ());
+    let handle = worker.handle();
+    let stop = Arc::<Notify>::default();
+    let stopped = Arc::clone(&stop);
+    let run = tokio::spawn(worker.run_until(async move { stopped.notified().await }));
+    until(|| handle.status().is_some_and(|status| status.phase == Phase::Taking)).await;
+    // Replies take longer than a third of the lease: an extension cannot be relied on when its reply is there.
+    line.delay(LEASE / 5);
+    let since = Instant::now();
+    while handle.status().is_none_or(|status| status.tally.given_back == 0) {
+        assert!(since.elapsed() < DEADLINE, "{:?}", handle.status());
+        direct.queue("q").push("x").await.expect("it is pushed");
+        // The only thread of the runtime is blocked while the task arrives, so its lease must be extended before it is run.
+        std::thread::sleep(LEASE * 3 / 5);
+        tokio::time::sleep(2 * LEASE).await;
+    }
+    line.delay(Duration::ZERO);
+    counts_nothing(&direct).await;
+    stop.notify_one();
+    assert!(run.await.expect("it does not panic").expect("it was told to stop").done > 0);
+}
+
+/// Waits until the queue is empty.
+async fn counts_nothing(home: &Home) {
+    let since = Instant::now();
+    loop {
+        let info = home.queue("q").info().await.expect("it is asked");
+        if info.ready + info.delayed + info.leased == 0 {
+            return;
+        }
+        assert!(since.elapsed() < DEADLINE, "{info:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Waits for a state that nothing signals.
+async fn until(is_so: impl Fn() -> bool) {
+    let since = Instant::now();
+    while !is_so() {
+        assert!(since.elapsed() < DEADLINE, "it never came to that");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 /// A server that greets, reads everything and answers nothing.

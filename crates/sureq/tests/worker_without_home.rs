@@ -86,7 +86,7 @@ async fn a_return_by_a_bare_id_is_not_told_again_after_its_answer_was_lost() {
 #[tokio::test]
 async fn what_is_unconfirmed_at_the_end_is_counted_as_unknown() {
     let worker = fail_unheard("sureq").await;
-    worker.until(|status| status.troubles > 0).await;
+    worker.until(|status| status.outages > 0).await;
     let tally = worker.stop().await;
     assert_eq!((tally.taken, tally.unknown, tally.failed), (1, 1, 0));
 }

@@ -22,7 +22,10 @@ pub enum Way {
 ///
 /// If loopback has no free port.
 pub fn cutting_proxy(server: SocketAddr, cut: usize, way: Way) -> SocketAddr {
-    proxy(server, move |n, of| Line { left: if n == 0 && of == way { cut } else { usize::MAX }, pause: None })
+    proxy(server, move |n, of| Fault {
+        left: if n == 0 && of == way { cut } else { usize::MAX },
+        pause: None,
+    })
 }
 
 /// Passes so many bytes on at once one way, on each connection by itself, and then pauses for so long. Hardly anything
@@ -32,11 +35,11 @@ pub fn cutting_proxy(server: SocketAddr, cut: usize, way: Way) -> SocketAddr {
 ///
 /// If loopback has no free port.
 pub fn slow_proxy(server: SocketAddr, way: Way, bytes: usize, pause: Duration) -> SocketAddr {
-    proxy(server, move |_, of| Line { left: usize::MAX, pause: (of == way).then_some((bytes, pause)) })
+    proxy(server, move |_, of| Fault { left: usize::MAX, pause: (of == way).then_some((bytes, pause)) })
 }
 
-/// One way through a proxy.
-struct Line {
+/// The faults of one direction of a connection.
+struct Fault {
     /// How many bytes pass before it is cut.
     left: usize,
     /// After how many bytes it pauses, and for how long.
@@ -46,10 +49,10 @@ struct Line {
 /// How much a slow proxy takes in that it has not passed on.
 const SLOW_BUFFER_BYTES: usize = 16 << 10;
 
-fn proxy(server: SocketAddr, line: impl Fn(usize, Way) -> Line + Send + 'static) -> SocketAddr {
+fn proxy(server: SocketAddr, fault_of: impl Fn(usize, Way) -> Fault + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has free ports");
     let address = listener.local_addr().expect("it is bound");
-    if line(0, Way::ToServer).pause.is_some() {
+    if fault_of(0, Way::ToServer).pause.is_some() {
         let small = rustix::net::sockopt::set_socket_recv_buffer_size(&listener, SLOW_BUFFER_BYTES);
         small.expect("a buffer may be small");
     }
@@ -59,7 +62,7 @@ fn proxy(server: SocketAddr, line: impl Fn(usize, Way) -> Line + Send + 'static)
             let server = TcpStream::connect(server).expect("the server listens");
             let twin = |stream: &TcpStream| stream.try_clone().expect("there are descriptors");
             let pair = (twin(&client), twin(&server));
-            let (to, from) = (line(n, Way::ToServer), line(n, Way::FromServer));
+            let (to, from) = (fault_of(n, Way::ToServer), fault_of(n, Way::FromServer));
             std::thread::spawn(move || pass(&pair.0, &pair.1, to));
             std::thread::spawn(move || pass(&server, &client, from));
         }
@@ -67,7 +70,7 @@ fn proxy(server: SocketAddr, line: impl Fn(usize, Way) -> Line + Send + 'static)
     address
 }
 
-fn pass(mut from: &TcpStream, mut to: &TcpStream, Line { mut left, pause }: Line) {
+fn pass(mut from: &TcpStream, mut to: &TcpStream, Fault { mut left, pause }: Fault) {
     let mut room = vec![0; pause.map_or(4096, |(bytes, _)| bytes)];
     while left > 0 {
         let Ok(read @ 1..) = from.read(&mut room) else { break };

@@ -61,11 +61,11 @@ pub enum Repeat {
 /// A disk that exists in memory. Clones are the same disk.
 #[derive(Clone)]
 pub struct SimDisk {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<DiskState>>,
 }
 
 #[derive(Default)]
-struct State {
+struct DiskState {
     files: Vec<File>,
     live: BTreeMap<String, usize>,
     durable: BTreeMap<String, usize>,
@@ -100,7 +100,7 @@ struct NameChange {
 impl SimDisk {
     /// An empty disk. The seed decides its entropy alone.
     pub fn new(seed: u64) -> SimDisk {
-        SimDisk { state: Arc::new(Mutex::new(State { entropy: mix(seed), ..State::default() })) }
+        SimDisk { state: Arc::new(Mutex::new(DiskState { entropy: mix(seed), ..DiskState::default() })) }
     }
 
     /// A disk with these files, all durable.
@@ -238,7 +238,7 @@ impl SimDisk {
         self.state().files.iter().map(|file| file.syncs_after_failure).sum()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DiskState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -389,7 +389,7 @@ enum Extent {
     Half,
 }
 
-impl State {
+impl DiskState {
     /// What the files that have a name take up.
     fn used(&self) -> u64 {
         self.live.values().map(|&file| self.files[file].live.len() as u64).sum()

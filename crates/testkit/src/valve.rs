@@ -21,13 +21,13 @@ pub struct Valve {
 
 #[derive(Default)]
 struct Control {
-    state: Mutex<State>,
+    state: Mutex<ValveState>,
     moved: Condvar,
 }
 
 #[derive(Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a tap of its own")]
-struct State {
+struct ValveState {
     is_closed: bool,
     syncs: usize,
     held: usize,
@@ -131,7 +131,7 @@ impl Valve {
     /// Waits until a sync of a file whose name begins so hangs, or its creation does.
     pub fn wait_until_hung(&self, name: &str) {
         let state = self.control.lock();
-        let is_free = |state: &mut State| !state.hung.iter().any(|hung| hung.starts_with(name));
+        let is_free = |state: &mut ValveState| !state.hung.iter().any(|hung| hung.starts_with(name));
         let (_state, waited) = self
             .control
             .moved
@@ -206,7 +206,7 @@ impl Control {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ValveState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

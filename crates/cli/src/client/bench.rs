@@ -1,4 +1,4 @@
-//! `sureq bench`: how fast a home is here, and beside another one.
+//! `sureq bench`: measures a home, alone or beside another one.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -7,22 +7,22 @@ use clap::{Args, value_parser};
 use serde_json::json;
 use sureq::{Home, Queue, limits};
 
-use super::shown::{Column, Shown};
-use super::trouble::{Done, Trouble};
+use super::error::{CommandError, CommandResult};
+use super::output::{Column, Output};
 use super::{Common, Make};
-use crate::humane::number;
+use crate::format::number;
 use crate::progress::Bar;
 
-/// More would not be seen through, or not fit a command.
+/// Limits that keep a run finite and a batch within one command.
 const TASKS_MAX: u64 = 1_000_000_000_000;
 const CLIENTS_MAX: u64 = 10_000;
 const BATCH_MAX: i64 = 100_000;
 const ROUNDS_MAX: u64 = 1_000;
 
-/// What `bench` can be told.
 #[derive(Args)]
 #[command(after_help = "\
-Each phase pushes, pops and acks with --clients concurrent clients, in a queue of its own that is removed afterwards. With --against the same load runs on both, in turns, and the ratios of the medians are printed.
+Each phase pushes, pops and acks with --clients concurrent clients, in a queue of its own that is removed
+afterwards. With --against the same load runs on both homes in turns, and the ratios of the medians are printed.
 
 Examples:
   sureq bench --home file:./bench-data
@@ -40,7 +40,7 @@ pub(crate) struct BenchArguments {
     /// Tasks in a batch
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = value_parser!(u32).range(1..=BATCH_MAX))]
     batch: u32,
-    /// The size of a payload, in bytes
+    /// Size of a payload in bytes
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = value_parser!(u64).range(..=limits::PAYLOAD_BYTES_MAX as u64))]
     payload: u64,
     /// Number of rounds; the median is printed
@@ -50,7 +50,7 @@ pub(crate) struct BenchArguments {
     common: Common,
 }
 
-/// What is measured.
+/// A measured operation.
 #[derive(Clone, Copy)]
 struct Phase {
     name: &'static str,
@@ -72,13 +72,13 @@ const PHASES: [Phase; 4] = [
 ];
 
 pub(crate) fn run(arguments: &BenchArguments) -> ExitCode {
-    arguments.common.run(Make::Briefly, |home, shown| bench(arguments, home, shown))
+    arguments.common.run(Make::Briefly, |home, output| bench(arguments, home, output))
 }
 
-async fn bench(arguments: &BenchArguments, home: Home, mut shown: Shown) -> Done {
+async fn bench(arguments: &BenchArguments, home: Home, mut output: Output) -> CommandResult {
     let mut homes = vec![(&arguments.common.home, home)];
     if let Some(url) = &arguments.against {
-        homes.push((url, sureq::open(url).map_err(Trouble::Open)?));
+        homes.push((url, sureq::open(url).map_err(CommandError::Open)?));
     }
     let total = arguments.rounds * (homes.len() * PHASES.len()) as u64 * arguments.tasks;
     let bar = Bar::of(total, "tasks");
@@ -90,7 +90,7 @@ async fn bench(arguments: &BenchArguments, home: Home, mut shown: Shown) -> Done
             for (phase, rates) in PHASES.iter().zip(&mut rates[at]) {
                 let time = measure(arguments, *phase, &queue).await;
                 if time.is_err() {
-                    // What failed matters more than what is left behind.
+                    // The first error is the one to report.
                     let _ = home.drop_queues(&[queue.name_bytes()]).await;
                 }
                 rates.push(per_second(arguments.tasks, time?));
@@ -104,21 +104,21 @@ async fn bench(arguments: &BenchArguments, home: Home, mut shown: Shown) -> Done
     let medians: Vec<Vec<u64>> =
         rates.into_iter().map(|phases| phases.into_iter().map(median).collect()).collect();
     let urls: Vec<String> = homes.iter().map(|(url, _)| sureq::without_passwords(url)).collect();
-    tell(&urls, &medians, &mut shown)?;
+    write_rates(&urls, &medians, &mut output)?;
     for (_, other) in homes.drain(1..) {
-        other.close().map_err(Trouble::Broken)?;
+        other.close().map_err(CommandError::Broken)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// How long the phase takes, all clients together.
-async fn measure(arguments: &BenchArguments, phase: Phase, queue: &Queue) -> Result<Duration, Trouble> {
+/// Runs a phase with all clients and returns its duration.
+async fn measure(arguments: &BenchArguments, phase: Phase, queue: &Queue) -> Result<Duration, CommandError> {
     let batch = if phase.is_batch { arguments.batch } else { 1 };
     let clients = arguments.clients;
     let began = Instant::now();
     let mut asking = tokio::task::JoinSet::new();
     for client in 0..clients {
-        // What cannot be shared evenly is for the first ones.
+        // The first clients take the remainder.
         let share = arguments.tasks / clients + u64::from(client < arguments.tasks % clients);
         let (queue, payload) = (queue.clone(), vec![b'x'; arguments.payload as usize]);
         asking.spawn(async move {
@@ -129,7 +129,7 @@ async fn measure(arguments: &BenchArguments, phase: Phase, queue: &Queue) -> Res
         });
     }
     while let Some(ended) = asking.join_next().await {
-        ended.map_err(|error| Trouble::Machine(error.into()))??;
+        ended.map_err(|error| CommandError::System(error.into()))??;
     }
     Ok(began.elapsed())
 }
@@ -148,7 +148,7 @@ async fn pop_and_ack(queue: &Queue, mut left: u64, batch: u32) -> Result<(), sur
         let n = u32::try_from(left).unwrap_or(u32::MAX).min(batch);
         let tasks = queue.pop_many(n).await?;
         if tasks.is_empty() {
-            // Others were faster: together they have them all.
+            // The other clients took the rest.
             return Ok(());
         }
         queue.ack_all(tasks.iter().map(sureq::Task::receipt)).await?;
@@ -166,13 +166,13 @@ fn median(mut rates: Vec<u64>) -> u64 {
     rates[rates.len() / 2]
 }
 
-fn tell(urls: &[String], medians: &[Vec<u64>], shown: &mut Shown) -> Result<(), Trouble> {
+fn write_rates(urls: &[String], medians: &[Vec<u64>], output: &mut Output) -> Result<(), CommandError> {
     let fastest = medians.iter().flatten().copied().max().unwrap_or(1);
     for (at, phase) in PHASES.iter().enumerate() {
         let rates: Vec<u64> = medians.iter().map(|phases| phases[at]).collect();
         let ratio = rates.get(1).map(|&other| ratio(rates[0], other));
-        if shown.is_json() {
-            shown.object([
+        if output.is_json() {
+            output.object([
                 ("phase", json!(phase.name)),
                 ("per_second", json!(rates[0])),
                 ("against_per_second", json!(rates.get(1))),
@@ -180,7 +180,7 @@ fn tell(urls: &[String], medians: &[Vec<u64>], shown: &mut Shown) -> Result<(), 
             ])?;
             continue;
         }
-        shown.line(phase.name)?;
+        output.line(phase.name)?;
         let rows = urls.iter().zip(&rates).enumerate().map(|(home, (url, &rate))| {
             let ratio = ratio.filter(|_| home == 0).map(|ratio| format!("{ratio:.2} ×"));
             vec![format!("  {url}"), number(rate), bar_of(rate, fastest), ratio.unwrap_or_default()]
@@ -188,12 +188,12 @@ fn tell(urls: &[String], medians: &[Vec<u64>], shown: &mut Shown) -> Result<(), 
         let ratio_head = if urls.len() > 1 { "ratio" } else { "" };
         let columns =
             [Column::Text("  home"), Column::Number("tasks/s"), Column::Text(""), Column::Text(ratio_head)];
-        shown.table(&columns, rows.collect())?;
+        output.table(&columns, rows.collect())?;
     }
-    shown.flush()
+    output.flush()
 }
 
-/// To three digits behind the point, which is more than a measurement is good for.
+/// Rounded down to thousandths.
 fn ratio(a: u64, b: u64) -> f64 {
     let thousandths = u32::try_from(a.saturating_mul(1_000) / b.max(1)).unwrap_or(u32::MAX);
     f64::from(thousandths) / 1_000.0

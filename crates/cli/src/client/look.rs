@@ -1,4 +1,4 @@
-//! `sureq queues`, `stats`, `inspect` and `workers`: what there is.
+//! `sureq queues`, `stats`, `inspect` and `workers`: show queues, tasks and workers without changing them.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,23 +8,23 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::{Value, json};
 use sureq::{Error, Home, Info, QueueRow, Refusal, Seen, Settings, View};
 
-use super::manage::{SettingWord, settings_words};
-use super::shown::{Column, Shown, field, id_field, name, or_null, preview};
-use super::trouble::{Done, Trouble};
-use super::{Common, Make, Typed, is_sure};
+use super::error::{CommandError, CommandResult};
+use super::manage::{SettingText, settings_text};
+use super::output::{Column, Output, field, id_field, name, or_null, preview};
+use super::{Common, Make, Typed, confirm};
 use crate::exit;
-use crate::humane::{duration, many, number, relative, size};
+use crate::format::{duration, many, number, relative, size};
 
-/// The states of a task, as they are written.
+/// The states of a task, as values of `--state`.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum State {
+pub(super) enum TaskState {
     Ready,
     Delayed,
     Leased,
     Dead,
 }
 
-impl State {
+impl TaskState {
     pub(super) const fn view(self) -> View {
         match self {
             Self::Ready => View::Ready,
@@ -34,7 +34,7 @@ impl State {
         }
     }
 
-    /// How many tasks of a queue are in it.
+    /// The number of tasks of a queue in this state.
     pub(super) const fn count(self, info: &Info) -> u64 {
         match self {
             Self::Ready => info.ready,
@@ -45,28 +45,31 @@ impl State {
     }
 }
 
-/// What `queues` can be told.
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sureq queues
+  sureq queues 'emails*' --json")]
 pub(crate) struct QueuesArguments {
-    /// Only queues that this pattern matches: emails*, h?llo, [ab]*
+    /// Only queues that match this pattern: emails*, h?llo, [ab]* [default: all]
     pattern: Option<Typed>,
     #[command(flatten)]
     common: Common,
 }
 
 pub(crate) fn queues(arguments: &QueuesArguments) -> ExitCode {
-    arguments.common.run(Make::No, |home, shown| list_queues(arguments, home, shown))
+    arguments.common.run(Make::No, |home, output| list_queues(arguments, home, output))
 }
 
-async fn list_queues(arguments: &QueuesArguments, home: Home, mut shown: Shown) -> Done {
+async fn list_queues(arguments: &QueuesArguments, home: Home, mut output: Output) -> CommandResult {
     let pattern = arguments.pattern.as_ref().map(AsRef::as_ref);
     let mut rows: Vec<QueueRow> = home.queues(pattern).try_collect().await?;
     rows.sort_by(|a, b| a.name.cmp(&b.name));
     let paused = paused_since(&home, &rows).await?;
-    if shown.is_json() {
+    if output.is_json() {
         for (row, paused) in rows.iter().zip(paused) {
             let [ready, delayed, leased, dead] = row.counts;
-            shown.object([
+            output.object([
                 field!("name", &row.name),
                 ("ready", json!(ready)),
                 ("delayed", json!(delayed)),
@@ -76,15 +79,15 @@ async fn list_queues(arguments: &QueuesArguments, home: Home, mut shown: Shown) 
             ])?;
         }
     } else if rows.is_empty() {
-        shown.line("no queue has tasks")?;
+        output.line("no queue has tasks")?;
     } else {
-        show_queues(&rows, &paused, &mut shown)?;
+        write_queues(&rows, &paused, &mut output)?;
     }
-    shown.flush()?;
+    output.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn show_queues(rows: &[QueueRow], paused: &[Option<u64>], shown: &mut Shown) -> Result<(), Trouble> {
+fn write_queues(rows: &[QueueRow], paused: &[Option<u64>], output: &mut Output) -> Result<(), CommandError> {
     let mut columns = vec![
         Column::Text("queue"),
         Column::Number("ready"),
@@ -100,21 +103,24 @@ fn show_queues(rows: &[QueueRow], paused: &[Option<u64>], shown: &mut Shown) -> 
         let paused = since.map(relative).unwrap_or_default();
         [name(&row.name)].into_iter().chain(counts).chain([paused]).take(columns.len()).collect()
     });
-    shown.table(&columns, cells.collect())
+    output.table(&columns, cells.collect())
 }
 
-/// How many queues are asked at once whether they are paused.
+/// Concurrent requests for the pause of a queue.
 const ASKED_AT_ONCE: usize = 64;
 
-/// Since when each of these queues is paused, in unix milliseconds. The list of queues does not tell.
+/// Since when each queue is paused, in unix milliseconds, which the list of queues does not contain.
 async fn paused_since(home: &Home, rows: &[QueueRow]) -> Result<Vec<Option<u64>>, Error> {
     let queues: Vec<_> = rows.iter().map(|row| home.queue(&row.name)).collect();
     let asking = queues.into_iter().map(async |queue| Ok(queue.info().await?.paused.map(|since| since.0)));
     stream::iter(asking).buffered(ASKED_AT_ONCE).try_collect().await
 }
 
-/// What `stats` can be told.
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sureq stats
+  sureq stats emails --json | jq .oldest_ms")]
 pub(crate) struct StatsArguments {
     /// The queues [default: a summary of all queues]
     queues: Vec<Typed>,
@@ -123,29 +129,29 @@ pub(crate) struct StatsArguments {
 }
 
 pub(crate) fn stats(arguments: &StatsArguments) -> ExitCode {
-    arguments.common.run(Make::No, |home, shown| tell_stats(arguments, home, shown))
+    arguments.common.run(Make::No, |home, output| write_stats(arguments, home, output))
 }
 
-async fn tell_stats(arguments: &StatsArguments, home: Home, mut shown: Shown) -> Done {
+async fn write_stats(arguments: &StatsArguments, home: Home, mut output: Output) -> CommandResult {
     if arguments.queues.is_empty() {
-        tell_totals(&home, &mut shown).await?;
+        write_totals(&home, &mut output).await?;
     }
     for (at, queue) in arguments.queues.iter().enumerate() {
         let info = home.queue(queue).info().await?;
-        if shown.is_json() {
-            tell_info_json(queue, &info, &mut shown)?;
+        if output.is_json() {
+            write_info_json(queue, &info, &mut output)?;
         } else {
             if at > 0 {
-                shown.line("")?;
+                output.line("")?;
             }
-            tell_info(queue, &info, &mut shown)?;
+            write_info(queue, &info, &mut output)?;
         }
     }
-    shown.flush()?;
+    output.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn tell_totals(home: &Home, shown: &mut Shown) -> Result<(), Trouble> {
+async fn write_totals(home: &Home, output: &mut Output) -> Result<(), CommandError> {
     let (mut queues, mut totals) = (0u64, [0u64; 4]);
     let mut rows = std::pin::pin!(home.queues(None));
     while let Some(row) = rows.try_next().await? {
@@ -154,13 +160,13 @@ async fn tell_totals(home: &Home, shown: &mut Shown) -> Result<(), Trouble> {
     }
     let workers = match home.workers().await {
         Ok(workers) => Some(workers.len() as u64),
-        // Not every home knows workers.
+        // Some homes have no workers.
         Err(Error::Refused(Refusal::NotThere { .. })) => None,
         Err(error) => return Err(error.into()),
     };
     let [ready, delayed, leased, dead] = totals;
-    if shown.is_json() {
-        return shown.object([
+    if output.is_json() {
+        return output.object([
             ("queues", json!(queues)),
             ("ready", json!(ready)),
             ("delayed", json!(delayed)),
@@ -169,7 +175,7 @@ async fn tell_totals(home: &Home, shown: &mut Shown) -> Result<(), Trouble> {
             ("workers", json!(workers)),
         ]);
     }
-    shown.line(format_args!(
+    output.line(format_args!(
         "{} with {}: {} ready, {} delayed, {} leased, {} dead{}",
         many(queues, "queue"),
         many(totals.iter().sum(), "task"),
@@ -181,13 +187,13 @@ async fn tell_totals(home: &Home, shown: &mut Shown) -> Result<(), Trouble> {
     ))
 }
 
-fn tell_info(queue: &Typed, info: &Info, shown: &mut Shown) -> Result<(), Trouble> {
-    shown.line(format_args!("{:<14} {queue}", "queue"))?;
-    let per_second = |tenths: u64| format!("{}.{} per second of late", number(tenths / 10), tenths % 10);
+fn write_info(queue: &Typed, info: &Info, output: &mut Output) -> Result<(), CommandError> {
+    output.line(format_args!("{:<14} {queue}", "queue"))?;
+    let per_second = |tenths: u64| format!("{}.{} per second recently", number(tenths / 10), tenths % 10);
     if info.lengths_only {
-        // The keys of other programs: what nobody counts is not told.
+        // The keys of other programs have only these two counts.
         for (name, count) in [("ready", info.ready), ("leased", info.leased)] {
-            shown.line(format_args!("{name:<14} {}", number(count)))?;
+            output.line(format_args!("{name:<14} {}", number(count)))?;
         }
         return Ok(());
     }
@@ -205,24 +211,24 @@ fn tell_info(queue: &Typed, info: &Info, shown: &mut Shown) -> Result<(), Troubl
     if let Some(since) = info.paused {
         rows.push(("paused", relative(since.0)));
     }
-    let defaults = settings_words(&Settings::default());
-    for (set, default) in settings_words(&info.settings).iter().zip(&defaults) {
+    let defaults = settings_text(&Settings::default());
+    for (set, default) in settings_text(&info.settings).iter().zip(&defaults) {
         if set != default {
             rows.push(("setting", format!("{} {}", set.name, set.value())));
         }
     }
     for (name, value) in rows {
-        shown.line(format_args!("{name:<14} {value}"))?;
+        output.line(format_args!("{name:<14} {value}"))?;
     }
     Ok(())
 }
 
-fn tell_info_json(queue: &Typed, info: &Info, shown: &mut Shown) -> Result<(), Trouble> {
-    // In the keys of other programs only lengths are known: the rest is null.
+fn write_info_json(queue: &Typed, info: &Info, output: &mut Output) -> Result<(), CommandError> {
+    // The keys of other programs have only lengths: the rest is null.
     let counted = |value: Value| if info.lengths_only { Value::Null } else { value };
     let settings: serde_json::Map<String, Value> =
-        settings_words(&info.settings).iter().map(SettingWord::field).collect();
-    shown.object([
+        settings_text(&info.settings).iter().map(SettingText::field).collect();
+    output.object([
         field!("queue", queue.as_ref()),
         ("ready", json!(info.ready)),
         ("delayed", counted(json!(info.delayed))),
@@ -244,14 +250,18 @@ fn tenths(n: u64) -> f64 {
     f64::from(u32::try_from(n).unwrap_or(u32::MAX)) / 10.0
 }
 
-/// What `inspect` can be told.
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sureq inspect emails
+  sureq inspect emails --state dead -n 100
+  sureq inspect emails --start -5       the last five")]
 pub(crate) struct InspectArguments {
     /// The queue
     queue: Typed,
-    /// State of the tasks
+    /// TaskState of the tasks
     #[arg(long, short, value_enum, default_value = "ready")]
-    state: State,
+    state: TaskState,
     /// Index of the first task; a negative one counts from the end
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     start: i64,
@@ -263,13 +273,13 @@ pub(crate) struct InspectArguments {
 }
 
 pub(crate) fn inspect(arguments: &InspectArguments) -> ExitCode {
-    arguments.common.run(Make::No, |home, shown| show_tasks(arguments, home, shown))
+    arguments.common.run(Make::No, |home, output| write_tasks(arguments, home, output))
 }
 
-async fn show_tasks(arguments: &InspectArguments, home: Home, mut shown: Shown) -> Done {
+async fn write_tasks(arguments: &InspectArguments, home: Home, mut output: Output) -> CommandResult {
     let queue = home.queue(&arguments.queue);
     let mut start = if arguments.start < 0 {
-        // So many from the end, or all if there are fewer.
+        // Counted from the end; all tasks if there are fewer.
         let tasks = arguments.state.count(&queue.info().await?);
         tasks.saturating_sub(arguments.start.unsigned_abs()).cast_signed()
     } else {
@@ -277,7 +287,7 @@ async fn show_tasks(arguments: &InspectArguments, home: Home, mut shown: Shown) 
     };
     let (columns, row) = columns_of(arguments.state);
     let (mut rows, mut wanted) = (Vec::new(), arguments.count);
-    // One answer has a limited size: what is beyond it is asked for again.
+    // A reply has a limited size: the rest comes with the next page.
     while wanted > 0 {
         let page = queue.inspect(arguments.state.view(), start, wanted).await?;
         if page.is_empty() {
@@ -285,31 +295,31 @@ async fn show_tasks(arguments: &InspectArguments, home: Home, mut shown: Shown) 
         }
         start = start.saturating_add_unsigned(page.len() as u64);
         wanted = wanted.saturating_sub(page.len() as u32);
-        if shown.is_json() {
-            page.iter().try_for_each(|task| show_task_json(arguments.state, task, &mut shown))?;
+        if output.is_json() {
+            page.iter().try_for_each(|task| write_task_json(arguments.state, task, &mut output))?;
         } else {
             rows.extend(page.iter().map(row));
         }
     }
-    shown.table(&columns, rows)?;
-    shown.flush()?;
+    output.table(&columns, rows)?;
+    output.flush()?;
     Ok(if wanted == arguments.count { exit::NOTHING_THERE.into() } else { ExitCode::SUCCESS })
 }
 
 type Row = fn(&Seen) -> Vec<String>;
 
-fn columns_of(state: State) -> (Vec<Column>, Row) {
+fn columns_of(state: TaskState) -> (Vec<Column>, Row) {
     let (mut columns, row): (Vec<Column>, Row) = match state {
-        State::Ready => (vec![], |task| vec![task.id.to_string(), preview(task.payload.as_ref())]),
-        State::Delayed => (vec![Column::Text("due")], |task| {
+        TaskState::Ready => (vec![], |task| vec![task.id.to_string(), preview(task.payload.as_ref())]),
+        TaskState::Delayed => (vec![Column::Text("due")], |task| {
             vec![task.id.to_string(), relative(task.at.0), preview(task.payload.as_ref())]
         }),
-        State::Leased => (vec![Column::Text("taken"), Column::Number("deliveries")], |task| {
+        TaskState::Leased => (vec![Column::Text("taken"), Column::Number("deliveries")], |task| {
             let taken = format!("{} ago", duration(task.elapsed.unwrap_or_default()));
             let deliveries = number(task.deliveries.unwrap_or_default().into());
             vec![task.id.to_string(), taken, deliveries, preview(task.payload.as_ref())]
         }),
-        State::Dead => {
+        TaskState::Dead => {
             (vec![Column::Text("died"), Column::Number("tries"), Column::Text("reason")], |task| {
                 let tries = task.more.as_ref().map(|more| more.tries).unwrap_or_default();
                 let tries = u64::from(tries.failed) + u64::from(tries.lapsed) + u64::from(tries.lost);
@@ -324,21 +334,21 @@ fn columns_of(state: State) -> (Vec<Column>, Row) {
     (columns, row)
 }
 
-fn show_task_json(state: State, task: &Seen, shown: &mut Shown) -> Result<(), Trouble> {
+fn write_task_json(state: TaskState, task: &Seen, output: &mut Output) -> Result<(), CommandError> {
     let (id, payload) = (id_field(&task.id), field!("payload", task.payload.as_ref()));
     match state {
-        State::Ready => shown.object([id, payload]),
-        State::Delayed => shown.object([id, ("due", json!(task.at.0)), payload]),
-        State::Leased => shown.object([
+        TaskState::Ready => output.object([id, payload]),
+        TaskState::Delayed => output.object([id, ("due", json!(task.at.0)), payload]),
+        TaskState::Leased => output.object([
             id,
             ("taken_at", json!(task.at.0)),
             ("elapsed_ms", json!(task.elapsed.unwrap_or_default().as_millis() as u64)),
             ("deliveries", json!(task.deliveries)),
             payload,
         ]),
-        State::Dead => {
+        TaskState::Dead => {
             let more = task.more.clone().unwrap_or_default();
-            shown.object([
+            output.object([
                 id,
                 ("died_at", json!(task.at.0)),
                 or_null!("reason", more.reason.as_deref()),
@@ -351,13 +361,16 @@ fn show_task_json(state: State, task: &Seen, shown: &mut Shown) -> Result<(), Tr
     }
 }
 
-/// What `workers` can be told.
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sureq workers
+  sureq workers --fail mailer-1 --yes")]
 pub(crate) struct WorkersArguments {
     /// Declare this worker lost and requeue its tasks
     #[arg(long, value_name = "NAME")]
     fail: Option<Typed>,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short, requires = "fail")]
     yes: bool,
     #[command(flatten)]
@@ -365,30 +378,30 @@ pub(crate) struct WorkersArguments {
 }
 
 pub(crate) fn workers(arguments: &WorkersArguments) -> ExitCode {
-    arguments.common.run(Make::No, |home, shown| list_workers(arguments, home, shown))
+    arguments.common.run(Make::No, |home, output| list_workers(arguments, home, output))
 }
 
-async fn list_workers(arguments: &WorkersArguments, home: Home, mut shown: Shown) -> Done {
+async fn list_workers(arguments: &WorkersArguments, home: Home, mut output: Output) -> CommandResult {
     let workers = home.workers().await?;
     if let Some(lost) = &arguments.fail {
         let mut held =
             workers.iter().filter(|worker| *worker.name == *lost.as_ref()).map(|worker| worker.leased);
         let Some(held) = held.next() else {
-            return Ok(exit::failed(exit::NOTHING_THERE, format_args!("there is no worker {lost}")));
+            return Ok(exit::failed(exit::NOTHING_THERE, format_args!("no worker {lost}")));
         };
-        let what = format!("This declares {lost} lost and gives {} back", many(held, "task"));
-        if !is_sure(&what, arguments.yes)? {
-            return Err(Trouble::Usage("nothing was done".to_owned()));
+        let what = format!("This declares {lost} lost and requeues {}", many(held, "task"));
+        if !confirm(&what, arguments.yes)? {
+            return Err(CommandError::Usage("failed no worker".to_owned()));
         }
         let back = home.fail_worker(lost).await?;
-        if shown.is_json() {
-            shown.object([field!("worker", lost.as_ref()), ("given_back", json!(back))])?;
+        if output.is_json() {
+            output.object([field!("worker", lost.as_ref()), ("given_back", json!(back))])?;
         } else {
-            shown.line(format_args!("{} given back", many(back, "task")))?;
+            output.line(format_args!("{} requeued", many(back, "task")))?;
         }
-    } else if shown.is_json() {
+    } else if output.is_json() {
         for worker in &workers {
-            shown.object([
+            output.object([
                 field!("name", &worker.name),
                 ("incarnation", json!(worker.incarnation.to_string())),
                 ("ttl_ms", json!(worker.ttl_ms)),
@@ -396,7 +409,7 @@ async fn list_workers(arguments: &WorkersArguments, home: Home, mut shown: Shown
             ])?;
         }
     } else if workers.is_empty() {
-        shown.line("no worker is alive")?;
+        output.line("no live workers")?;
     } else {
         let columns = [
             Column::Text("worker"),
@@ -408,8 +421,8 @@ async fn list_workers(arguments: &WorkersArguments, home: Home, mut shown: Shown
             let ttl = duration(Duration::from_millis(worker.ttl_ms));
             vec![name(&worker.name), worker.incarnation.to_string(), ttl, number(worker.leased)]
         });
-        shown.table(&columns, rows.collect())?;
+        output.table(&columns, rows.collect())?;
     }
-    shown.flush()?;
+    output.flush()?;
     Ok(ExitCode::SUCCESS)
 }

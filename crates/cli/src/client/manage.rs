@@ -1,4 +1,4 @@
-//! `sureq pause`, `resume`, `config`, `revive` and `purge`: queues as a whole.
+//! `sureq pause`, `resume`, `config`, `revive` and `purge`: change whole queues.
 
 use std::process::ExitCode;
 
@@ -6,16 +6,21 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use sureq::{Changes, Error, Home, Info, Refusal, SettingWords, Settings};
 
-use super::look::State;
-use super::shown::{Shown, field, on_one_line, text_or_base64};
-use super::trouble::{Done, Trouble};
-use super::{Common, Make, Typed, distinct, is_sure, tell_count, time};
+use super::error::{CommandError, CommandResult};
+use super::look::TaskState;
+use super::output::{Output, field, on_one_line, text_or_base64};
+use super::{Common, Make, Typed, confirm, distinct, time, write_count};
 use crate::exit;
-use crate::humane::many;
+use crate::format::many;
 use crate::progress::Bar;
 
-/// What `pause` and `resume` can be told.
 #[derive(Args)]
+#[command(after_help = "\
+Leased tasks are not affected by a pause.
+
+Examples:
+  sureq pause emails invoices
+  sureq resume emails invoices")]
 pub(crate) struct PauseArguments {
     /// The queues
     #[arg(required = true)]
@@ -25,35 +30,34 @@ pub(crate) struct PauseArguments {
 }
 
 pub(crate) fn pause(arguments: &PauseArguments) -> ExitCode {
-    arguments.common.run(Make::No, async |home: Home, mut shown| {
+    arguments.common.run(Make::No, async |home: Home, mut output| {
         for queue in &arguments.queues {
             home.queue(queue).pause().await?;
-            tell(&mut shown, queue, "paused")?;
+            write_state(&mut output, queue, "paused")?;
         }
         Ok(ExitCode::SUCCESS)
     })
 }
 
 pub(crate) fn resume(arguments: &PauseArguments) -> ExitCode {
-    arguments.common.run(Make::No, async |home: Home, mut shown| {
+    arguments.common.run(Make::No, async |home: Home, mut output| {
         for queue in &arguments.queues {
             home.queue(queue).resume().await?;
-            tell(&mut shown, queue, "resumed")?;
+            write_state(&mut output, queue, "resumed")?;
         }
         Ok(ExitCode::SUCCESS)
     })
 }
 
-fn tell(shown: &mut Shown, queue: &Typed, what: &str) -> Result<(), Trouble> {
-    if shown.is_json() {
-        shown.object([field!("queue", queue.as_ref()), (what, json!(true))])?;
+fn write_state(output: &mut Output, queue: &Typed, what: &str) -> Result<(), CommandError> {
+    if output.is_json() {
+        output.object([field!("queue", queue.as_ref()), (what, json!(true))])?;
     } else {
-        shown.line(format_args!("{queue} is {what}"))?;
+        output.line(format_args!("{queue} is {what}"))?;
     }
-    shown.flush()
+    output.flush()
 }
 
-/// What `config` can be told.
 #[derive(Args)]
 #[command(after_help = "\
 Settings, with 0 or nothing for the default:
@@ -78,57 +82,57 @@ pub(crate) struct ConfigArguments {
 }
 
 pub(crate) fn config(arguments: &ConfigArguments) -> ExitCode {
-    // Who only looks makes no store.
+    // Showing settings must not create a store.
     let make = if arguments.changes.is_empty() { Make::No } else { Make::Yes };
-    arguments.common.run(make, |home, shown| configure(arguments, home, shown))
+    arguments.common.run(make, |home, output| configure(arguments, home, output))
 }
 
-async fn configure(arguments: &ConfigArguments, home: Home, mut shown: Shown) -> Done {
-    let words = arguments.changes.iter().map(words_of).collect::<Result<Vec<_>, _>>()?;
+async fn configure(arguments: &ConfigArguments, home: Home, mut output: Output) -> CommandResult {
+    let words = arguments.changes.iter().map(name_and_value).collect::<Result<Vec<_>, _>>()?;
     let words: Vec<&[u8]> =
         words.iter().flat_map(|(name, value)| [name.as_slice(), value.as_slice()]).collect();
-    let changes = SettingWords::read(&words).map_err(|bad| Trouble::Usage(bad.to_string()))?;
+    let changes = SettingWords::read(&words).map_err(|bad| CommandError::Usage(bad.to_string()))?;
     let settings = home.queue(&arguments.queue).configure(Changes::Words(changes)).await?;
-    let words = settings_words(&settings);
-    if shown.is_json() {
-        shown.line(Value::Object(words.iter().map(SettingWord::field).collect()))?;
+    let words = settings_text(&settings);
+    if output.is_json() {
+        output.line(Value::Object(words.iter().map(SettingText::field).collect()))?;
     } else {
         for word in words {
-            shown.line(format_args!("{:<12} {}", word.name, word.value()))?;
+            output.line(format_args!("{:<12} {}", word.name, word.value()))?;
         }
     }
-    shown.flush()?;
+    output.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The settings that are times, in milliseconds where they are stored.
+/// The settings that are times; homes store milliseconds.
 const TIMES: [&str; 3] = ["lease", "backoff", "ttl"];
 
-/// `tries=5` as a name and a value; a time has its unit, as it has everywhere.
-fn words_of(change: &Typed) -> Result<(Vec<u8>, Vec<u8>), Trouble> {
+/// Splits `tries=5` into name and value, and converts times to milliseconds.
+fn name_and_value(change: &Typed) -> Result<(Vec<u8>, Vec<u8>), CommandError> {
     let mut parts = change.as_ref().splitn(2, |&byte| byte == b'=');
     let (Some(name), Some(value)) = (parts.next(), parts.next()) else {
-        return Err(Trouble::Usage(format!("{:?}: write NAME=VALUE, like tries=5", change.to_string())));
+        return Err(CommandError::Usage(format!("{:?}: write NAME=VALUE, like tries=5", change.to_string())));
     };
     if !TIMES.iter().any(|time| name.eq_ignore_ascii_case(time.as_bytes())) {
         return Ok((name.to_vec(), value.to_vec()));
     }
     let text = if value.is_empty() { "0" } else { str::from_utf8(value).unwrap_or_default() };
-    let span = time(text).map_err(|why| Trouble::Usage(format!("{change}: {why}")))?;
-    // What is shorter than a millisecond is one, and not none.
+    let span = time(text).map_err(|why| CommandError::Usage(format!("{change}: {why}")))?;
+    // A time below a millisecond becomes one, since 0 means the default.
     let ms = span.as_millis().max(u128::from(!span.is_zero()));
     Ok((name.to_vec(), ms.to_string().into_bytes()))
 }
 
-/// A setting and its value.
+/// A setting as text.
 #[derive(PartialEq, Eq)]
-pub(super) struct SettingWord {
+pub(super) struct SettingText {
     pub(super) name: String,
     value: Vec<u8>,
 }
 
-impl SettingWord {
-    /// The value for people, as it can be set again.
+impl SettingText {
+    /// The value in the form in which it can be set.
     pub(super) fn value(&self) -> String {
         match on_one_line(&self.value) {
             value if value.is_empty() => "none".to_owned(),
@@ -137,7 +141,7 @@ impl SettingWord {
         }
     }
 
-    /// For programs; times are milliseconds.
+    /// The JSON field; times are milliseconds.
     pub(super) fn field(&self) -> (String, Value) {
         let base64_name = format!("{}_base64", self.name);
         let (name, value) = text_or_base64(&self.name, &base64_name, &self.value);
@@ -145,18 +149,23 @@ impl SettingWord {
     }
 }
 
-/// The settings as names and values.
-pub(super) fn settings_words(settings: &Settings) -> Vec<SettingWord> {
+/// All settings as text.
+pub(super) fn settings_text(settings: &Settings) -> Vec<SettingText> {
     let value = |shown| match shown {
         sureq::Shown::Number(n) => n.to_string().into_bytes(),
         sureq::Shown::Word(word) => word.to_vec(),
     };
     let names = SettingWords::NAMES.iter().map(|name| name.to_ascii_lowercase());
-    names.zip(settings.shown()).map(|(name, shown)| SettingWord { name, value: value(shown) }).collect()
+    names.zip(settings.shown()).map(|(name, shown)| SettingText { name, value: value(shown) }).collect()
 }
 
-/// What `revive` can be told.
 #[derive(Args)]
+#[command(after_help = "\
+Revived tasks go to the back of the queue, with all their tries.
+
+Examples:
+  sureq revive emails 1764000000000-1
+  sureq revive emails --all --yes")]
 pub(crate) struct ReviveArguments {
     /// The queue
     queue: Typed,
@@ -166,7 +175,7 @@ pub(crate) struct ReviveArguments {
     /// All dead tasks
     #[arg(long, conflicts_with = "ids")]
     all: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     yes: bool,
     #[command(flatten)]
@@ -174,26 +183,26 @@ pub(crate) struct ReviveArguments {
 }
 
 pub(crate) fn revive(arguments: &ReviveArguments) -> ExitCode {
-    arguments.common.run(Make::No, |home, shown| bring_back(arguments, home, shown))
+    arguments.common.run(Make::No, |home, output| revive_tasks(arguments, home, output))
 }
 
-async fn bring_back(arguments: &ReviveArguments, home: Home, mut shown: Shown) -> Done {
+async fn revive_tasks(arguments: &ReviveArguments, home: Home, mut output: Output) -> CommandResult {
     let (queue, ids) = (home.queue(&arguments.queue), distinct(&arguments.ids));
     let revived = if arguments.all {
         let dead = many(queue.info().await?.dead, "dead task");
-        let what = format!("This brings {dead} of {} back to the end of the line", arguments.queue);
-        if !is_sure(&what, arguments.yes)? {
-            return Err(Trouble::Usage("nothing was done".to_owned()));
+        let what = format!("This revives {dead} of {}", arguments.queue);
+        if !confirm(&what, arguments.yes)? {
+            return Err(CommandError::Usage("revived nothing".to_owned()));
         }
         queue.revive_all().await?
     } else {
         queue.revive(&ids).await?
     };
     let asked = if arguments.all { revived } else { ids.len() as u64 };
-    tell_count(&mut shown, &arguments.queue, ("revived", "revived"), revived, asked)
+    write_count(&mut output, &arguments.queue, ("revived", "revived"), revived, asked)
 }
 
-/// The states whose tasks can be purged: leased ones are with their workers.
+/// The states whose tasks can be purged. Leased tasks belong to their workers.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Purged {
     Ready,
@@ -202,16 +211,15 @@ enum Purged {
 }
 
 impl Purged {
-    const fn state(self) -> State {
+    const fn state(self) -> TaskState {
         match self {
-            Self::Ready => State::Ready,
-            Self::Delayed => State::Delayed,
-            Self::Dead => State::Dead,
+            Self::Ready => TaskState::Ready,
+            Self::Delayed => TaskState::Delayed,
+            Self::Dead => TaskState::Dead,
         }
     }
 }
 
-/// What `purge` can be told.
 #[derive(Args)]
 #[command(after_help = "\
 Leased tasks stay with their workers: cancel them, wait for them, or remove the queue with --drop.
@@ -223,13 +231,13 @@ Examples:
 pub(crate) struct PurgeArguments {
     /// The queue
     queue: Typed,
-    /// Only tasks of this state; without it, ready, delayed and dead ones
+    /// Only tasks in this state [default: ready, delayed and dead]
     #[arg(long, short, value_enum)]
     state: Option<Purged>,
     /// Remove the whole queue: leased tasks, settings and pause too
     #[arg(long, conflicts_with = "state")]
     drop: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     yes: bool,
     #[command(flatten)]
@@ -237,54 +245,54 @@ pub(crate) struct PurgeArguments {
 }
 
 pub(crate) fn purge(arguments: &PurgeArguments) -> ExitCode {
-    arguments.common.run(Make::No, |home, shown| remove(arguments, home, shown))
+    arguments.common.run(Make::No, |home, output| remove(arguments, home, output))
 }
 
-async fn remove(arguments: &PurgeArguments, home: Home, mut shown: Shown) -> Done {
+async fn remove(arguments: &PurgeArguments, home: Home, mut output: Output) -> CommandResult {
     let (queue, state) = (home.queue(&arguments.queue), arguments.state.map(Purged::state));
     let info = queue.info().await?;
-    let doomed = doomed(&info, state) + if arguments.drop { info.leased } else { 0 };
+    let affected = affected(&info, state) + if arguments.drop { info.leased } else { 0 };
     let whole = if arguments.drop { "the queue with " } else { "" };
-    let what = format!("This removes {whole}{} of {} for good", many(doomed, "task"), arguments.queue);
-    if !is_sure(&what, arguments.yes)? {
-        return Err(Trouble::Usage("nothing was done".to_owned()));
+    let what = format!("This permanently removes {whole}{} of {}", many(affected, "task"), arguments.queue);
+    if !confirm(&what, arguments.yes)? {
+        return Err(CommandError::Usage("removed nothing".to_owned()));
     }
-    let bar = Bar::waiting(&format!("removing {}", many(doomed, "task")));
+    let bar = Bar::waiting(&format!("removing {}", many(affected, "task")));
     if arguments.drop {
         let dropped = home.drop_queues(&[arguments.queue.as_ref()]).await?;
         drop(bar);
-        return tell_dropped(&mut shown, &arguments.queue, dropped > 0);
+        return write_dropped(&mut output, &arguments.queue, dropped > 0);
     }
-    let removed = queue.purge(state.map(State::view)).await.map_err(advised)?;
+    let removed = queue.purge(state.map(TaskState::view)).await.map_err(advised)?;
     drop(bar);
-    tell_count(&mut shown, &arguments.queue, ("removed", "removed"), removed, removed)
+    write_count(&mut output, &arguments.queue, ("removed", "removed"), removed, removed)
 }
 
-/// Says what to write where the home cannot remove tasks by their states.
-fn advised(error: Error) -> Trouble {
+/// Adds advice if the home cannot remove tasks by state.
+fn advised(error: Error) -> CommandError {
     match &error {
         Error::Refused(Refusal::NotThere { what, .. }) if what.starts_with("PURGE") => {
-            let advice = "here that is `sureq purge --drop`, which removes leased tasks too".to_owned();
-            Trouble::Advised { error, advice }
+            let advice = "use `sureq purge --drop`, which removes leased tasks too".to_owned();
+            CommandError::Advised { error, advice }
         }
         _ => error.into(),
     }
 }
 
-/// A queue without tasks is not there to remove, but its settings and its pause are.
-fn tell_dropped(shown: &mut Shown, queue: &Typed, had_tasks: bool) -> Done {
-    if shown.is_json() {
-        shown.object([field!("queue", queue.as_ref()), ("dropped", json!(had_tasks))])?;
+/// Prints the result of a drop. A queue without tasks counts as missing, but its settings and its pause are removed.
+fn write_dropped(output: &mut Output, queue: &Typed, had_tasks: bool) -> CommandResult {
+    if output.is_json() {
+        output.object([field!("queue", queue.as_ref()), ("dropped", json!(had_tasks))])?;
     } else if had_tasks {
-        shown.line(format_args!("{queue} is removed"))?;
+        output.line(format_args!("{queue} is removed"))?;
     } else {
-        shown.line(format_args!("{queue} had no tasks; its settings are cleared"))?;
+        output.line(format_args!("{queue} had no tasks; its settings are removed"))?;
     }
-    shown.flush()?;
+    output.flush()?;
     Ok(if had_tasks { ExitCode::SUCCESS } else { exit::NOTHING_THERE.into() })
 }
 
-const fn doomed(info: &Info, state: Option<State>) -> u64 {
+const fn affected(info: &Info, state: Option<TaskState>) -> u64 {
     match state {
         None => info.ready + info.delayed + info.dead,
         Some(state) => state.count(info),

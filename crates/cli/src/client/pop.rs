@@ -1,4 +1,4 @@
-//! `sureq pop`: takes tasks, and shows what it takes to finish them.
+//! `sureq pop`: takes tasks and prints their receipts.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -7,13 +7,12 @@ use clap::{Args, value_parser};
 use serde_json::json;
 use sureq::{Error, Home, Refusal, Task};
 
-use super::shown::{Column, Shown, field, id_field, name, preview};
-use super::trouble::{Done, Trouble};
+use super::error::{CommandError, CommandResult};
+use super::output::{Column, Output, field, id_field, name, preview};
 use super::{Common, Make, Typed, lasting, time};
-use crate::humane::{many, number};
-use crate::{exit, say};
+use crate::format::{many, number};
+use crate::{exit, print};
 
-/// What `pop` can be told.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct PopArguments {
@@ -23,7 +22,7 @@ pub(crate) struct PopArguments {
     /// Largest number of tasks
     #[arg(long, short = 'n', value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..))]
     count: u32,
-    /// Wait for a task up to this time: 500ms, 30s, 5m, 1h
+    /// Wait up to this time for a task: 500ms, 30s, 5m, 1h [default: do not wait]
     #[arg(long, value_name = "TIME", value_parser = time)]
     wait: Option<Duration>,
     /// Length of the lease; after that the task is requeued
@@ -52,77 +51,87 @@ Examples:
 A pop without a lease may have no delivery number (on sureq://, and in the keys of other programs): the id then replaces
 the receipt, and means the current delivery.
 
-With --ack only finished tasks are printed; tasks that another client took meanwhile are counted, and delivered again. If
-the reply is lost, the tasks are printed too, since they may be finished, and the exit code is 70.
+With --ack only tasks that are certainly finished are printed. Tasks that another client took meanwhile are counted. If the
+reply is lost, a task may be finished or may be delivered again: its receipt goes to standard error, its payload is not
+printed, and the exit code is 70.
 
 Exits with 4 if there was no task.";
 
 pub(crate) fn run(arguments: &PopArguments) -> ExitCode {
-    arguments.common.run(Make::No, |home, shown| pop(arguments, home, shown))
+    arguments.common.run(Make::No, |home, output| pop(arguments, home, output))
 }
 
-async fn pop(arguments: &PopArguments, home: Home, mut shown: Shown) -> Done {
+async fn pop(arguments: &PopArguments, home: Home, mut output: Output) -> CommandResult {
     let pop = home.pop_from(&arguments.queues, arguments.count);
     let pop = if arguments.no_lease { pop.no_lease() } else { pop.lease(arguments.lease) };
     let tasks = pop.wait(arguments.wait.unwrap_or_default()).await.map_err(advised)?;
     if tasks.is_empty() {
         return Ok(exit::NOTHING_THERE.into());
     }
-    // Tasks that were taken and not seen are no success.
-    shown.must_be_read();
+    // Popped tasks whose receipts nobody saw are an error.
+    output.must_be_read();
     if !arguments.ack {
-        show(arguments, &tasks.iter().collect::<Vec<_>>(), &mut shown)?;
+        write_tasks(arguments, &tasks.iter().collect::<Vec<_>>(), &mut output)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let Acked { finished, lost, trouble } = ack(&home, &tasks).await;
-    show(arguments, &finished, &mut shown)?;
-    if lost > 0 {
-        say::err(format_args!("sureq: {} not finished: somebody else took it meanwhile", many(lost, "task")));
+    let Acked { finished, lost, unknown, error } = ack(&home, &tasks).await;
+    write_tasks(arguments, &finished, &mut output)?;
+    for task in unknown {
+        print::err(format_args!(
+            "sureq: not printed, since it may be delivered again: {} of {}",
+            name(&handle_of(task)),
+            name(task.queue_bytes())
+        ));
     }
-    match trouble {
+    if lost > 0 {
+        print::err(format_args!("sureq: {} not finished: another client holds it now", many(lost, "task")));
+    }
+    match error {
         Some(error) => {
-            Err(Trouble::Home(error).after(format!("{} shown", many(finished.len() as u64, "task"))))
+            Err(CommandError::Home(error).after(format!("{} printed", many(finished.len() as u64, "task"))))
         }
         None if finished.is_empty() => Ok(exit::NOTHING_THERE.into()),
         None => Ok(ExitCode::SUCCESS),
     }
 }
 
-/// Says what to write where the home knows no pop of this kind.
-fn advised(error: Error) -> Trouble {
+/// Adds advice if the home has no pop of this kind.
+fn advised(error: Error) -> CommandError {
     let Error::Refused(Refusal::NotThere { what, place }) = &error else { return error.into() };
     let advice = match &**what {
         what if place.contains("worqr") && what.starts_with("POP") => {
-            "a task goes back when its worker ends: use `sureq work`"
+            "tasks of this layout belong to a running worker: use `sureq work`"
         }
-        what if what.starts_with("POP LEASE") => "write --no-lease",
+        what if what.starts_with("POP LEASE") => "use --no-lease",
         _ => return error.into(),
     };
-    Trouble::Advised { error, advice: advice.to_owned() }
+    CommandError::Advised { error, advice: advice.to_owned() }
 }
 
-/// Which delivery this is, where the home tells it.
+/// The delivery number, if the home counts deliveries.
 fn delivery_of(task: &Task) -> Option<u32> {
     task.receipt().fence().map(|_| task.delivery())
 }
 
-/// What finishes this delivery: its receipt, or the id where the home tells no delivery number.
+/// The receipt, or the id if the home has no receipts.
 fn handle_of(task: &Task) -> Vec<u8> {
     task.receipt().as_ref().to_vec()
 }
 
-/// What came of finishing tasks.
+/// The result of acking tasks.
 struct Acked<'a> {
-    /// Those that were finished, or may have been.
+    /// Tasks that are finished.
     finished: Vec<&'a Task>,
-    /// How many were no longer ours.
+    /// Tasks that may be finished or not: the reply was lost.
+    unknown: &'a [Task],
+    /// Tasks whose delivery is no longer the current one.
     lost: u64,
-    /// Why the rest was not finished: it comes again.
-    trouble: Option<sureq::Error>,
+    /// Why the rest was not finished; it is redelivered.
+    error: Option<sureq::Error>,
 }
 
 async fn ack<'a>(home: &Home, tasks: &'a [Task]) -> Acked<'a> {
-    let mut acked = Acked { finished: Vec::new(), lost: 0, trouble: None };
+    let mut acked = Acked { finished: Vec::new(), lost: 0, unknown: &[], error: None };
     for tasks in tasks.chunk_by(|a, b| a.queue_bytes() == b.queue_bytes()) {
         let answers = home.queue(tasks[0].queue_bytes()).ack_all(tasks.iter().map(handle_of)).await;
         match answers {
@@ -132,9 +141,9 @@ async fn ack<'a>(home: &Home, tasks: &'a [Task]) -> Acked<'a> {
             }
             Err(error) => {
                 if error.is_unknown() {
-                    acked.finished.extend(tasks);
+                    acked.unknown = tasks;
                 }
-                acked.trouble = Some(error);
+                acked.error = Some(error);
                 return acked;
             }
         }
@@ -143,14 +152,14 @@ async fn ack<'a>(home: &Home, tasks: &'a [Task]) -> Acked<'a> {
     acked
 }
 
-fn show(arguments: &PopArguments, tasks: &[&Task], shown: &mut Shown) -> Result<(), Trouble> {
+fn write_tasks(arguments: &PopArguments, tasks: &[&Task], output: &mut Output) -> Result<(), CommandError> {
     if arguments.raw {
         for task in tasks {
-            shown.bytes(task.payload())?;
+            output.bytes(task.payload())?;
         }
-    } else if shown.is_json() {
+    } else if output.is_json() {
         for task in tasks {
-            shown.object([
+            output.object([
                 field!("queue", task.queue_bytes()),
                 id_field(&task.id()),
                 field!("receipt", &handle_of(task)),
@@ -165,9 +174,9 @@ fn show(arguments: &PopArguments, tasks: &[&Task], shown: &mut Shown) -> Result<
             Column::Number("delivery"),
             Column::Text("payload"),
         ];
-        shown.table(&columns, tasks.iter().map(|task| row(task)).collect())?;
+        output.table(&columns, tasks.iter().map(|task| row(task)).collect())?;
     }
-    shown.flush()
+    output.flush()
 }
 
 fn row(task: &Task) -> Vec<String> {

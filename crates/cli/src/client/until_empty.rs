@@ -1,4 +1,4 @@
-//! `sureq work --until-empty`: when the queues of a worker are empty, and what it waits for until then.
+//! `sureq work --until-empty`: waits until the queues are empty, and prints what it waits for.
 
 use std::time::{Duration, Instant};
 
@@ -6,17 +6,17 @@ use sureq::{Error, Home, Info, View, WorkerHandle};
 use tokio::time::sleep;
 
 use super::Typed;
-use crate::humane::{number, relative};
-use crate::say;
+use crate::format::{number, relative};
+use crate::print;
 
-/// How often it is looked whether the queues are empty.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// The interval of checks, since no signal says that a queue is empty.
+const POLL_EVERY: Duration = Duration::from_millis(100);
 
-/// How long nothing runs before it is said what is waited for, and how often that is said.
-const SAY_AFTER: Duration = Duration::from_secs(1);
-const SAY_EVERY: Duration = Duration::from_secs(60);
+/// Remaining tasks are printed after this time without a running program, and then at this interval.
+const REMIND_AFTER: Duration = Duration::from_secs(1);
+const REMIND_EVERY: Duration = Duration::from_secs(60);
 
-/// Returns when the queues have nothing that could still be done, or when that will never be known.
+/// Returns when no queue has ready, delayed or leased tasks, or with the error of a home that refuses to tell.
 pub(super) async fn until_empty(queues: &[Typed], home: &Home, worker: &WorkerHandle) -> Result<(), Error> {
     let mut reminder = Reminder::default();
     loop {
@@ -26,7 +26,7 @@ pub(super) async fn until_empty(queues: &[Typed], home: &Home, worker: &WorkerHa
                 Ok(info) if info.ready + info.delayed + info.leased > 0 => left.push((queue, info)),
                 Ok(_) => {}
                 Err(no @ Error::Refused(_)) => return Err(no),
-                // The worker is asking it again and again, too.
+                // The worker retries too, and reports the error.
                 Err(_) => is_known = false,
             }
         }
@@ -35,27 +35,27 @@ pub(super) async fn until_empty(queues: &[Typed], home: &Home, worker: &WorkerHa
         }
         let is_busy = worker.status().is_none_or(|status| status.running + status.unconfirmed > 0);
         if is_known && reminder.is_due(is_busy, Instant::now()) {
-            say_what_is_left(home, &left).await;
+            print_remaining(home, &left).await;
         }
-        sleep(LOOK_EVERY).await;
+        sleep(POLL_EVERY).await;
     }
 }
 
-async fn say_what_is_left(home: &Home, left: &[(&Typed, Info)]) {
+async fn print_remaining(home: &Home, left: &[(&Typed, Info)]) {
     for (queue, info) in left {
         let next_due = if info.delayed > 0 {
-            // Without an answer the rest is said.
+            // Printed without the time if the home does not answer.
             let delayed = home.queue(queue).inspect(View::Delayed, 0, 1).await.unwrap_or_default();
             delayed.first().map(|task| task.at.0)
         } else {
             None
         };
-        say::err(format_args!("sureq: waiting for {queue}: {}", words_of(info, next_due)));
+        print::err(format_args!("sureq: waiting for {queue}: {}", remaining(info, next_due)));
     }
 }
 
-/// What is left of a queue, and what it waits for.
-fn words_of(info: &Info, next_due: Option<u64>) -> String {
+/// The remaining tasks of a queue as text.
+fn remaining(info: &Info, next_due: Option<u64>) -> String {
     let mut parts = Vec::new();
     if info.ready > 0 {
         let paused = info.paused.map(|since| format!(", but paused {}", relative(since.0)));
@@ -71,11 +71,11 @@ fn words_of(info: &Info, next_due: Option<u64>) -> String {
     parts.join("; ")
 }
 
-/// When it is time to say what is waited for.
+/// Decides when remaining tasks are printed.
 #[derive(Default)]
 struct Reminder {
     idle_since: Option<Instant>,
-    said: Option<Instant>,
+    reminded_at: Option<Instant>,
 }
 
 impl Reminder {
@@ -85,10 +85,10 @@ impl Reminder {
             return false;
         }
         let since = *self.idle_since.get_or_insert(now);
-        let is_due =
-            now - since >= SAY_AFTER && self.said.is_none_or(|said| now.duration_since(said) >= SAY_EVERY);
+        let is_due = now - since >= REMIND_AFTER
+            && self.reminded_at.is_none_or(|reminded_at| now.duration_since(reminded_at) >= REMIND_EVERY);
         if is_due {
-            self.said = Some(now);
+            self.reminded_at = Some(now);
         }
         is_due
     }
@@ -100,24 +100,24 @@ mod tests {
     use sureq_core::LogTime;
 
     #[test]
-    fn it_is_said_after_a_second_of_waiting_and_then_every_minute() {
+    fn remaining_tasks_are_printed_after_an_idle_second_and_then_every_minute() {
         let (began, mut reminder) = (Instant::now(), Reminder::default());
         let mut is_due = |is_busy, ms| reminder.is_due(is_busy, began + Duration::from_millis(ms));
         assert!(!is_due(false, 0) && !is_due(false, 999) && is_due(false, 1_000));
         assert!(!is_due(false, 60_999) && is_due(false, 61_000));
-        assert!(!is_due(true, 200_000) && !is_due(false, 200_500), "work begins it anew");
+        assert!(!is_due(true, 200_000) && !is_due(false, 200_500), "running programs reset the time");
         assert!(!is_due(false, 201_400) && is_due(false, 201_500));
     }
 
     #[test]
-    fn what_is_waited_for_is_named() {
+    fn remaining_tasks_are_counted_by_state() {
         let mut info = Info { delayed: 1, ..Info::default() };
         let soon = std::time::SystemTime::now() + Duration::from_secs(7_230);
         let due = soon.duration_since(std::time::UNIX_EPOCH).expect("it is later").as_millis() as u64;
-        assert_eq!(words_of(&info, Some(due)), "1 delayed, the next due in 2 h");
+        assert_eq!(remaining(&info, Some(due)), "1 delayed, the next due in 2 h");
         (info.delayed, info.ready, info.leased) = (0, 2_000, 3);
-        assert_eq!(words_of(&info, None), "2,000 ready; 3 with other workers");
+        assert_eq!(remaining(&info, None), "2,000 ready; 3 with other workers");
         info.paused = Some(LogTime(due));
-        assert_eq!(words_of(&info, None), "2,000 ready, but paused in 2 h; 3 with other workers");
+        assert_eq!(remaining(&info, None), "2,000 ready, but paused in 2 h; 3 with other workers");
     }
 }

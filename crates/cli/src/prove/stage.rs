@@ -103,21 +103,24 @@ fn launch(dir: &Path, durability: &str, address: &str) -> io::Result<(Child, Str
         .args([SERVER, "--text", "off", "--resp", address, "--durability", durability, "--home"])
         .arg(home);
     let mut child = command.spawn()?;
-    let said = BufReader::new(child.stdout.take().expect("it is piped"));
-    for line in said.lines().map_while(Result::ok) {
+    let output = BufReader::new(child.stdout.take().expect("it is piped"));
+    for line in output.lines().map_while(Result::ok) {
         if let Some(words) = line.trim_start().strip_prefix("Redis clients") {
             let address = words.split_whitespace().next().unwrap_or_default().to_owned();
             return Ok((child, address));
         }
     }
     end(&mut child)?;
-    Err(io::Error::other(format!("a server in {} does not start: try `sureq serve` there", dir.display())))
+    Err(io::Error::other(format!(
+        "cannot start a server in {0}: run `sureq serve --home file:{0}` to see why",
+        dir.display()
+    )))
 }
 
 /// A worker, and who writes down what it says.
 pub(super) struct Worker {
     child: Child,
-    scribe: Option<JoinHandle<()>>,
+    recorder: Option<JoinHandle<()>>,
     /// How many tasks it took and has not asked to finish.
     held: Arc<AtomicU64>,
 }
@@ -126,20 +129,20 @@ impl Worker {
     pub(super) fn start(home: &str, queue: &str, records: &Records) -> io::Result<Self> {
         let mut command = this_program()?;
         let mut child = command.args([WORKER, home, queue]).spawn()?;
-        let (said, records) = (child.stdout.take().expect("it is piped"), records.clone());
+        let (output, records) = (child.stdout.take().expect("it is piped"), records.clone());
         let held = Arc::<AtomicU64>::default();
-        let scribe = std::thread::spawn({
+        let recorder = std::thread::spawn({
             let held = Arc::clone(&held);
             move || {
-                let mut said = BufReader::new(said);
+                let mut output = BufReader::new(output);
                 let mut line = String::new();
-                while said.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
+                while output.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
                     note(&line, &records, &held);
                     line.clear();
                 }
             }
         });
-        Ok(Self { child, scribe: Some(scribe), held })
+        Ok(Self { child, recorder: Some(recorder), held })
     }
 
     /// How many tasks it holds, as far as it has said; exactly so once it was killed.
@@ -150,8 +153,10 @@ impl Worker {
     /// Ends it with signal 9; all it said is written down then.
     pub(super) fn kill(&mut self) -> io::Result<()> {
         end(&mut self.child)?;
-        if let Some(scribe) = self.scribe.take() {
-            scribe.join().map_err(|_| io::Error::other("what a worker said could not be written down"))?;
+        if let Some(recorder) = self.recorder.take() {
+            recorder
+                .join()
+                .map_err(|_| io::Error::other("what a worker output could not be written down"))?;
         }
         Ok(())
     }

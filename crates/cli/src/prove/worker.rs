@@ -64,14 +64,14 @@ async fn work(queue: &Queue) {
 async fn finish(queue: &Queue, tasks: &[Task], sent: Time) {
     let received = Time::now();
     let numbers: Vec<Option<u64>> = tasks.iter().map(|task| payload::decode(task.payload())).collect();
-    say(
+    print(
         format!("take {sent} {received}"),
         tasks.iter().zip(&numbers).map(|(task, number)| taken(task, *number)),
     );
     if fastrand::u32(..HELD_ONE_IN) == 0 {
         tokio::time::sleep(Duration::from_millis(fastrand::u64(HELD_MS))).await;
     }
-    say("ask".to_owned(), numbers.iter().flatten().map(u64::to_string));
+    print("ask".to_owned(), numbers.iter().flatten().map(u64::to_string));
     let receipts: Vec<_> = tasks.iter().map(Task::receipt).collect();
     // After a lost answer, a no may mean that it was done before.
     let mut is_no_sure = true;
@@ -90,9 +90,9 @@ async fn finish(queue: &Queue, tasks: &[Task], sent: Time) {
             .filter_map(|(number, _)| Some((*number)?.to_string()))
     };
     let answered = Time::now();
-    say(format!("done {answered}"), of(true));
+    print(format!("done {answered}"), of(true));
     if is_no_sure {
-        say(format!("not {answered}"), of(false));
+        print(format!("not {answered}"), of(false));
     }
 }
 
@@ -106,7 +106,7 @@ fn taken(task: &Task, number: Option<u64>) -> String {
 pub(super) const AGAIN: &str = "+";
 
 /// One line in one write, so that a kill leaves none torn.
-fn say(words: String, numbers: impl Iterator<Item = String>) {
+fn print(words: String, numbers: impl Iterator<Item = String>) {
     let line = numbers.fold(words, |line, number| line + " " + &number) + "\n";
     // Whoever does not read any more has ended, and so will this.
     let _ = io::stdout().lock().write_all(line.as_bytes());

@@ -6,7 +6,7 @@ use sureq_testkit::server_process::Launch;
 use crate::{SUREQ, scripts};
 
 /// One call of the published client; answers the words that it printed.
-fn theirs(redis: &RedisServer, call: &[&str]) -> Vec<String> {
+fn redis_queue_py(redis: &RedisServer, call: &[&str]) -> Vec<String> {
     let socket = redis.socket();
     let arguments =
         [&[socket.to_str().expect("a temporary directory has a plain name"), "jobs"], call].concat();
@@ -25,18 +25,18 @@ fn the_published_redis_queue_shares_a_queue_in_both_directions() {
     let words = ["serve", "--home", &home, "--resp", "127.0.0.1:0", "--text", "127.0.0.1:0"];
     let server = Launch::new(SUREQ).args(words).start();
     let mut client = server.client();
-    let from_them = theirs(&redis, &["push", "from-python"]).remove(0);
+    let from_them = redis_queue_py(&redis, &["push", "from-python"]).remove(0);
     let from_us = client.push("jobs", "from-sureq");
     assert_eq!(client.counts("jobs"), (2, 0));
     // Each takes what the other pushed.
     let popped = client.pop("jobs", 1);
     assert_eq!((&popped[0].id, &popped[0].payload[..]), (&from_them, &b"from-python"[..]));
-    assert_eq!(theirs(&redis, &["pop"]), [&from_us[..], "from-sureq"]);
+    assert_eq!(redis_queue_py(&redis, &["pop"]), [&from_us[..], "from-sureq"]);
     assert_eq!(client.counts("jobs"), (0, 2));
     assert!(client.pop("jobs", 1).is_empty(), "both are taken, and neither is late");
-    assert_eq!(theirs(&redis, &["pop"]), ["None", "None"]);
+    assert_eq!(redis_queue_py(&redis, &["pop"]), ["None", "None"]);
     // What one marks as done, the other drops where it meets it.
-    theirs(&redis, &["done", &from_us]);
+    redis_queue_py(&redis, &["done", &from_us]);
     assert_eq!(client.counts("jobs"), (0, 1));
     assert!(client.ack("jobs", &from_them));
     assert!(!client.ack("jobs", &from_them));

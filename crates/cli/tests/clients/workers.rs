@@ -127,9 +127,9 @@ fn field_of(map: Value, field: &str) -> i64 {
 }
 
 /// Hears what becomes of tasks.
-struct Ear(RespClient);
+struct Subscriber(RespClient);
 
-impl Ear {
+impl Subscriber {
     fn new(house: &House, kind: &str) -> Self {
         let mut client = house.server.client();
         client.say(&format!("SUBSCRIBE sureq:{kind}:q"));
@@ -176,7 +176,7 @@ fn ends_well(worker: &mut Process) {
 /// The scripts as they stand in the documents.
 fn what_is_produced_is_worked_off(language: Language) {
     let house = House::new(language);
-    let mut done = Ear::new(&house, "done");
+    let mut done = Subscriber::new(&house, "done");
     let told = run(house.script("producer", &[]).args(["one", "two", "three"]), b"");
     let told = String::from_utf8(told).expect("it prints text");
     let ids: Vec<_> = told.lines().filter_map(|line| line.strip_suffix(" added")).collect();
@@ -195,7 +195,7 @@ fn what_is_produced_is_worked_off(language: Language) {
 
 fn what_fails_is_tried_again_and_dies_with_its_reason(language: Language) {
     let house = House::new(language);
-    let mut done = Ear::new(&house, "done");
+    let mut done = Subscriber::new(&house, "done");
     house.say("RQ.CONFIG q DEAD-LETTER graves");
     let once = house.add("fail 1", &["BACKOFF", "10"]);
     let worker = house.worker(&[]);
@@ -216,7 +216,7 @@ fn a_stop_in_the_middle_of_a_task_finishes_it_and_takes_no_other(language: Langu
     let (house, gate) = (House::new(language), Gate::new());
     let first = house.add(&gate.payload(), &[]);
     let second = house.add("say", &[]);
-    let mut done = Ear::new(&house, "done");
+    let mut done = Subscriber::new(&house, "done");
     let mut worker = house.worker(&[("TTL_MS", "4000")]);
     let waiting = gate.began(&worker, 1);
     worker.signal(Signal::TERM);
@@ -243,7 +243,7 @@ fn a_stop_that_takes_too_long_gives_the_task_back_at_no_cost(language: Language)
 
 fn the_task_of_a_worker_that_is_killed_comes_to_another(language: Language) {
     let (house, gate) = (House::new(language), Gate::new());
-    let mut done = Ear::new(&house, "done");
+    let mut done = Subscriber::new(&house, "done");
     let id = house.add(&gate.payload(), &[]);
     // The lease is far too long to be what brings it back.
     let mut first = house.worker(&[("TTL_MS", "1000"), ("LEASE_MS", "3600000")]);
@@ -283,7 +283,7 @@ fn a_server_that_is_killed_and_started_again_is_no_hindrance(language: Language)
     }
     house.server.kill9();
     house.start_again();
-    let mut done = Ear::new(&house, "done");
+    let mut done = Subscriber::new(&house, "done");
     let next = house.add("say", &[]);
     assert_eq!(done.next(), next);
     worker.signal(Signal::TERM);
@@ -293,7 +293,7 @@ fn a_server_that_is_killed_and_started_again_is_no_hindrance(language: Language)
 
 fn a_task_that_takes_longer_than_its_lease_keeps_it(language: Language) {
     let (house, gate) = (House::new(language), Gate::new());
-    let mut done = Ear::new(&house, "done");
+    let mut done = Subscriber::new(&house, "done");
     let id = house.add(&gate.payload(), &[]);
     let worker = house.worker(&[("TTL_MS", "4000"), ("LEASE_MS", "5000")]);
     let waiting = gate.began(&worker, 1);
@@ -305,7 +305,7 @@ fn a_task_that_takes_longer_than_its_lease_keeps_it(language: Language) {
 
 fn a_task_whose_delivery_is_lost_on_the_way_comes_back(language: Language) {
     let house = House::new(language);
-    let mut done = Ear::new(&house, "done");
+    let mut done = Subscriber::new(&house, "done");
     let relay = relay_that_loses(house.server.resp, "say something");
     // The heart beats on: only the lease can bring it back.
     let worker = house.worker(&[("SUREQ_URL", &format!("redis://{relay}")), ("LEASE_MS", "1000")]);
@@ -356,7 +356,7 @@ fn a_task_that_is_called_off_is_told_and_not_tried_again(language: Language) {
     let id = house.add("watch enough", &[]);
     let worker = house.worker(&[("TTL_MS", "4000")]);
     says(&worker, "began 1");
-    let mut off = Ear::new(&house, "cancel");
+    let mut off = Subscriber::new(&house, "cancel");
     assert_eq!(house.say(&format!("RQ.CANCEL q ID {id}")), Value::Int(1));
     says(&worker, "over 1");
     assert_eq!([off.next(), off.next()], [id.clone(), id.clone()], "once cancelled, once gone");
@@ -365,7 +365,7 @@ fn a_task_that_is_called_off_is_told_and_not_tried_again(language: Language) {
 
 fn a_worker_that_was_taken_for_dead_starts_anew_and_finishes_nothing_twice(language: Language) {
     let house = House::new(language);
-    let mut done = Ear::new(&house, "done");
+    let mut done = Subscriber::new(&house, "done");
     let id = house.add("watch", &[]);
     let worker = house.worker(&[("TTL_MS", "4000"), ("WORKER", "w")]);
     says(&worker, "began 1");

@@ -16,7 +16,7 @@ mod request;
 
 pub use encode::{Gauges, encode_complaint, encode_reply};
 pub use lines::{Close, Item, Limits, Line, Parser};
-pub use request::{Complaint, Request, Watcher};
+pub use request::{Complaint, Request, ReservationPolicy};
 
 /// What this dialect's queue is called in the others.
 pub const QUEUE: &[u8] = b"default";

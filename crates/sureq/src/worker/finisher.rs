@@ -1,6 +1,7 @@
-//! What came of tasks, told to the home: of each queue all that has gathered at once, and again until it is confirmed. By receipt
-//! that harms nothing: what was done already is not done twice. Queues do not wait for each other, nor new reports for those that
-//! are to be told again.
+//! Sends the outcomes of tasks to the home: per queue in batches, retried until the home confirms them.
+//!
+//! A retry is harmless, since a receipt finishes or returns one delivery at most once. Queues do not wait for each other,
+//! and new reports do not wait for those that are retried.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -24,22 +25,24 @@ use crate::id::{Id, Receipt};
 use crate::queue::{millis, one, refs};
 use sureq_home_api::Payload;
 
-/// How many reports are told at once at most.
+/// The most reports in one request.
 const BATCH: usize = 1_024;
 
 pub(super) async fn finish(shared: Arc<Shared>, mut reports: UnboundedReceiver<Report>) {
-    let mut queues: Vec<Untold> = shared.benches.iter().map(|_| Untold::default()).collect();
-    let mut under_way = FuturesUnordered::new();
+    let mut queues: Vec<Unconfirmed> = shared.queues.iter().map(|_| Unconfirmed::default()).collect();
+    let mut in_flight = FuturesUnordered::new();
     let mut batch = Vec::new();
     loop {
         let now = Instant::now();
         let mut next = None::<Instant>;
-        for (bench, untold) in queues.iter_mut().enumerate().filter(|(_, untold)| !untold.is_asked) {
-            match untold.take(now) {
-                Ok(told) if told.is_empty() => {}
-                Ok(told) => {
-                    untold.is_asked = true;
-                    under_way.push(tell(&shared, bench, told));
+        for (queue, unconfirmed) in
+            queues.iter_mut().enumerate().filter(|(_, unconfirmed)| !unconfirmed.is_in_flight)
+        {
+            match unconfirmed.take(now) {
+                Ok(pending) if pending.is_empty() => {}
+                Ok(pending) => {
+                    unconfirmed.is_in_flight = true;
+                    in_flight.push(send(&shared, queue, pending));
                 }
                 Err(due) => next = Some(next.map_or(due, |next| next.min(due))),
             }
@@ -49,7 +52,7 @@ pub(super) async fn finish(shared: Arc<Shared>, mut reports: UnboundedReceiver<R
                 if count == 0 {
                     return;
                 }
-                // The first of many handlers to end has woken this; the others are about to.
+                // Let other handlers that are about to end join this batch.
                 tokio::task::yield_now().await;
                 while batch.len() < BATCH
                     && let Ok(report) = reports.try_recv()
@@ -57,12 +60,12 @@ pub(super) async fn finish(shared: Arc<Shared>, mut reports: UnboundedReceiver<R
                     batch.push(report);
                 }
                 for report in batch.drain(..) {
-                    queues[report.bench].list.push(Told::new(report));
+                    queues[report.queue].list.push(Pending::new(report));
                 }
             }
-            Some((bench, again)) = under_way.next() => {
-                queues[bench].is_asked = false;
-                queues[bench].list.extend(again);
+            Some((queue, again)) = in_flight.next() => {
+                queues[queue].is_in_flight = false;
+                queues[queue].list.extend(again);
             }
             () = sleep_until(next.unwrap_or(now).into()), if next.is_some() => {}
         }
@@ -71,60 +74,61 @@ pub(super) async fn finish(shared: Arc<Shared>, mut reports: UnboundedReceiver<R
 
 /// The reports of a queue that are not confirmed yet.
 #[derive(Default)]
-struct Untold {
-    list: Vec<Told>,
-    /// Some of them are under way.
-    is_asked: bool,
+struct Unconfirmed {
+    list: Vec<Pending>,
+    /// A request with some of them has no reply yet.
+    is_in_flight: bool,
 }
 
-impl Untold {
-    /// Those that are due; if none is, when the first will be.
-    fn take(&mut self, now: Instant) -> Result<Vec<Told>, Instant> {
-        let is_due = |told: &Told| told.due.is_none_or(|due| due <= now);
+impl Unconfirmed {
+    /// Takes at most `BATCH` reports that are due, or returns when the first will be.
+    fn take(&mut self, now: Instant) -> Result<Vec<Pending>, Instant> {
+        let is_due = |pending: &Pending| pending.due.is_none_or(|due| due <= now);
         if self.list.len() <= BATCH && self.list.iter().all(is_due) {
             return Ok(std::mem::take(&mut self.list));
         }
         let mut count = 0;
-        let due: Vec<Told> = self
+        let due: Vec<Pending> = self
             .list
-            .extract_if(.., |told| {
-                is_due(told) && {
+            .extract_if(.., |pending| {
+                is_due(pending) && {
                     count += 1;
                     count <= BATCH
                 }
             })
             .collect();
-        match self.list.iter().filter_map(|told| told.due).min() {
+        match self.list.iter().filter_map(|pending| pending.due).min() {
             Some(first) if due.is_empty() => Err(first),
             _ => Ok(due),
         }
     }
 }
 
-/// A report and what is known of its fate.
-struct Told {
+/// A report that the home has not confirmed.
+struct Pending {
     report: Report,
     receipt: Receipt,
-    /// The home was asked before, and the answer was lost.
+    /// An earlier request was sent, and its reply was lost.
     is_unknown: bool,
-    /// The home knows no failures and no delays: the task can only go back.
+    /// The home supports neither failures nor delays: the task can only be requeued.
     is_plain: bool,
-    /// When it is to be told again.
+    /// When it is retried.
     due: Option<Instant>,
     backoff: Backoff,
 }
 
-/// What one report asks of the home.
-enum Ask<'a> {
+/// The request for one report.
+enum Request<'a> {
     Ack,
     Return { to: Option<Place>, failed: Option<&'a str>, is_last: bool },
 }
 
-impl Told {
+impl Pending {
     fn new(mut report: Report) -> Self {
         let receipt = report.live.task.receipt();
         let stopped = report.live.fired();
-        // A handler that stopped because its lease seemed lost has not done what nobody cancelled.
+        // A handler that stopped because its token fired may return `Cancelled` for a task that is not cancelled: an ack
+        // would lose the task.
         if report.outcome == Outcome::Cancelled && stopped.is_some_and(|why| why != Stop::Cancelled) {
             report.outcome = Outcome::GiveBack { after: Duration::ZERO };
         }
@@ -132,15 +136,15 @@ impl Told {
         Self { report, receipt, is_unknown: false, is_plain: false, due, backoff }
     }
 
-    fn ask(&self) -> Ask<'_> {
-        let back = |to| Ask::Return { to, failed: None, is_last: false };
-        let failed = |to, reason| Ask::Return { to, failed: Some(reason), is_last: false };
+    fn request(&self) -> Request<'_> {
+        let back = |to| Request::Return { to, failed: None, is_last: false };
+        let failed = |to, reason| Request::Return { to, failed: Some(reason), is_last: false };
         match &self.report.outcome {
-            Outcome::Done => Ask::Ack,
-            // To the back: at the front it would come again at once, and again.
+            Outcome::Done => Request::Ack,
+            // To the back: at the front it would be redelivered in a tight loop.
             _ if self.is_plain => back(Some(Place::Back)),
             Outcome::Cancelled if self.report.live.fired() == Some(Stop::Cancelled) => back(None),
-            Outcome::Cancelled => Ask::Ack,
+            Outcome::Cancelled => Request::Ack,
             Outcome::GiveBack { after } if after.is_zero() => back(Some(Place::Front)),
             Outcome::GiveBack { after } => back(Some(Place::After(millis(*after)))),
             Outcome::Failed { reason, again: Again::Backoff } => failed(None, reason),
@@ -148,20 +152,21 @@ impl Told {
             Outcome::Failed { reason, again: Again::After(after) } => {
                 failed(Some(Place::After(millis(*after))), reason)
             }
-            Outcome::Dead { reason } => Ask::Return { to: None, failed: Some(reason), is_last: true },
+            Outcome::Dead { reason } => Request::Return { to: None, failed: Some(reason), is_last: true },
         }
     }
 
-    /// Whether a failed try is told that may have been the task's last.
+    /// Whether this reports a failed try that may have been the task's last.
     fn may_be_last(&self) -> bool {
-        matches!(self.ask(), Ask::Return { failed: Some(_), is_last: false, .. })
+        matches!(self.request(), Request::Return { failed: Some(_), is_last: false, .. })
     }
 
-    /// Whether the task is dead after its try failed, by what was found of it right after.
-    fn is_dead(&self, looked: &Reply) -> bool {
-        match looked {
+    /// Whether the task died of its failed try, judged by an EXPLAIN right after it.
+    fn is_dead(&self, explained: &Reply) -> bool {
+        match explained {
             Reply::Explained(Some(explanation)) => matches!(explanation.why, Why::Dead { .. }),
-            // It went to a dead-letter queue. One that is to come again at once may also be done by somebody else by now.
+            // It moved to a dead-letter queue. A task that is retried at once may also have been finished by another
+            // worker already.
             Reply::Explained(None) => {
                 !matches!(self.report.outcome, Outcome::Failed { again: Again::Now, .. })
             }
@@ -169,204 +174,218 @@ impl Told {
         }
     }
 
-    /// Whether the task goes back by its id alone, whoever has it.
+    /// Whether the task is returned by its bare id, which also returns a later delivery.
     fn is_bare_return(&self) -> bool {
-        self.receipt.fence().is_none() && matches!(self.ask(), Ask::Return { .. })
+        self.receipt.fence().is_none() && matches!(self.request(), Request::Return { .. })
     }
 }
 
-/// Tells the home once what came of tasks of one queue; answers what has to be told again.
-async fn tell(shared: &Shared, bench: usize, told: Vec<Told>) -> (usize, Vec<Told>) {
-    let (settled, told): (Vec<_>, Vec<_>) = told.into_iter().partition(|told| settle_untold(shared, told));
+/// Sends reports of one queue once; returns those to retry.
+async fn send(shared: &Shared, queue: usize, pending: Vec<Pending>) -> (usize, Vec<Pending>) {
+    let (settled, pending): (Vec<_>, Vec<_>) =
+        pending.into_iter().partition(|pending| settle_locally(shared, pending));
     drop(settled);
-    let (done, back): (Vec<_>, Vec<_>) = told.into_iter().partition(|told| matches!(told.ask(), Ask::Ack));
-    let fates = ask(shared, &shared.benches[bench].queue, &done, &back).await;
+    let (done, back): (Vec<_>, Vec<_>) =
+        pending.into_iter().partition(|pending| matches!(pending.request(), Request::Ack));
+    let settlements = ask(shared, &shared.queues[queue].name, &done, &back).await;
     let mut again = Vec::new();
-    for (mut told, fate) in done.into_iter().chain(back).zip(fates) {
-        match fate {
-            // Somebody else may have it by then, and a bare id does not tell one delivery from the next.
-            Fate::Again { is_unknown: true, .. } if told.is_bare_return() => settle(shared, &told, &fate),
-            Fate::Again { error, is_unknown } => {
-                shared.in_trouble(&error);
-                told.is_unknown |= is_unknown;
-                told.due = Some(later(Instant::now(), told.backoff.next()));
-                again.push(told);
+    for (mut pending, settlement) in done.into_iter().chain(back).zip(settlements) {
+        match settlement {
+            // Not retried: another worker may hold the task by then, and a bare id would return its delivery.
+            Settlement::Retry { is_unknown: true, .. } if pending.is_bare_return() => {
+                settle(shared, &pending, &settlement);
             }
-            Fate::NotThere(_) if !told.is_plain && told.report.outcome != Outcome::Done => {
-                told.is_plain = true;
-                again.push(told);
+            Settlement::Retry { error, is_unknown } => {
+                shared.unreachable(&error);
+                pending.is_unknown |= is_unknown;
+                pending.due = Some(later(Instant::now(), pending.backoff.next()));
+                again.push(pending);
             }
-            fate => settle(shared, &told, &fate),
+            Settlement::Unsupported(_) if !pending.is_plain && pending.report.outcome != Outcome::Done => {
+                pending.is_plain = true;
+                again.push(pending);
+            }
+            settlement => settle(shared, &pending, &settlement),
         }
     }
-    (bench, again)
+    (queue, again)
 }
 
-/// Asks the home for the ends of tasks that are done, and of those that go back.
-async fn ask(shared: &Shared, queue: &[u8], done: &[Told], back: &[Told]) -> Vec<Fate> {
+/// Acks the tasks in `done` and returns those in `back`, in one submission.
+async fn ask(shared: &Shared, queue: &[u8], done: &[Pending], back: &[Pending]) -> Vec<Settlement> {
     if done.is_empty() && back.is_empty() {
         return Vec::new();
     }
-    let list: Vec<&[u8]> = done.iter().map(|told| told.receipt.as_ref()).collect();
+    let list: Vec<&[u8]> = done.iter().map(|pending| pending.receipt.as_ref()).collect();
     let scope = AckScope::LeasedOrLapsed;
     let acks = (!list.is_empty()).then(|| Command::Ack { queue, tasks: refs(&list), scope });
-    let returns = back.iter().filter_map(|told| {
-        let Ask::Return { to, failed, is_last } = told.ask() else { return None };
-        let task = one(told.receipt.as_ref());
+    let returns = back.iter().filter_map(|pending| {
+        let Request::Return { to, failed, is_last } = pending.request() else { return None };
+        let task = one(pending.receipt.as_ref());
         Some(Command::Return(Return { queue, task, to, failed: failed.map(str::as_bytes), is_last }))
     });
-    // A home answers that it took note of a failed try, and not whether that was the last one.
-    let ids: Vec<Id> = back.iter().map(|told| told.report.live.task.id()).collect();
-    let may_be_dead = back.iter().zip(&ids).filter(|(told, _)| told.may_be_last());
-    let looks = may_be_dead.map(|(_, id)| Command::Explain { queue, task: one(id.as_ref()) });
-    let commands: Vec<Command<'_>> = acks.into_iter().chain(returns).chain(looks).collect();
+    // The reply to a failed try does not say whether it was the last one.
+    let ids: Vec<Id> = back.iter().map(|pending| pending.report.live.task.id()).collect();
+    let may_be_dead = back.iter().zip(&ids).filter(|(pending, _)| pending.may_be_last());
+    let explains = may_be_dead.map(|(_, id)| Command::Explain { queue, task: one(id.as_ref()) });
+    let commands: Vec<Command<'_>> = acks.into_iter().chain(returns).chain(explains).collect();
     let replies = shared.home.ask(&commands).await;
-    let mut fates = fates(done.len(), back.len(), &replies);
-    let looked = replies.list.iter().skip(usize::from(!done.is_empty()) + back.len());
-    let failed = fates.iter_mut().skip(done.len()).zip(back).filter(|(_, told)| told.may_be_last());
-    for ((fate, told), looked) in failed.zip(looked) {
-        if matches!(fate, Fate::Held) && told.is_dead(looked) {
-            *fate = Fate::Died;
+    let mut settlements = settlements(done.len(), back.len(), &replies);
+    let explained = replies.list.iter().skip(usize::from(!done.is_empty()) + back.len());
+    let failed =
+        settlements.iter_mut().skip(done.len()).zip(back).filter(|(_, pending)| pending.may_be_last());
+    for ((settlement, pending), explained) in failed.zip(explained) {
+        if !matches!(settlement, Settlement::Done) {
+            continue;
+        }
+        match explained {
+            Reply::Refused(refusal) => shared.cannot_tell_deaths(refusal),
+            explained if pending.is_dead(explained) => *settlement = Settlement::Died,
+            _ => {}
         }
     }
-    // A server that is over may be started again; then it is not known what it did at its end.
-    let again = |fate| match fate {
-        Fate::Never(error) if !shared.is_final(&error) => Fate::Again { error, is_unknown: true },
-        fate => fate,
+    // A server that shut down may be restarted; whether it executed the command is unknown.
+    let retry = |settlement| match settlement {
+        Settlement::Failed(error) if !shared.is_final(&error) => {
+            Settlement::Retry { error, is_unknown: true }
+        }
+        settlement => settlement,
     };
-    fates.into_iter().map(again).collect()
+    settlements.into_iter().map(retry).collect()
 }
 
-/// What the home made of a report.
-enum Fate {
-    /// It took note of it.
-    Held,
-    /// It took note of the failed try, which was the task's last.
+/// The result of a report.
+enum Settlement {
+    /// The home executed it.
+    Done,
+    /// The home executed it, and the failed try was the task's last.
     Died,
-    /// The delivery is not the current one any more.
+    /// The delivery is no longer the current one.
     Lost,
-    /// The task was cancelled, and is gone.
+    /// The task was cancelled and is deleted.
     Cancelled,
-    /// It is to be told again.
-    Again { error: Error, is_unknown: bool },
-    /// It knows nothing like that.
-    NotThere(Error),
-    /// It never will take note of it.
-    Never(Error),
+    /// To be retried.
+    Retry { error: Error, is_unknown: bool },
+    /// The home does not support the command.
+    Unsupported(Error),
+    /// The home refused it for good.
+    Failed(Error),
 }
 
-fn fates(acks: usize, returns: usize, replies: &Replies<Payload>) -> Vec<Fate> {
-    let mut fates = Vec::new();
+fn settlements(acks: usize, returns: usize, replies: &Replies<Payload>) -> Vec<Settlement> {
+    let mut settlements = Vec::new();
     let mut list = replies.list.iter();
     if acks > 0 {
         match list.next() {
             Some(Reply::Acked(finished)) => {
-                fates.extend((0..acks).map(|_| Fate::Lost));
+                settlements.extend((0..acks).map(|_| Settlement::Lost));
                 for &at in &replies.indexes[finished.range()] {
-                    if let Some(fate) = fates.get_mut(at as usize) {
-                        *fate = Fate::Held;
+                    if let Some(settlement) = settlements.get_mut(at as usize) {
+                        *settlement = Settlement::Done;
                     }
                 }
             }
-            other => fates.extend((0..acks).map(|_| refused(other))),
+            other => settlements.extend((0..acks).map(|_| refused(other))),
         }
     }
-    fates.extend((0..returns).map(|_| {
+    settlements.extend((0..returns).map(|_| {
         use sureq_core::reply::Outcome;
         match list.next() {
-            Some(Reply::Outcome(Outcome::Done)) => Fate::Held,
-            Some(Reply::Outcome(Outcome::Stale)) => Fate::Lost,
-            Some(Reply::Outcome(Outcome::Cancelled)) => Fate::Cancelled,
+            Some(Reply::Outcome(Outcome::Done)) => Settlement::Done,
+            Some(Reply::Outcome(Outcome::Stale)) => Settlement::Lost,
+            Some(Reply::Outcome(Outcome::Cancelled)) => Settlement::Cancelled,
             other => refused(other),
         }
     }));
-    fates
+    settlements
 }
 
-fn refused(reply: Option<&Reply>) -> Fate {
+fn refused(reply: Option<&Reply>) -> Settlement {
     let error = match reply {
-        Some(Reply::Refused(no @ Refusal::NotThere { .. })) => return Fate::NotThere(no.clone().into()),
+        Some(Reply::Refused(no @ Refusal::NotThere { .. })) => {
+            return Settlement::Unsupported(no.clone().into());
+        }
         Some(Reply::Refused(no)) => Error::from(no.clone()),
         _ => Error::out_of_turn(),
     };
     match error {
-        Error::Unavailable { .. } => Fate::Again { error, is_unknown: false },
-        Error::Unknown { .. } => Fate::Again { error, is_unknown: true },
-        error => Fate::Never(error),
+        Error::Unavailable { .. } => Settlement::Retry { error, is_unknown: false },
+        Error::Unknown { .. } => Settlement::Retry { error, is_unknown: true },
+        error => Settlement::Failed(error),
     }
 }
 
-/// Counts what came of a task and lets go of it.
-fn settle(shared: &Shared, told: &Told, fate: &Fate) {
+/// Counts the result of a task and removes it from the table.
+fn settle(shared: &Shared, pending: &Pending, settlement: &Settlement) {
     let counts = &shared.counts;
-    let (id, queue) = (told.report.live.task.id(), told.report.live.task.queue_name());
-    let count = match (fate, &told.report.outcome) {
-        (Fate::Cancelled, _) | (Fate::Held, Outcome::Cancelled) => &counts.cancelled,
-        (Fate::Held, Outcome::Done) => {
+    let (id, queue) = (pending.report.live.task.id(), pending.report.live.task.queue_name());
+    let count = match (settlement, &pending.report.outcome) {
+        (Settlement::Cancelled, _) | (Settlement::Done, Outcome::Cancelled) => &counts.cancelled,
+        (Settlement::Done, Outcome::Done) => {
             tracing::debug!(%queue, %id, "a task is done");
             &counts.done
         }
-        (Fate::Held, Outcome::Failed { reason, .. }) => {
+        (Settlement::Done, Outcome::Failed { reason, .. }) => {
             tracing::info!(%queue, %id, %reason, "a try failed");
             &counts.failed
         }
-        (Fate::Held, Outcome::Dead { reason }) | (Fate::Died, Outcome::Failed { reason, .. }) => {
+        (Settlement::Done, Outcome::Dead { reason }) | (Settlement::Died, Outcome::Failed { reason, .. }) => {
             tracing::warn!(%queue, %id, %reason, "a task is dead");
             &counts.dead
         }
-        // Only a failed try is told so.
-        (Fate::Died, _) => &counts.dead,
-        (Fate::Held, Outcome::GiveBack { .. }) => &counts.given_back,
-        // It was asked before, and that may have been what took it.
-        (Fate::Lost, _) if told.is_unknown => &counts.unknown,
-        (Fate::Again { error, is_unknown: true }, _) => {
-            tracing::warn!(%queue, %id, %error, "it is not known whether a task went back");
+        // Only failed tries are checked for death.
+        (Settlement::Died, _) => &counts.dead,
+        (Settlement::Done, Outcome::GiveBack { .. }) => &counts.given_back,
+        // An earlier request, whose reply was lost, may have succeeded.
+        (Settlement::Lost, _) if pending.is_unknown => &counts.unknown,
+        (Settlement::Retry { error, is_unknown: true }, _) => {
+            tracing::warn!(%queue, %id, %error, "it is unknown whether the task was returned");
             &counts.unknown
         }
-        (Fate::Never(error) | Fate::NotThere(error), _) => {
-            tracing::error!(%queue, %id, %error, "the home takes no note of what came of a task");
+        (Settlement::Failed(error) | Settlement::Unsupported(error), _) => {
+            tracing::error!(%queue, %id, %error, "the home refuses the outcome of a task");
             &counts.unknown
         }
-        (Fate::Lost | Fate::Again { .. }, _) => {
-            tracing::warn!(%queue, %id, "the lease was lost before the handler ended: somebody else may run the task");
+        (Settlement::Lost | Settlement::Retry { .. }, _) => {
+            tracing::warn!(%queue, %id, "the lease was lost before the handler ended: another worker may run the task");
             &counts.lost
         }
     };
-    let_go(shared, told, count);
+    release(shared, pending, count);
 }
 
-/// Settles what the home need not be told, or must not be.
-fn settle_untold(shared: &Shared, told: &Told) -> bool {
-    let live = &told.report.live;
+/// Settles reports that the home does not need, or must not get. Returns whether this is one.
+fn settle_locally(shared: &Shared, pending: &Pending) -> bool {
+    let live = &pending.report.live;
     if live.is_acked() {
-        settle_acked(shared, told);
+        settle_acked(shared, pending);
         return true;
     }
-    if told.is_bare_return() && live.may_be_anothers() {
-        settle(shared, told, &Fate::Lost);
+    if pending.is_bare_return() && live.may_be_anothers() {
+        settle(shared, pending, &Settlement::Lost);
         return true;
     }
     false
 }
 
-/// Counts what came of a task that was finished before its handler ran: whatever that was, it is not run again.
-fn settle_acked(shared: &Shared, told: &Told) {
+/// Counts the outcome of a task that was finished before its handler ran. It is never retried.
+fn settle_acked(shared: &Shared, pending: &Pending) {
     let counts = &shared.counts;
-    let count = match &told.report.outcome {
+    let count = match &pending.report.outcome {
         Outcome::Done => &counts.done,
         Outcome::Cancelled => &counts.cancelled,
         outcome => {
-            let (id, queue) = (told.report.live.task.id(), told.report.live.task.queue_name());
+            let (id, queue) = (pending.report.live.task.id(), pending.report.live.task.queue_name());
             tracing::warn!(%queue, %id, ?outcome, "its only try failed");
             &counts.failed
         }
     };
-    let_go(shared, told, count);
+    release(shared, pending, count);
 }
 
-fn let_go(shared: &Shared, told: &Told, count: &AtomicU64) {
+fn release(shared: &Shared, pending: &Pending, count: &AtomicU64) {
     add(count, 1);
-    shared.table.remove(told.report.slot, &told.report.live);
+    shared.table.remove(pending.report.slot, &pending.report.live);
     shared.confirmed(1);
 }
 
@@ -376,8 +395,8 @@ mod tests {
     use crate::worker::delivery::{Delivery, States};
     use crate::worker::table::Table;
 
-    /// What is told of a handler that answers that its task was cancelled, after it was told to stop for this reason.
-    async fn told_after(stop: Option<Stop>) -> Outcome {
+    /// The reported outcome of a handler that returns `Cancelled` after its token fired for this reason.
+    async fn reported_after(stop: Option<Stop>) -> Outcome {
         let queue = crate::open("mem:").expect("memory is there").queue("q");
         queue.push("x").await.expect("it is pushed");
         let task = queue.pop().await.expect("it is asked").expect("it is there");
@@ -387,16 +406,16 @@ mod tests {
         }
         let lease = Duration::from_secs(1);
         let slot = Table::default().insert(Arc::clone(&live), None, Some((Instant::now(), lease)));
-        Told::new(Report { bench: 0, slot, live, outcome: Outcome::Cancelled }).report.outcome
+        Pending::new(Report { queue: 0, slot, live, outcome: Outcome::Cancelled }).report.outcome
     }
 
     #[tokio::test]
-    async fn only_what_was_called_off_is_gone() {
+    async fn only_a_cancelled_task_is_reported_cancelled() {
         let back = Outcome::GiveBack { after: Duration::ZERO };
-        assert_eq!(told_after(Some(Stop::Cancelled)).await, Outcome::Cancelled);
-        assert_eq!(told_after(None).await, Outcome::Cancelled);
-        // The lease may be extended again once the home can be asked: an ack would lose the task.
-        assert_eq!(told_after(Some(Stop::LeaseLost)).await, back);
-        assert_eq!(told_after(Some(Stop::WorkerLost)).await, back);
+        assert_eq!(reported_after(Some(Stop::Cancelled)).await, Outcome::Cancelled);
+        assert_eq!(reported_after(None).await, Outcome::Cancelled);
+        for other in [Stop::Stopping, Stop::TooLong, Stop::LeaseLost, Stop::WorkerLost] {
+            assert_eq!(reported_after(Some(other)).await, back, "{other:?}");
+        }
     }
 }

@@ -189,7 +189,7 @@ impl LeaseRenewer {
             }
             match tried {
                 Ok(registration) => {
-                    self.shared.in_touch();
+                    self.shared.reachable();
                     self.shared.registration.send_replace(registration);
                     break;
                 }
@@ -197,7 +197,7 @@ impl LeaseRenewer {
                     self.shared.over(error);
                     break;
                 }
-                Err(error) => self.shared.in_trouble(&error),
+                Err(error) => self.shared.unreachable(&error),
             }
             tokio::select! {
                 () = sleep(backoff.next()) => {}
@@ -225,7 +225,7 @@ impl LeaseRenewer {
     async fn announce(&self, incarnation: u64) {
         let shared = &self.shared;
         let worker = WorkerRef { name: &shared.options.name, incarnation };
-        let works = shared.benches.iter().map(|bench| Command::Worker(Worker::Work(worker, &bench.queue)));
+        let works = shared.queues.iter().map(|queue| Command::Worker(Worker::Work(worker, &queue.name)));
         let _ = self.ask(&works.collect::<Vec<_>>()).await;
     }
 
@@ -237,7 +237,7 @@ impl LeaseRenewer {
         let worker = WorkerRef { name: &shared.options.name, incarnation };
         let error = match self.ask_one(Command::Worker(Worker::Beat(worker))).await {
             Ok((reply @ (Reply::Receipts(_) | Reply::ReceiptsForeign(_)), replies)) => {
-                shared.in_touch();
+                shared.reachable();
                 // They are cancelled or lost: an extension tells which.
                 let named = named(&reply, &replies);
                 if !named.is_empty() {
@@ -255,7 +255,7 @@ impl LeaseRenewer {
         if shared.is_final(&error) {
             shared.over(error);
         } else {
-            shared.in_trouble(&error);
+            shared.unreachable(&error);
         }
         next(self.beat_every() / 4)
     }
@@ -298,7 +298,7 @@ impl LeaseRenewer {
                 }
             }
             Err(error) => {
-                self.shared.in_trouble(&error);
+                self.shared.unreachable(&error);
                 for (slot, live) in &tasks {
                     self.extend_later(*slot, live);
                 }
@@ -321,12 +321,12 @@ impl LeaseRenewer {
             // A home that knows no extensions lets the lease run out.
             Some(Reply::Refused(Refusal::NotThere { .. })) => table.forget_lease(slot, live),
             Some(Reply::Refused(no)) => {
-                self.shared.in_trouble(&no.clone().into());
+                self.shared.unreachable(&no.clone().into());
                 return self.extend_later(slot, live);
             }
             _ => return self.extend_later(slot, live),
         }
-        self.shared.in_touch();
+        self.shared.reachable();
     }
 
     /// A home that cannot be asked is asked again, but not at once.
@@ -366,11 +366,13 @@ impl LeaseRenewer {
 fn named(reply: &Reply, replies: &Replies<Payload>) -> Vec<Receipt> {
     match reply {
         Reply::Receipts(span) => {
-            replies.receipts[span.range()].iter().map(|&receipt| Receipt::ours(receipt)).collect()
+            replies.receipts[span.range()].iter().map(|&receipt| Receipt::own(receipt)).collect()
         }
-        Reply::ReceiptsForeign(span) => {
-            replies.foreign_ids[span.range()].iter().flatten().map(|id| Receipt::theirs(id.clone())).collect()
-        }
+        Reply::ReceiptsForeign(span) => replies.foreign_ids[span.range()]
+            .iter()
+            .flatten()
+            .map(|id| Receipt::foreign(id.clone()))
+            .collect(),
         _ => Vec::new(),
     }
 }

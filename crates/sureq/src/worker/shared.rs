@@ -1,4 +1,4 @@
-//! What the parts of a running worker share.
+//! The state that the parts of a running worker share.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -14,19 +14,20 @@ use super::status::{Counts, Phase, WorkerStatus};
 use super::table::{Slot, Table, Verdict};
 use crate::error::Error;
 use crate::home::Home;
+use sureq_core::Refusal;
 
-/// How long the lease of a task is kept at most for a handler that was ended and does not come to its next `await`.
+/// The longest time that a lease is extended for an aborted handler that does not reach its next `await`.
 const LINGER: Duration = Duration::from_secs(10);
-/// The same when the worker stops: part of what a stop may take beyond its grace.
+/// The same when the worker stops; part of the time that a stop takes beyond its grace period.
 const LAST_LINGER: Duration = Duration::from_secs(5);
 
-/// So long after a moment, or so far away that nobody waits for it.
+/// `from + after`, limited so that it cannot overflow.
 pub(super) fn later(from: Instant, after: Duration) -> Instant {
     const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
     from + after.min(FAR)
 }
 
-/// How a worker works.
+/// The settings of a worker.
 #[derive(Clone, Debug)]
 pub(super) struct Options {
     pub(super) name: Arc<[u8]>,
@@ -38,34 +39,34 @@ pub(super) struct Options {
     pub(super) is_strict: bool,
 }
 
-/// A queue that is worked on.
+/// A queue of the worker, with its handler and the number of running handlers.
 #[derive(Debug)]
-pub(super) struct Bench {
-    pub(super) queue: Arc<[u8]>,
+pub(super) struct WorkedQueue {
+    pub(super) name: Arc<[u8]>,
     pub(super) route: Route,
     pub(super) running: AtomicUsize,
 }
 
-/// What came of a task.
+/// The outcome of a task, on its way to the home.
 #[derive(Debug)]
 pub(super) struct Report {
-    /// Of which bench it is.
-    pub(super) bench: usize,
+    /// The index of its queue in `Shared::queues`.
+    pub(super) queue: usize,
     pub(super) slot: Slot,
     pub(super) live: Arc<Live>,
     pub(super) outcome: Outcome,
 }
 
-/// As whom the worker takes tasks.
+/// The registration of the worker with the home.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Registration {
-    /// It is not known yet.
+    /// In progress.
     Pending,
-    /// As this incarnation.
+    /// Registered with this incarnation.
     As(u64),
-    /// The home knows no workers: leases alone hold tasks.
+    /// The home does not register workers: leases alone hold tasks.
     Unneeded,
-    /// It never will.
+    /// Failed for good.
     Over(Error),
 }
 
@@ -73,40 +74,42 @@ pub(super) enum Registration {
 pub(super) struct Shared {
     pub(super) home: Home,
     pub(super) options: Options,
-    pub(super) benches: Vec<Bench>,
+    pub(super) queues: Vec<WorkedQueue>,
     pub(super) states: Arc<States>,
     pub(super) table: Table,
     pub(super) reports: mpsc::UnboundedSender<Report>,
     pub(super) registration: watch::Sender<Registration>,
     pub(super) counts: Counts,
-    /// Handlers that run.
+    /// Running handlers.
     running: AtomicUsize,
-    /// Reports that are not confirmed yet.
+    /// Reports that the home has not confirmed.
     unconfirmed: AtomicUsize,
     /// The taker waits for a handler to end.
     pub(super) is_full: AtomicBool,
-    /// For the taker: there may be room for more.
+    /// Wakes the taker: there may be room for more tasks.
     pub(super) changed: Notify,
-    /// For whoever stops: a handler ended, or a report was confirmed.
+    /// Wakes a stop: a handler ended, or a report was confirmed.
     pub(super) ended: Notify,
-    /// For the renewer: the registration is no good.
+    /// Wakes the renewer: the registration was lost.
     pub(super) nudge: Notify,
-    /// For the renewer: there is nothing left to keep but handlers that were ended and are not gone yet.
+    /// Tells the renewer that only aborted handlers are left.
     pub(super) is_over: watch::Sender<bool>,
-    /// How long is waited for handlers that were ended because the worker stops.
+    /// Until when a stop waits for aborted handlers.
     linger_until: OnceLock<Instant>,
-    /// The home was told that the worker stops, or could not be.
+    /// The worker was deregistered, or that failed.
     pub(super) has_stopped: AtomicBool,
     pub(super) is_stopping: watch::Sender<bool>,
-    trouble: Mutex<Option<Box<str>>>,
-    troubles: AtomicU64,
+    /// It was reported that dead tasks cannot be told from failed ones.
+    is_death_untold: AtomicBool,
+    outage: Mutex<Option<Box<str>>>,
+    outages: AtomicU64,
 }
 
 impl Shared {
     pub(super) fn new(
         home: Home,
         options: Options,
-        benches: Vec<Bench>,
+        queues: Vec<WorkedQueue>,
         states: States,
         reports: mpsc::UnboundedSender<Report>,
         is_stopping: watch::Sender<bool>,
@@ -114,7 +117,7 @@ impl Shared {
         Self {
             home,
             options,
-            benches,
+            queues,
             states: Arc::new(states),
             table: Table::default(),
             reports,
@@ -130,12 +133,13 @@ impl Shared {
             linger_until: OnceLock::new(),
             has_stopped: AtomicBool::new(false),
             is_stopping,
-            trouble: Mutex::default(),
-            troubles: AtomicU64::new(0),
+            is_death_untold: AtomicBool::new(false),
+            outage: Mutex::default(),
+            outages: AtomicU64::new(0),
         }
     }
 
-    /// A worker called `w` that is not registered, with a second for everything.
+    /// An unregistered worker `w` with all times set to a second.
     #[cfg(all(test, feature = "embedded"))]
     pub(super) fn for_tests(home: &Home, routes: Vec<(&str, Route)>) -> Self {
         let second = Duration::from_secs(1);
@@ -148,17 +152,17 @@ impl Shared {
             grace: second,
             is_strict: true,
         };
-        let bench = |(queue, route): (&str, Route)| Bench {
-            queue: queue.as_bytes().into(),
+        let queue = |(name, route): (&str, Route)| WorkedQueue {
+            name: name.as_bytes().into(),
             route,
             running: AtomicUsize::new(0),
         };
-        let benches = routes.into_iter().map(bench).collect();
+        let queues = routes.into_iter().map(queue).collect();
         let (reports, _) = mpsc::unbounded_channel();
-        Self::new(home.clone(), options, benches, States::default(), reports, watch::Sender::new(false))
+        Self::new(home.clone(), options, queues, States::default(), reports, watch::Sender::new(false))
     }
 
-    /// How many handlers may be started, as far as the worker is concerned.
+    /// How many handlers may be started by the limits of the worker; those of queues are in the taker.
     pub(super) fn room(&self) -> usize {
         let backlog_max = (4 * self.options.concurrency).max(1_024);
         if self.unconfirmed.load(SeqCst) >= backlog_max {
@@ -167,18 +171,18 @@ impl Shared {
         self.options.concurrency.saturating_sub(self.running.load(SeqCst))
     }
 
-    /// A handler is about to run.
-    pub(super) fn begin(&self, bench: usize) {
+    /// Counts a handler that starts.
+    pub(super) fn begin(&self, queue: usize) {
         self.running.fetch_add(1, SeqCst);
-        self.benches[bench].running.fetch_add(1, SeqCst);
+        self.queues[queue].running.fetch_add(1, SeqCst);
     }
 
-    /// A handler is gone.
-    pub(super) fn end(&self, bench: usize) {
-        let bench = &self.benches[bench];
-        bench.running.fetch_sub(1, SeqCst);
+    /// Counts a handler that ended.
+    pub(super) fn end(&self, queue: usize) {
+        let queue = &self.queues[queue];
+        queue.running.fetch_sub(1, SeqCst);
         self.running.fetch_sub(1, SeqCst);
-        if bench.route.concurrency.is_some() || self.is_full.load(SeqCst) {
+        if queue.route.concurrency.is_some() || self.is_full.load(SeqCst) {
             self.changed.notify_one();
         }
         self.ended.notify_waiters();
@@ -186,11 +190,11 @@ impl Shared {
 
     pub(super) fn report(&self, report: Report) {
         self.unconfirmed.fetch_add(1, SeqCst);
-        // The finisher is there as long as the worker is; without it there is nobody to tell.
+        // The finisher lives as long as the worker; without it the worker has ended.
         let _ = self.reports.send(report);
     }
 
-    /// So many reports were confirmed, or never will be.
+    /// Counts reports that were confirmed, or never will be.
     pub(super) fn confirmed(&self, reports: usize) {
         self.unconfirmed.fetch_sub(reports, SeqCst);
         if self.is_full.load(SeqCst) {
@@ -199,17 +203,17 @@ impl Shared {
         self.ended.notify_waiters();
     }
 
-    /// Until when the lease is kept of a handler that is ended now.
+    /// Until when the lease of a handler that is aborted now is extended.
     pub(super) fn keep_until(&self) -> Instant {
         later(Instant::now(), self.options.lease.min(LINGER))
     }
 
-    /// The same for all handlers when the worker stops; the first call says when that is.
+    /// The same for all handlers when the worker stops, counted from the first call.
     pub(super) fn linger_until(&self) -> Instant {
         *self.linger_until.get_or_init(|| later(Instant::now(), self.options.lease.min(LAST_LINGER)))
     }
 
-    /// What becomes of the task of a handler that is ended now for this reason.
+    /// The outcome of a task whose handler is aborted now for this reason.
     pub(super) fn verdict(&self, why: Stop) -> Verdict {
         if why == Stop::TooLong {
             let reason = format!("the handler ran longer than {:?}", self.options.run_max).into();
@@ -220,7 +224,7 @@ impl Shared {
         Verdict { outcome, keep_until: self.linger_until() }
     }
 
-    /// Waits until something is so that comes with the end of handlers and with confirmations, or until then.
+    /// Waits for a condition that changes with ended handlers and confirmations, up to a deadline.
     pub(super) async fn until(&self, deadline: Instant, is_so: impl Fn() -> bool) {
         loop {
             let ended = self.ended.notified();
@@ -240,25 +244,35 @@ impl Shared {
         self.unconfirmed.load(SeqCst)
     }
 
-    /// The home could not be asked.
-    pub(super) fn in_trouble(&self, error: &Error) {
-        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        if trouble.is_none() {
+    /// Records that the home could not be reached.
+    pub(super) fn unreachable(&self, error: &Error) {
+        let mut outage = self.outage.lock().unwrap_or_else(PoisonError::into_inner);
+        if outage.is_none() {
             tracing::warn!(worker = %self.name(), %error, "cannot reach the home; trying again");
-            self.troubles.fetch_add(1, Relaxed);
+            self.outages.fetch_add(1, Relaxed);
         }
-        *trouble = Some(error.to_string().into());
+        *outage = Some(error.to_string().into());
     }
 
-    /// The home answered.
-    pub(super) fn in_touch(&self) {
-        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        if trouble.take().is_some() {
+    /// Records that the home does not tell whether a task died of its last try: it counts as failed then.
+    pub(super) fn cannot_tell_deaths(&self, refusal: &Refusal) {
+        if !self.is_death_untold.swap(true, Relaxed) {
+            tracing::warn!(
+                worker = %self.name(), %refusal,
+                "dead tasks are counted as failed: the worker's user may not explain tasks; give it the role `read`"
+            );
+        }
+    }
+
+    /// Records that the home answered.
+    pub(super) fn reachable(&self) {
+        let mut outage = self.outage.lock().unwrap_or_else(PoisonError::into_inner);
+        if outage.take().is_some() {
             tracing::info!(worker = %self.name(), "the home answers again");
         }
     }
 
-    /// Whether an error will stay as long as the home is what it is. A server that is over may be started again.
+    /// Whether a retry is useless. A server that shut down may be restarted.
     pub(super) fn is_final(&self, error: &Error) -> bool {
         match error {
             Error::Over(_) => self.home.api().is_in_process(),
@@ -267,7 +281,7 @@ impl Shared {
         }
     }
 
-    /// Nothing will come of it any more.
+    /// Ends the worker with an error.
     pub(super) fn over(&self, error: Error) {
         self.registration.send_replace(Registration::Over(error));
         self.changed.notify_one();
@@ -278,12 +292,12 @@ impl Shared {
     }
 
     pub(super) fn status(&self) -> WorkerStatus {
-        let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let outage = self.outage.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let phase = if self.has_stopped.load(SeqCst) {
             Phase::Stopped
         } else if *self.is_stopping.borrow() {
             Phase::Stopping
-        } else if let Some(why) = trouble {
+        } else if let Some(why) = outage {
             Phase::Disconnected { why }
         } else if *self.registration.borrow() == Registration::Pending {
             Phase::Starting
@@ -296,13 +310,13 @@ impl Shared {
             phase,
             running: self.running(),
             unconfirmed: self.unconfirmed(),
-            troubles: self.troubles.load(Relaxed),
+            outages: self.outages.load(Relaxed),
             tally: self.counts.tally(),
         }
     }
 }
 
-/// How long to wait after failures in a row: twice as long each time, and never the same for all who wait.
+/// Exponential backoff with jitter.
 #[derive(Debug, Default)]
 pub(super) struct Backoff(u32);
 
@@ -326,7 +340,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_grow_up_to_a_limit() {
+    fn delays_grow_up_to_a_limit() {
         let mut backoff = Backoff::default();
         for n in 0..40 {
             let (wait, whole) = (backoff.next(), (Backoff::FIRST * (1 << n.min(10))).min(Backoff::LAST));

@@ -81,7 +81,7 @@ async fn wait_for_some(
             biased;
             taken = &mut pop => {
                 let tasks = taken?;
-                shared.in_touch();
+                shared.reachable();
                 start(shared, tasks, incarnation);
                 return Ok(());
             }
@@ -115,7 +115,7 @@ async fn take_at_once(
         rest = behind;
         if count > 0 {
             let tasks = ask_for(shared, asked, count, incarnation).run().await?;
-            shared.in_touch();
+            shared.reachable();
             taken += tasks.len();
             start(shared, tasks, incarnation);
         }
@@ -131,7 +131,7 @@ async fn wait_after(shared: &Shared, error: Error, backoff: &mut Backoff) -> Res
         // It may be the lease that is not there; it is asked for once.
         Error::Refused(Refusal::NotThere { .. }) if shared.home.api().give_up_leases() => return Ok(()),
         error if shared.is_final(&error) => return Err(error),
-        error => shared.in_trouble(&error),
+        error => shared.unreachable(&error),
     }
     sleep(backoff.next()).await;
     Ok(())
@@ -161,7 +161,7 @@ async fn room_for_some(shared: &Shared) -> Option<Plan> {
 async fn more_room(shared: &Shared, plan: &Plan) -> Vec<usize> {
     loop {
         shared.changed.notified().await;
-        let left_out = (0..shared.benches.len()).filter(|at| !plan.order.contains(at));
+        let left_out = (0..shared.queues.len()).filter(|at| !plan.order.contains(at));
         let freed: Vec<usize> = left_out.filter(|&at| room_at(shared, at) > 0).collect();
         if !freed.is_empty() {
             return freed;
@@ -169,9 +169,9 @@ async fn more_room(shared: &Shared, plan: &Plan) -> Vec<usize> {
     }
 }
 
-fn room_at(shared: &Shared, bench: usize) -> usize {
-    let bench = &shared.benches[bench];
-    bench.route.concurrency.map_or(usize::MAX, |max| max.saturating_sub(bench.running.load(SeqCst)))
+fn room_at(shared: &Shared, queue: usize) -> usize {
+    let queue = &shared.queues[queue];
+    queue.route.concurrency.map_or(usize::MAX, |max| max.saturating_sub(queue.running.load(SeqCst)))
 }
 
 fn plan(shared: &Shared) -> Option<Plan> {
@@ -179,14 +179,14 @@ fn plan(shared: &Shared) -> Option<Plan> {
     if room == 0 {
         return None;
     }
-    let mut order: Vec<usize> = (0..shared.benches.len()).filter(|&at| room_at(shared, at) > 0).collect();
-    let is_bounded = shared.benches.iter().any(|bench| bench.route.concurrency.is_some());
+    let mut order: Vec<usize> = (0..shared.queues.len()).filter(|&at| room_at(shared, at) > 0).collect();
+    let is_bounded = shared.queues.iter().any(|queue| queue.route.concurrency.is_some());
     let count = if is_bounded { 1 } else { room };
     if !shared.options.is_strict && order.len() > 1 {
         // Each comes first in as many of the turns as its weight has a share of them all.
         let mut drawn: Vec<(f64, usize)> = order
             .iter()
-            .map(|&at| (fastrand::f64().powf(1.0 / f64::from(shared.benches[at].route.weight)), at))
+            .map(|&at| (fastrand::f64().powf(1.0 / f64::from(shared.queues[at].route.weight)), at))
             .collect();
         drawn.sort_by(|a, b| b.0.total_cmp(&a.0));
         order = drawn.into_iter().map(|(_, at)| at).collect();
@@ -195,7 +195,7 @@ fn plan(shared: &Shared) -> Option<Plan> {
 }
 
 fn ask_for(shared: &Shared, order: &[usize], count: usize, incarnation: Option<u64>) -> PopMany {
-    let queues = order.iter().map(|&at| Arc::clone(&shared.benches[at].queue)).collect();
+    let queues = order.iter().map(|&at| Arc::clone(&shared.queues[at].name)).collect();
     let count = u32::try_from(count).unwrap_or(u32::MAX);
     let pop = PopMany::new(shared.home.clone(), queues, count);
     // Where there are none, a task is the worker's for as long as it lives, or as the home says.
@@ -218,16 +218,16 @@ fn start(shared: &Arc<Shared>, tasks: Vec<Task>, incarnation: Option<u64>) {
     let mut started: Vec<Running> = tasks
         .into_iter()
         .map(|task| {
-            let bench = shared.benches.iter().position(|bench| *bench.queue == *task.queue_bytes());
-            let bench = bench.expect("tasks come from the queues that were asked for");
+            let queue = shared.queues.iter().position(|queue| *queue.name == *task.queue_bytes());
+            let queue = queue.expect("tasks come from the queues that were asked for");
             let live = Delivery::new(task, Arc::clone(&shared.states)).0;
             let slot = shared.table.insert(Arc::clone(&live), incarnation, lease);
-            shared.begin(bench);
-            Running { shared: Arc::clone(shared), bench, slot, live, outcome: None, is_settled: false }
+            shared.begin(queue);
+            Running { shared: Arc::clone(shared), queue, slot, live, outcome: None, is_settled: false }
         })
         .collect();
     let to_ack: Vec<Running> =
-        started.extract_if(.., |running| shared.benches[running.bench].route.ack_first).collect();
+        started.extract_if(.., |running| shared.queues[running.queue].route.ack_first).collect();
     if !to_ack.is_empty() {
         tokio::spawn(ack_and_start(Arc::clone(shared), to_ack));
     }
@@ -256,21 +256,27 @@ fn is_registered(shared: &Shared, incarnation: Option<u64>) -> bool {
 }
 
 fn by_bench(mut all: Vec<Running>) -> Vec<Vec<Running>> {
-    all.sort_by_key(|running| running.bench);
+    all.sort_by_key(|running| running.queue);
     let mut lists = Vec::<Vec<Running>>::new();
     for running in all {
         match lists.last_mut() {
-            Some(list) if list[0].bench == running.bench => list.push(running),
+            Some(list) if list[0].queue == running.queue => list.push(running),
             _ => lists.push(vec![running]),
         }
     }
     lists
 }
 
+/// Rounds of extensions after which tasks are returned if the replies take longer than leases allow.
+const EXTENSION_ROUNDS: u32 = 3;
+
 /// Extends the leases of tasks of one queue, and starts the handlers of those that are still held.
 async fn make_sure_and_start(shared: Arc<Shared>, mut all: Vec<Running>) {
     let lease = shared.options.lease;
-    while !all.is_empty() {
+    for round in 1.. {
+        if all.is_empty() {
+            return;
+        }
         let since = Instant::now();
         let receipts: Vec<Receipt> = all.iter().map(|running| running.live.task.receipt()).collect();
         let extend = all.iter().zip(&receipts).map(|(running, receipt)| Command::Extend {
@@ -280,7 +286,13 @@ async fn make_sure_and_start(shared: Arc<Shared>, mut all: Vec<Running>) {
         });
         let replies = shared.home.ask(&extend.collect::<Vec<_>>()).await;
         if is_late(&shared, since) {
-            continue;
+            if round < EXTENSION_ROUNDS && !*shared.is_stopping.borrow() {
+                continue;
+            }
+            // Dropping them returns them to the home. The lease renewer could not extend them in time either.
+            let (worker, took) = (shared.name(), since.elapsed());
+            tracing::warn!(%worker, ?took, ?lease, "tasks are returned unrun: the home answers too slowly for their lease");
+            return;
         }
         for (at, running) in std::mem::take(&mut all).into_iter().enumerate() {
             match replies.list.get(at) {
@@ -311,7 +323,7 @@ async fn make_sure_and_start(shared: Arc<Shared>, mut all: Vec<Running>) {
 /// Finishes tasks before their handlers run; only what this very call finished is run.
 async fn ack_and_start(shared: Arc<Shared>, all: Vec<Running>) {
     for of_one in by_bench(all) {
-        let queue = shared.home.queue(&shared.benches[of_one[0].bench].queue);
+        let queue = shared.home.queue(&shared.queues[of_one[0].queue].name);
         let receipts: Vec<Receipt> = of_one.iter().map(|running| running.live.task.receipt()).collect();
         let acked = queue.ack_all(&receipts).await;
         for (at, running) in of_one.into_iter().enumerate() {
@@ -351,7 +363,7 @@ async fn run(mut running: Running) {
     }
     let shared = &running.shared;
     shared.table.begin(running.slot, &running.live, shared.options.run_max);
-    let route = &shared.benches[running.bench].route;
+    let route = &shared.queues[running.queue].route;
     let delivery = Delivery(Arc::clone(&running.live));
     let handled = AssertUnwindSafe(async { route.call(delivery).await }).catch_unwind().await;
     let outcome = handled.unwrap_or_else(|panic| {
@@ -369,7 +381,7 @@ fn words_of(panic: &(dyn Any + Send)) -> &str {
 /// A handler that runs, or is about to. Dropped, it has ended, whatever the way.
 struct Running {
     shared: Arc<Shared>,
-    bench: usize,
+    queue: usize,
     slot: Slot,
     live: Arc<Live>,
     outcome: Option<Outcome>,
@@ -394,13 +406,13 @@ impl Drop for Running {
             let back = Outcome::GiveBack { after: Duration::ZERO };
             let outcome = self.outcome.take().or(decided).unwrap_or(back);
             self.shared.report(Report {
-                bench: self.bench,
+                queue: self.queue,
                 slot: self.slot,
                 live: Arc::clone(&self.live),
                 outcome,
             });
         }
-        self.shared.end(self.bench);
+        self.shared.end(self.queue);
     }
 }
 
@@ -427,7 +439,7 @@ mod tests {
         let plan = plan(&shared).expect("there is room");
         assert!(plan.is_bounded && plan.count == 1);
         assert_eq!(take_at_once(&shared, &plan.order, 0, None).await.expect("it can be asked"), 16);
-        let running: Vec<usize> = shared.benches.iter().map(|bench| bench.running.load(SeqCst)).collect();
+        let running: Vec<usize> = shared.queues.iter().map(|queue| queue.running.load(SeqCst)).collect();
         assert_eq!(running, [1, 0, 15]);
         assert_eq!(take_at_once(&shared, &plan.order, 0, None).await.expect("it can be asked"), 0);
     }

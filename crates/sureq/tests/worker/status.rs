@@ -47,7 +47,7 @@ async fn a_worker_whose_home_went_away_says_so_and_goes_on_when_it_is_back() {
     worker.phase(|phase| *phase == Phase::Taking).await;
     home.queue("q").push("after").await.expect("it is pushed");
     assert_eq!(said.next().await, "after");
-    assert!(worker.handle.status().is_some_and(|status| status.troubles >= 1));
+    assert!(worker.handle.status().is_some_and(|status| status.outages >= 1));
     let tally = worker.stop().await;
     assert_eq!((tally.taken, tally.done + tally.unknown), (2, 2));
 }

@@ -37,7 +37,7 @@ pub(super) trait Home {
 /// A home and those who are connected to it.
 pub(super) struct Local<H> {
     pub(super) home: H,
-    watcher: text::Watcher,
+    reservations: text::ReservationPolicy,
     last_conn: u64,
     sessions: BTreeMap<String, Session>,
 }
@@ -55,8 +55,8 @@ struct Session {
 
 impl<H: Home> Local<H> {
     pub(super) fn new(home: H, watch: Watch) -> Self {
-        let watcher = text::Watcher { timeout_secs: watch.rtt, attempts: watch.rta };
-        Self { home, watcher, last_conn: 0, sessions: BTreeMap::new() }
+        let reservations = text::ReservationPolicy { timeout_secs: watch.rtt, attempts: watch.rta };
+        Self { home, reservations, last_conn: 0, sessions: BTreeMap::new() }
     }
 
     fn take_session(&mut self, conn: &str, is_text: bool) -> Session {
@@ -108,7 +108,7 @@ impl<H: Home> Local<H> {
                 text::Item::Complaint(complaint) => text::encode_complaint(&mut session.out, *complaint),
                 text::Item::Request(request) => {
                     let mut replies = Replies::default();
-                    let waits = self.home.execute(&[request.command(self.watcher)], &mut replies);
+                    let waits = self.home.execute(&[request.command(self.reservations)], &mut replies);
                     assert_eq!(waits, None, "nothing of this dialect waits");
                     let gauges = text::Gauges { connections, memory_bytes: 0 };
                     text::encode_reply(&mut session.out, request, &replies.list[0], &replies, gauges);

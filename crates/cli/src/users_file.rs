@@ -1,4 +1,4 @@
-//! Users as a file names them, and what becomes of them. The words of the file are this module's alone.
+//! The TOML file of `--users`, and the `[[user]]` tables of the settings file.
 
 use std::fs;
 use std::path::Path;
@@ -12,13 +12,13 @@ use sureq_server::{Rights, Role};
 #[serde(deny_unknown_fields)]
 struct File {
     #[serde(default)]
-    user: Vec<Person>,
+    user: Vec<UserEntry>,
 }
 
 /// A `[[user]]` table.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Person {
+pub(crate) struct UserEntry {
     name: String,
     password: Option<String>,
     #[serde(default)]
@@ -37,24 +37,24 @@ struct Allow {
     admin: Vec<String>,
 }
 
-/// Reads the file of `--users`. One that names nobody is a mistake: it would open the server to everyone.
-pub(crate) fn read(path: &Path) -> Result<Vec<Person>, String> {
-    let shown = path.display();
-    let text = fs::read_to_string(path).map_err(|error| format!("--users: cannot read {shown}: {error}"))?;
-    let file: File = toml::from_str(&text).map_err(|error| format!("--users: {shown}: {error}"))?;
+/// Reads the file of `--users`. A file without users is an error: it would open the server to everyone.
+pub(crate) fn read(file: &Path) -> Result<Vec<UserEntry>, String> {
+    let path = file.display();
+    let text = fs::read_to_string(file).map_err(|error| format!("--users: cannot read {path}: {error}"))?;
+    let file: File = toml::from_str(&text).map_err(|error| format!("--users: {path}: {error}"))?;
     if file.user.is_empty() {
-        return Err(format!("--users: {shown} has no [[user]]"));
+        return Err(format!("--users: {path} has no [[user]]"));
     }
     Ok(file.user)
 }
 
-/// The users that a server knows.
-pub(crate) fn users(people: &[Person]) -> Result<Users, String> {
-    let list = people.iter().map(Person::user).collect::<Result<Vec<User>, String>>()?;
+/// Builds the users of a server; an entry with an invalid name, hash or pattern is an error.
+pub(crate) fn users(entries: &[UserEntry]) -> Result<Users, String> {
+    let list = entries.iter().map(UserEntry::user).collect::<Result<Vec<User>, String>>()?;
     Users::new(list).map_err(|error| error.to_string())
 }
 
-impl Person {
+impl UserEntry {
     fn user(&self) -> Result<User, String> {
         let Allow { read, produce, consume, admin } = &self.allow;
         let mut rights = Rights::new(&self.name);

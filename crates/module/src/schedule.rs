@@ -24,7 +24,7 @@ pub(crate) type Place = (i32, Box<[u8]>);
 
 /// What is to happen.
 #[derive(Default)]
-pub(crate) struct Agenda {
+pub(crate) struct Schedule {
     due: BTreeSet<(LogTime, Place)>,
     /// The keys in which a worker or a connection holds tasks.
     held: BTreeMap<Holder, BTreeSet<Place>>,
@@ -63,7 +63,7 @@ thread_local! {
     static DEPARTED: RefCell<Vec<Departed>> = RefCell::default();
 }
 
-/// A value has left its key. The agenda knows before anything else is noted in it.
+/// A value has left its key. The schedule knows before anything else is noted in it.
 pub(crate) fn depart(departed: Departed) {
     DEPARTED.with_borrow_mut(|all| all.push(departed));
 }
@@ -80,7 +80,7 @@ pub(crate) fn next_of(queue: &Queue<Payload>, now: Now) -> Option<LogTime> {
     queue.next_deadline().into_iter().chain(appointment).min()
 }
 
-impl Agenda {
+impl Schedule {
     /// Sees to it that a queue is looked at when something happens in it, at the latest. Costs nothing if it is planned.
     pub(crate) fn plan(&mut self, object: &mut Object, place: impl FnOnce() -> Place, now: Now) {
         if let Some(next) = next_of(&object.queue, now) {

@@ -1,4 +1,4 @@
-//! Numbers, sizes and times as people read them.
+//! Numbers, sizes and times in a form for reading.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,12 +14,12 @@ pub(crate) fn number(n: u64) -> String {
     groups.join(",")
 }
 
-/// So many of something.
+/// A count with its noun in singular or plural: 1 task, 2,000 tasks.
 pub(crate) fn many(n: u64, thing: &str) -> String {
     format!("{} {thing}{}", number(n), if n == 1 { "" } else { "s" })
 }
 
-/// A number of bytes.
+/// A number of bytes with its unit, to three digits: 1.5 KB, 200 MB.
 pub(crate) fn size(bytes: u64) -> String {
     let units = ["B", "KB", "MB", "GB", "TB"];
     let (mut tenths, mut unit) = (u128::from(bytes) * 10, 0);

@@ -1,19 +1,19 @@
-//! What the command prints. A reader who has gone away is no reason to stop serving.
+//! Lines on the standard streams. Errors are ignored: a server goes on when the reader of its output exits.
 
 use std::fmt::Arguments;
 use std::io::{Write, stderr, stdout};
 
-/// A line on standard output.
+/// Prints a line on standard output.
 pub(crate) fn out(line: Arguments<'_>) {
     let _ = writeln!(stdout(), "{line}");
 }
 
-/// A line on standard error.
+/// Prints a line on standard error.
 pub(crate) fn err(line: Arguments<'_>) {
     let _ = writeln!(stderr(), "{line}");
 }
 
-/// What a home has to say to its operator.
+/// Prints a notice of a home for its operator.
 pub(crate) fn notice(line: &str) {
     err(format_args!("sureq: {line}"));
 }

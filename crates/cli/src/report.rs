@@ -1,15 +1,15 @@
-//! What was found in a store, in words.
+//! The reports of `check` and `backup` as text.
 
 use std::fmt::Write as _;
 
-use crate::humane::{self, size};
+use crate::format::{self, size};
 use sureq::store::{Beginning, Doubtful, Finding, Lost, QueueReport, Repaired, Report, Severity};
 
-/// More queues or findings than this are counted and not listed; `--json` lists all.
+/// Further queues or findings are only counted; `--json` lists all.
 const LISTED_MAX: usize = 20;
 
-/// A report, some lines.
-pub(crate) fn report(report: &Report) -> String {
+/// The state of a store, one fact per line.
+pub(crate) fn store(report: &Report) -> String {
     let mut text = String::new();
     let uuid = report.uuid.map_or_else(|| "unknown".to_owned(), hex);
     line(
@@ -58,7 +58,7 @@ pub(crate) fn report(report: &Report) -> String {
     }
     findings(&mut text, &report.findings);
     let verdict = match (report.damages(), &report.refusal) {
-        (0, _) => "sound: every byte that counts is as it was written".to_owned(),
+        (0, _) => "sound: all data is as it was written".to_owned(),
         (n, None) => format!("damaged: {}; it can still be served", many(n, "finding")),
         (n, Some(why)) => format!("damaged: {}; it cannot be served: {why}", many(n, "finding")),
     };
@@ -115,14 +115,14 @@ fn findings(text: &mut String, findings: &[Finding]) {
             Severity::Damage => "DAMAGE",
         };
         let _ = writeln!(text, "  {kind}: {finding}");
-        let _ = writeln!(text, "    it means: {}", finding.meaning);
-        let _ = writeln!(text, "    what to do: {}", finding.advice);
+        let _ = writeln!(text, "    meaning: {}", finding.meaning);
+        let _ = writeln!(text, "    advice: {}", finding.advice);
     }
     more(text, findings.len(), "findings");
 }
 
-/// What came of a repair, some lines.
-pub(crate) fn repaired(repaired: &Repaired) -> String {
+/// The result of a repair, one fact per line.
+pub(crate) fn repair(repaired: &Repaired) -> String {
     let mut text = String::new();
     let beginning = match repaired.beginning {
         Beginning::Checkpoint { number } => format!("checkpoint {number}, which is sound"),
@@ -130,9 +130,9 @@ pub(crate) fn repaired(repaired: &Repaired) -> String {
         Beginning::PartOfCheckpoint { number, lost } => {
             format!("checkpoint {number}, of which {} could not be read", many(lost, "part"))
         }
-        Beginning::Nothing => "nothing but what the log still holds".to_owned(),
+        Beginning::Nothing => "the rest of the log only".to_owned(),
     };
-    line(&mut text, "begun from", format_args!("{beginning}"));
+    line(&mut text, "started from", format_args!("{beginning}"));
     line(&mut text, "saved", format_args!("{}", many(repaired.report.tasks() as usize, "task")));
     for gap in &repaired.gaps {
         let from = gap.from;
@@ -141,12 +141,12 @@ pub(crate) fn repaired(repaired: &Repaired) -> String {
     }
     if repaired.unnamed > 0 {
         let count = many(repaired.unnamed as usize, "task");
-        line(&mut text, "lost", format_args!("up to {count} of which nothing is left, not even the id"));
+        line(&mut text, "lost", format_args!("up to {count} whose ids are unknown"));
     }
     if !repaired.lost.is_empty() {
         line(&mut text, "lost", format_args!("{}", many(repaired.lost.len(), "task")));
     }
-    // All of them, however many: it is the one chance to hear of them.
+    // All of them, however many there are: nothing else lists them.
     for Lost { queue, id, why } in &repaired.lost {
         let _ = writeln!(text, "  {id} of {}: {why}", queue.escape_ascii());
     }
@@ -166,7 +166,11 @@ fn doubtful(text: &mut String, doubtful: &[Doubtful]) {
         return;
     }
     let count = many(doubtful.len(), "task");
-    line(text, "in doubt", format_args!("{count}, saved, may have been finished in what is lost"));
+    line(
+        text,
+        "in doubt",
+        format_args!("{count} saved that may have been finished in the lost part of the log"),
+    );
     for Doubtful { queue, id } in doubtful {
         let _ = writeln!(text, "  {id} of {}", queue.escape_ascii());
     }
@@ -178,8 +182,8 @@ fn more(text: &mut String, count: usize, what: &str) {
     }
 }
 
-fn line(text: &mut String, what: &str, words: std::fmt::Arguments<'_>) {
-    let _ = writeln!(text, "{what:<12} {words}");
+fn line(text: &mut String, what: &str, value: std::fmt::Arguments<'_>) {
+    let _ = writeln!(text, "{what:<12} {value}");
 }
 
 pub(crate) fn hex(bytes: [u8; 16]) -> String {
@@ -190,5 +194,5 @@ pub(crate) fn hex(bytes: [u8; 16]) -> String {
 }
 
 fn many(count: usize, thing: &str) -> String {
-    humane::many(count as u64, thing)
+    format::many(count as u64, thing)
 }

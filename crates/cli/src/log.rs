@@ -1,4 +1,4 @@
-//! What the library tells of itself while a worker works, as lines on standard error.
+//! Prints the log events of the library while a worker runs, one line each on standard error.
 
 use std::fmt::{self, Write as _};
 
@@ -7,18 +7,17 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use crate::say;
+use crate::print;
 
-/// From now on a worker's notes are printed, and the warnings of all else.
-pub(crate) fn on_stderr() {
-    // Somebody is told already; then it is not for us.
-    let _ = tracing::subscriber::set_global_default(Teller);
+/// Prints the events of workers from level INFO, and all others of sureq from level WARN.
+pub(crate) fn to_stderr() {
+    // Another subscriber is installed already: it gets the events.
+    let _ = tracing::subscriber::set_global_default(StderrLog);
 }
 
-/// There are no spans here worth telling.
-struct Teller;
+struct StderrLog;
 
-impl Subscriber for Teller {
+impl Subscriber for StderrLog {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         let target = metadata.target();
         let is_worker = target.starts_with("sureq::worker");
@@ -31,9 +30,9 @@ impl Subscriber for Teller {
     }
 
     fn event(&self, event: &Event<'_>) {
-        let mut line = Line::default();
-        event.record(&mut line);
-        say::err(format_args!("sureq: {line}"));
+        let mut text = EventText::default();
+        event.record(&mut text);
+        print::err(format_args!("sureq: {text}"));
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
@@ -49,14 +48,14 @@ impl Subscriber for Teller {
     fn exit(&self, _: &Id) {}
 }
 
-/// An event in words: what it says, and of what.
+/// An event as text: its message, then its fields in parentheses.
 #[derive(Default)]
-struct Line {
+struct EventText {
     message: String,
     fields: String,
 }
 
-impl Visit for Line {
+impl Visit for EventText {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.record_debug(field, &format_args!("{value}"));
     }
@@ -72,7 +71,7 @@ impl Visit for Line {
     }
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for EventText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.message.as_str(), self.fields.as_str()) {
             (message, "") => f.write_str(message),
