@@ -1,4 +1,4 @@
-//! Adding a task with options.
+//! [`Add`]: pushing a task with options.
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::id::Id;
 use crate::queue::{Queue, millis};
 
-/// A task that is added once this is awaited.
+/// A push with options, built with [`Queue::add`] and executed when awaited.
 #[must_use = "nothing is added until it is awaited"]
 #[derive(Debug)]
 pub struct Add<'q, P> {
@@ -33,15 +33,15 @@ enum Name {
     Payload,
 }
 
-/// What came of adding a task.
+/// The result of [`Queue::add`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Added {
-    /// The task that has the name, or the one that was added.
+    /// The id of the added task, or of the task that has the name already.
     pub id: Id,
-    /// False if the name was taken; then nothing was added.
+    /// Whether a task was added: false if the name is in use.
     pub added: bool,
-    /// The state that the task is in.
+    /// The state of the task.
     pub state: StateKind,
 }
 
@@ -59,43 +59,44 @@ impl<'q, P: Encode> Add<'q, P> {
         }
     }
 
-    /// At most one task of the queue that is not gone has this name. A second one is not added.
+    /// Names the task. If a task of the queue has this name, nothing is added; so a retry of the push is idempotent until the
+    /// task is finished.
     pub fn name(self, name: impl AsRef<[u8]>) -> Self {
         Self { name: Some(Name::Bytes(name.as_ref().to_vec())), ..self }
     }
 
-    /// At most one task of the queue that was added so has this payload.
+    /// Uses the payload as the name: nothing is added if a unique task of the queue has this payload.
     pub fn unique(self) -> Self {
         Self { name: Some(Name::Payload), ..self }
     }
 
-    /// Not to be handed out before so long has passed.
+    /// Delays the delivery by this time.
     pub fn delay(self, delay: Duration) -> Self {
         Self { when: When::After(millis(delay)), ..self }
     }
 
-    /// Not to be handed out before this time of the wall clock.
+    /// Delays the delivery until this time of the wall clock.
     pub fn at(self, time: SystemTime) -> Self {
         let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { when: When::At(WallTime(millis(since))), ..self }
     }
 
-    /// Larger ones first; 0 is what plain tasks have.
+    /// Sets the priority: larger first. Plain tasks have 0.
     pub fn priority(self, priority: i8) -> Self {
         Self { priority, ..self }
     }
 
-    /// How often it is tried before it is dead.
+    /// Sets the number of tries before the task is dead. The queue has a default.
     pub fn tries(self, tries: u32) -> Self {
         Self { tries: Some(tries), ..self }
     }
 
-    /// How long it waits after its first failure; twice as long after each further one.
+    /// Sets the delay after the first failure; it doubles with each further one. The queue has a default.
     pub fn backoff(self, first: Duration) -> Self {
         Self { backoff: Some(first), ..self }
     }
 
-    /// How long it may wait, from now: then it is gone, or dead if the queue's settings say so.
+    /// Sets how long the task may wait. After that it is deleted, or dead if the queue is configured so.
     pub fn ttl(self, ttl: Duration) -> Self {
         Self { ttl: Some(ttl), ..self }
     }

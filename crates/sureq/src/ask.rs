@@ -1,7 +1,6 @@
-//! Asking a home and waiting for the answer, in a future: what the queue's methods and the worker are made of.
+//! Executes commands and waits for the replies; the methods of queues and the worker are built on this.
 //!
-//! A future that is dropped before its answer came changes nothing about what was executed. Only tasks that were handed out
-//! go back: nobody has seen them.
+//! Dropping a future does not undo an executed command, with one exception: popped tasks that nobody has received are requeued.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -14,17 +13,17 @@ use sureq_home_api::{Answer, Flow, Payload, Position, Ticket, by_queue};
 use crate::error::{Error, Result};
 use crate::home::Home;
 
-/// Why it is not known what became of something that was executed.
-const NOT_DURABLE: &str = "the log failed before it was durable: open the home again and look";
+/// The reason of `Refusal::Unknown` after a failed log.
+const NOT_DURABLE: &str = "the log failed before the change was durable: open the home again and check";
 
 impl Home {
-    /// Executes commands, in order, and answers once all of it is as durable as promised.
+    /// Executes commands in order; returns when all of them are as durable as the home guarantees.
     pub(crate) async fn ask(&self, commands: &[Command<'_>]) -> Replies<Payload> {
         self.ask_when(commands).await.0
     }
 
-    /// The same, and since when leases count in the answer to the last command. That may be long ago: an answer lies there until
-    /// its asker comes to run again.
+    /// The same, with the time at which the last reply arrived, from which leases count. That may be long ago if the caller was
+    /// not polled.
     async fn ask_when(&self, commands: &[Command<'_>]) -> (Replies<Payload>, Instant) {
         let mut replies = UndeliveredReplies { home: self, commands, replies: Replies::default() };
         let (mut position, mut since) = (Position::START, Instant::now());
@@ -50,7 +49,7 @@ impl Home {
         let mut unsure = Replies::default();
         unsure.list.extend(replies.replies.list.iter().map(|reply| match reply {
             Reply::Refused(no) => Reply::Refused(no.clone()),
-            // What failed to become durable may be on the disk all the same.
+            // A failed write may be on the disk all the same.
             _ => Reply::Refused(Refusal::Unknown { why: NOT_DURABLE.into() }),
         }));
         (unsure, since)
@@ -61,7 +60,7 @@ impl Home {
         self.ask_one_when(command).await.map(|(reply, replies, _)| (reply, replies))
     }
 
-    /// The same, and since when leases in the answer count.
+    /// The same, with the time from which leases in the reply count.
     pub(crate) async fn ask_one_when(
         &self,
         command: Command<'_>,
@@ -74,7 +73,7 @@ impl Home {
         }
     }
 
-    /// Waits until the position is durable; answers false if it never will be.
+    /// Waits until the position is durable; false if the home failed first.
     async fn wait_durable(&self, position: Position) -> bool {
         poll_fn(|cx| self.poll_durable(position, cx)).await
     }
@@ -87,7 +86,7 @@ impl Home {
             return Poll::Ready(answer);
         }
         self.api().wake_at(position, cx.waker());
-        // It may have come to that between the look and the wish to be woken.
+        // It may have become durable before the waker was registered.
         answer().map_or(Poll::Pending, Poll::Ready)
     }
 }
@@ -96,7 +95,7 @@ async fn answer_of(ticket: Ticket) -> Answer {
     poll_fn(|cx| ticket.poll(cx)).await
 }
 
-/// Replies that their asker has not got yet. Dropped, the tasks among them go back.
+/// Replies that the caller has not received. On drop, popped tasks among them are requeued.
 struct UndeliveredReplies<'a> {
     home: &'a Home,
     commands: &'a [Command<'a>],
@@ -136,9 +135,8 @@ mod tests {
 
     use super::*;
 
-    /// What was under way when the disk failed may be there after all; what was asked later is not.
     #[tokio::test]
-    async fn what_was_executed_before_the_disk_failed_is_unknown_and_what_came_later_was_not_done() {
+    async fn commands_before_a_disk_failure_are_unknown_and_later_ones_are_not_executed() {
         let valve = Valve::new();
         let engine = Engine::open_on(valve.shared(), Arc::new(ManualClock::default()), &Options::default());
         let home = Home::from_api(engine.expect("it is a sound disk"));

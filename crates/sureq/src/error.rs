@@ -1,52 +1,72 @@
-//! What can go wrong, and what to do about it.
+//! [`Error`]: why a home did not execute a command, and whether to retry.
 
 use std::fmt;
 
 use sureq_core::Refusal;
 
-/// The result of asking a home.
+/// The result of a command.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a home did not do what it was asked.
+/// Why a home did not execute a command, or cannot confirm it.
 ///
-/// The kinds differ in what a caller can do: after [`Error::Refused`] nothing was changed, and asking the same again gets the
-/// same answer until something else changes; after [`Error::Unavailable`] nothing was changed, and the same may be asked again;
-/// after [`Error::Unknown`] it may have been done, and only what may be done twice may be asked again: a push could make a second
-/// task, unless it has a name; an ack by receipt harms nothing. After [`Error::Over`] nothing was changed either, and nothing will
-/// be until the home is opened again; what was under way when its disk failed is [`Error::Unknown`].
+/// | error | was it executed? | what to do |
+/// |---|---|---|
+/// | [`Refused`](Error::Refused) | no | change the command, or what the reason names |
+/// | [`Unavailable`](Error::Unavailable) | no | retry with backoff |
+/// | [`Unknown`](Error::Unknown) | perhaps | retry only what is idempotent: an ack by receipt, a push with a name |
+/// | [`Over`](Error::Over) | no | open the home again |
+/// | [`WorkerGone`](Error::WorkerGone), [`WorkerReplaced`](Error::WorkerReplaced) | no | start the worker again |
+/// | [`Payload`](Error::Payload) | no | change the value |
+///
+/// ```
+/// # use sureq::{Error, Id, Queue};
+/// /// Retries a push. The name makes it idempotent.
+/// async fn push_once(queue: &Queue, name: &str) -> Result<Id, Error> {
+///     loop {
+///         match queue.add("payload").name(name).await {
+///             Err(error) if error.can_be_asked_again() || error.is_unknown() => {}
+///             added => return Ok(added?.id),
+///         }
+///         tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+///     }
+/// }
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # push_once(&sureq::open("mem:")?.queue("emails"), "ann").await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// The home says no.
+    /// The home refused the command; nothing was changed.
     #[error("{0}")]
     Refused(Refusal),
-    /// The home cannot be asked now.
+    /// The home cannot be reached now; nothing was changed.
     #[error("nothing was done: {why}")]
     Unavailable {
-        /// Why not, and what to do.
+        /// The reason.
         why: Box<str>,
     },
-    /// The home was asked, and its answer is lost, or its disk failed before the answer was true.
+    /// The reply was lost, or the disk failed before the change was durable: the command may have been executed or not.
     #[error("it may have been done or not: {why}")]
     Unknown {
-        /// What happened.
+        /// The reason.
         why: Box<str>,
     },
-    /// The home was closed, or confirms nothing any more, and did nothing. It has to be opened again.
+    /// The home is closed or has failed; nothing was changed. Open it again.
     #[error("{0}")]
     Over(Refusal),
-    /// The worker that this was asked for is no longer alive.
+    /// The worker is no longer registered: its heartbeat was missed, or it was declared lost.
     #[error("{}", Refusal::WorkerGone)]
     WorkerGone,
-    /// Another worker of the same name was started since.
+    /// Another worker of the same name was started.
     #[error("{}", Refusal::WorkerReplaced)]
     WorkerReplaced,
-    /// A value could not be made a payload, or a payload a value.
+    /// A value cannot be encoded, or a payload cannot be decoded.
     #[error("{0}")]
     Payload(BadPayload),
 }
 
-/// Bytes that are not what they should be, or a value that cannot be made bytes.
+/// A payload that cannot be decoded, or a value that cannot be encoded.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("the payload is not {what}: {why}")]
 pub struct BadPayload {
@@ -55,24 +75,24 @@ pub struct BadPayload {
 }
 
 impl BadPayload {
-    /// What it should have been, and why it is not.
+    /// `what` names the expected content, as in "the payload is not JSON"; `why` says what is wrong.
     pub fn new(what: &'static str, why: &(impl fmt::Display + ?Sized)) -> Self {
         Self { what, why: why.to_string().into() }
     }
 }
 
 impl Error {
-    /// Whether asking the same again is safe and may help: nothing was done.
+    /// Whether a retry is always safe: the command was not executed.
     pub const fn can_be_asked_again(&self) -> bool {
         matches!(self, Self::Unavailable { .. })
     }
 
-    /// Whether it may have been done.
+    /// Whether the command may have been executed.
     pub const fn is_unknown(&self) -> bool {
         matches!(self, Self::Unknown { .. })
     }
 
-    /// Whether the home refused because of who asks: no login, a wrong one, or one without the right.
+    /// Whether the credentials were missing or wrong, or the user lacks the role.
     pub fn is_denied(&self) -> bool {
         match self {
             Self::Refused(Refusal::Said { words: text }) | Self::Unavailable { why: text } => is_denial(text),
@@ -80,18 +100,18 @@ impl Error {
         }
     }
 
-    /// An answer that does not fit the question.
+    /// A reply that does not match the command.
     pub(crate) fn out_of_turn() -> Self {
         Self::Unknown {
-            why: "the home answered something else than was asked: is it of another release?".into(),
+            why: "the reply does not match the command: does the home run another release?".into(),
         }
     }
 }
 
-/// The codes with which servers refuse because of who asks, and what the Redis client makes of some of them.
+/// The error codes for missing permissions, and their names in the Redis client.
 const DENIALS: [&str; 5] = ["NOAUTH", "NOPERM", "WRONGPASS", "NoPerm", "AuthenticationFailed"];
 
-/// Whether an error text is such a refusal. The code may be in quotes or behind other words.
+/// Whether an error text contains such a code, possibly in quotes or after other words.
 pub(crate) fn is_denial(text: &str) -> bool {
     text.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| DENIALS.contains(&word))
 }

@@ -1,4 +1,4 @@
-//! What tasks and deliveries are called.
+//! [`Id`] and [`Receipt`].
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -6,13 +6,12 @@ use std::hash::{Hash, Hasher};
 use sureq_core::TaskId;
 use sureq_core::id::Spelling;
 
-/// A task's id. It is text: `1764000000000-1` where sureq keeps the queue, whatever they spell where others do.
+/// The id of a task, as text: `1764000000000-1`, or any bytes in the key layouts of other programs.
 #[derive(Clone)]
 pub struct Id(Text);
 
-/// One delivery of a task: whoever finishes, extends or returns by it succeeds only while that delivery is the current one.
-///
-/// A later delivery of the same task has a larger [`Receipt::fence`].
+/// Identifies one delivery of a task. An ack, extension or return with a receipt succeeds only while its delivery is the current
+/// one. A later delivery of the same task has a larger [`Receipt::fence`].
 #[derive(Clone)]
 pub struct Receipt(Text);
 
@@ -25,8 +24,8 @@ enum Text {
 impl Text {
     fn bytes(&self) -> &[u8] {
         match self {
-            Self::Ours(spelling) => spelling.as_bytes(),
-            Self::Theirs(bytes) => bytes,
+            Self::Own(spelling) => spelling.as_bytes(),
+            Self::Foreign(bytes) => bytes,
         }
     }
 }
@@ -36,7 +35,7 @@ impl Id {
         Self(Text::Own(Spelling::of_id(id)))
     }
 
-    /// An id that others spell. It is empty where a task gets its id when it is taken.
+    /// A foreign id; empty in layouts where a task gets its id at delivery.
     pub(crate) fn foreign_or_empty(foreign: Option<Box<[u8]>>) -> Self {
         Self::foreign(foreign.unwrap_or_default())
     }
@@ -47,15 +46,15 @@ impl Receipt {
         Self(Text::Own(Spelling::of_receipt(receipt)))
     }
 
-    /// For a delivery of which the home told no receipt: the current one, whichever that is.
+    /// Refers to the current delivery, for homes without receipts.
     pub(crate) fn of_current_delivery(id: TaskId) -> Self {
         Self(Text::Own(Spelling::of_id(id)))
     }
 
-    /// A number pair that grows from delivery to delivery of one task, for a store that takes a write only if it comes with a
-    /// larger one than the last of the same task: the incarnation of the home first, then the delivery. Fences of different tasks cannot be compared: the first delivery of a new
-    /// task has a smaller one than the second of an old one. Keep it by task, as the example `fencing` does. None where the home
-    /// has no receipts.
+    /// A fencing token: the incarnation of the home and the delivery number, which grow from delivery to delivery of one task.
+    ///
+    /// Store it with each write to another system, and let that system refuse a write with a smaller token for the same task, as
+    /// the example `fencing` does. Tokens of different tasks cannot be compared. `None` if the home has no receipts.
     pub fn fence(&self) -> Option<(u64, u32)> {
         sureq_core::Receipt::parse(self.as_ref()).map(|receipt| (receipt.incarnation, receipt.delivery))
     }

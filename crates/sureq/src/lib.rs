@@ -1,4 +1,8 @@
-//! A reliable work queue: one URL opens a home, a home has queues, and a worker runs a handler for each task.
+//! A reliable work queue with at-least-once delivery.
+//!
+//! [`open`] opens the home of your queues by a URL: a directory, memory, Redis or a sureq server. [`Queue::push`] returns
+//! when the task is durable. A [`Worker`] runs an async function for each task and acknowledges it when the function
+//! succeeds; after an error, a crash or a lost connection, the task is delivered again.
 //!
 //! ```
 //! use sureq::{Json, Worker};
@@ -18,24 +22,36 @@
 //! # Ok(()) }
 //! ```
 //!
-//! | URL | where the queue lives | feature |
-//! |---|---|---|
-//! | `file:DIR` | in a directory of this machine, durable | `embedded` |
-//! | `mem:` | in this process, kept nowhere | `embedded` |
-//! | `redis://HOST:PORT/DB` | in your own Redis or Valkey | `redis` |
-//! | `redis-cluster://HOST:PORT,…` | in your own Redis Cluster | `redis` |
-//! | `redis-sentinel://HOST:PORT,…/SERVICE` | in the Redis that your sentinels name | `redis` |
-//! | `sureq://USER:PASSWORD@HOST:PORT` | on a sureq server; without users, `sureq://HOST:PORT` | `remote` |
+//! # Homes
 //!
-//! The map:
-//! - [`open`] gives a [`Home`], [`Home::queue`] a [`Queue`]: push, add, pop, ack, and all that can be asked of it. [`Task`] is one
-//!   that was taken.
-//! - [`Worker`] runs handlers; [`FromDelivery`] is what they take, [`Outcome`] what they return.
-//! - [`Encode`] and [`Decode`] are payloads as values, [`Json`] among them. [`Error`] says what to do.
-//! - [`store`] looks into directories, saves what can be saved of damaged ones, and copies those that are running.
-//! - `examples/` of this crate shows an idea each: pushing and working, a queue within a web server, a worker on Redis, running at most
-//!   once, the receipt as a fencing token, storing results.
-//! - [`home_api`] is for programs that build a server or a home of their own.
+//! | URL | home | feature |
+//! |---|---|---|
+//! | `file:DIR` | a directory of this machine, opened by one process at a time | `embedded` |
+//! | `mem:` | the memory of this process; not durable | `embedded` |
+//! | `redis://HOST:PORT/DB` | a Redis or Valkey | `redis` |
+//! | `redis-cluster://HOST:PORT,…` | a Redis Cluster | `redis` |
+//! | `redis-sentinel://HOST:PORT,…/SERVICE` | the Redis that sentinels name | `redis` |
+//! | `sureq://USER:PASSWORD@HOST:PORT` | a sureq server; without users, `sureq://HOST:PORT` | `remote` |
+//!
+//! # Delivery
+//!
+//! A popped task is leased to its consumer. It is deleted when the consumer acks it, and requeued when the consumer returns
+//! it or its lease ends. A task can therefore run twice, for example when a worker loses its connection while it works:
+//! handlers should be idempotent. The [`Receipt`] of a delivery is accepted only while that delivery is the current one,
+//! and [`Receipt::fence`] is a fencing token for writes to other systems. [`Route::ack_first`] turns a queue into
+//! at-most-once delivery.
+//!
+//! # Overview
+//!
+//! - [`Home`]: [`Home::queue`], [`Home::queues`], [`Home::workers`]. [`Queue`]: push, add, pop, ack and management.
+//!   [`Task`]: a popped task.
+//! - [`Worker`] runs handlers. Their arguments implement [`FromDelivery`], their results [`IntoOutcome`].
+//! - [`Encode`] and [`Decode`] convert values to payloads and back; [`Json`] does so for serde types.
+//! - [`Error`] says whether a command may be retried.
+//! - [`store`] checks, repairs and copies directories without opening them as a home.
+//! - [`home_api`] is for programs that implement a server or a home.
+//! - `examples/`: push and work, a queue within an axum server, a worker on Redis, at-most-once delivery, fencing, storing
+//!   results.
 #![forbid(unsafe_code)]
 
 mod add;
@@ -85,9 +101,9 @@ pub use {
 };
 
 #[cfg(not(any(feature = "embedded", feature = "redis", feature = "remote")))]
-compile_error!("a home has to live somewhere: enable one of the features `embedded`, `redis` and `remote`");
+compile_error!("sureq has no homes: enable at least one of the features `embedded`, `redis` and `remote`");
 
-/// The programs in the documents compile, and those that can run do.
+/// Compiles the Rust programs in the documents, and runs those that need no server.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 #[doc = include_str!("../../../docs/use/library.md")]

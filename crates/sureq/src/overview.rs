@@ -1,4 +1,4 @@
-//! What spans queues: which ones there are, and who works.
+//! Calls that span queues: list queues and workers, drop queues.
 
 use futures_util::Stream;
 use futures_util::stream::{iter, unfold};
@@ -10,11 +10,11 @@ use sureq_core::{Command, Reply};
 use crate::error::{Error, Result};
 use crate::home::Home;
 
-/// How many queues are asked for at once.
+/// Queues per page.
 const PAGE: u32 = 1_000;
 
 impl Home {
-    /// All queues that have tasks, with their counts; only those whose name the glob matches, if one is given.
+    /// Lists all queues with tasks and their counts, or only those whose names match a glob.
     pub fn queues(&self, pattern: Option<&[u8]>) -> impl Stream<Item = Result<QueueRow>> + use<> {
         let (home, pattern) = (self.clone(), pattern.map(Box::<[u8]>::from));
         let pages = unfold(Some(0), move |cursor| {
@@ -30,21 +30,21 @@ impl Home {
         pages.try_flatten()
     }
 
-    /// A page of the queues that have tasks, and where the next begins; 0 if there is none.
+    /// A page of that list, and the cursor of the next page; 0 after the last one. Begin with cursor 0.
     pub async fn queues_page(&self, pattern: Option<&[u8]>, cursor: u64) -> Result<(u64, Vec<QueueRow>)> {
         let (reply, replies) = self.ask_one(Command::Queues { pattern, cursor, count: PAGE }).await?;
         let Reply::Queues { cursor, rows } = reply else { return Err(Error::out_of_turn()) };
         Ok((cursor, replies.queues.into_iter().skip(rows.range().start).take(rows.len()).collect()))
     }
 
-    /// The workers that are alive.
+    /// Lists the live workers.
     pub async fn workers(&self) -> Result<Vec<WorkerRow>> {
         let (reply, replies) = self.ask_one(Command::Worker(Worker::List)).await?;
         let Reply::Workers(rows) = reply else { return Err(Error::out_of_turn()) };
         Ok(replies.workers.into_iter().skip(rows.range().start).take(rows.len()).collect())
     }
 
-    /// Declares a worker lost, whatever it says: its tasks go back. Answers how many.
+    /// Declares a worker lost: its tasks are requeued, even if it is alive. Returns how many.
     pub async fn fail_worker(&self, name: impl AsRef<[u8]>) -> Result<u64> {
         match self.ask_one(Command::Worker(Worker::Fail { name: name.as_ref() })).await?.0 {
             Reply::Count(n) => Ok(n),
@@ -52,7 +52,7 @@ impl Home {
         }
     }
 
-    /// Removes queues with all their tasks, leased ones too, their settings and their pause. Answers how many had tasks.
+    /// Deletes queues with all their tasks, including leased ones, their settings and their pause. Returns how many had tasks.
     pub async fn drop_queues(&self, queues: &[&[u8]]) -> Result<u64> {
         match self.ask_one(Command::Drop { queues }).await?.0 {
             Reply::Count(n) => Ok(n),

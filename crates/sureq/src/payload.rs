@@ -1,4 +1,4 @@
-//! Payloads as values: bytes, text, JSON, or whatever implements two small traits.
+//! Payloads as values: bytes, text, JSON, and types that implement [`Encode`] and [`Decode`].
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use crate::error::BadPayload;
 
-/// What can be pushed.
+/// A value that can be pushed.
 ///
 /// ```
 /// use std::borrow::Cow;
@@ -22,11 +22,11 @@ use crate::error::BadPayload;
 /// }
 /// ```
 pub trait Encode {
-    /// The payload of the task.
+    /// Encodes the value as a payload.
     fn encode(&self) -> Result<Cow<'_, [u8]>, BadPayload>;
 }
 
-/// What a task's payload can be made of again. A handler takes such values as arguments.
+/// A value that can be decoded from a payload. Handlers take such values as arguments.
 ///
 /// ```
 /// use sureq::{BadPayload, Decode};
@@ -41,11 +41,11 @@ pub trait Encode {
 /// }
 /// ```
 pub trait Decode: Sized {
-    /// The value that a payload stands for.
+    /// Decodes a payload.
     fn decode(payload: &[u8]) -> Result<Self, BadPayload>;
 }
 
-/// A value that is JSON in the queue.
+/// A serde value that is stored as JSON.
 ///
 /// ```
 /// # use sureq::{Decode, Encode, Json};
@@ -67,7 +67,7 @@ impl<T: DeserializeOwned> Decode for Json<T> {
     fn decode(payload: &[u8]) -> Result<Self, BadPayload> {
         serde_json::from_slice(payload)
             .map(Json)
-            .map_err(|error| BadPayload::new("the JSON that is wanted", &error))
+            .map_err(|error| BadPayload::new("the expected JSON", &error))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Taking tasks.
+//! [`PopOne`] and [`PopMany`]: taking tasks.
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -15,16 +15,28 @@ use crate::home::Home;
 use crate::queue::{Queue, millis};
 use crate::task::{Leased, Task};
 
-/// How long a popped task is its taker's, unless the pop says otherwise.
+/// The default lease of a pop.
 pub const LEASE: Duration = Duration::from_secs(60);
 
-/// Takes one task once this is awaited.
-#[must_use = "nothing is taken until it is awaited"]
+/// A pop of one task, built with [`Queue::pop`] and executed when awaited.
+///
+/// ```
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let emails = sureq::open("mem:")?.queue("emails");
+/// # emails.push("to: ann").await?;
+/// let pop = emails.pop().wait(Duration::from_secs(20)).lease(Duration::from_secs(300));
+/// if let Some(task) = pop.await? {
+///     println!("{}", String::from_utf8_lossy(task.payload()));
+/// }
+/// # Ok(()) }
+/// ```
+#[must_use = "nothing is popped until it is awaited"]
 #[derive(Clone, Debug)]
 pub struct PopOne(pub(crate) PopMany);
 
-/// Takes several tasks once this is awaited.
-#[must_use = "nothing is taken until it is awaited"]
+/// A pop of several tasks, built with [`Queue::pop_many`] or [`Home::pop_from`] and executed when awaited.
+#[must_use = "nothing is popped until it is awaited"]
 #[derive(Clone, Debug)]
 pub struct PopMany {
     home: Home,
@@ -37,7 +49,7 @@ pub struct PopMany {
 }
 
 impl Home {
-    /// Takes up to `count` tasks: all that is wanted from the first queue that has some, then the next.
+    /// Takes up to `count` tasks from several queues: from a queue only if those before it have no more ready tasks.
     pub fn pop_from(&self, queues: impl IntoIterator<Item: AsRef<[u8]>>, count: u32) -> PopMany {
         let queues = queues.into_iter().map(|queue| queue.as_ref().into()).collect();
         PopMany::new(self.clone(), queues, count)
@@ -45,11 +57,11 @@ impl Home {
 }
 
 impl Queue {
-    /// Tasks as they come, without end, each with a lease of [`LEASE`].
+    /// An endless stream of tasks, each with a lease of [`LEASE`].
     ///
-    /// Nothing is taken before the stream is polled. From then on until it gives a task it stands in line, also while nobody
-    /// polls it, and so may have been given one whose lease runs: [`Task::lease_end`] tells how much is left. A stream that is
-    /// dropped gives back what nobody has seen.
+    /// The first poll starts a waiting pop. It stays active until it yields a task, even while the stream is not polled: by the
+    /// time you poll again, a part of the lease may be over ([`Task::lease_end`]). Dropping the stream requeues a task that it
+    /// has not yielded.
     ///
     /// ```
     /// # use futures_util::StreamExt;
@@ -59,7 +71,7 @@ impl Queue {
     /// let mut tasks = std::pin::pin!(emails.tasks());
     /// while let Some(task) = tasks.next().await {
     ///     if task?.ack().await? == sureq::Held::Lost {
-    ///         eprintln!("it took longer than its lease: somebody else does it again");
+    ///         eprintln!("the lease ended first: the task is delivered again");
     ///     }
     /// #   break;
     /// }
@@ -84,40 +96,40 @@ impl PopMany {
         Self { home, queues, count, block: None, lease: Some(LEASE), worker: None, meta: false }
     }
 
-    /// Waits so long for a task if there is none. No time at all is no waiting.
+    /// Waits up to this time for a task if there is none; zero does not wait.
     ///
-    /// On `sureq://…` a pop that waits has a connection of its own, and one home has at most 512 of them: the next is
-    /// [`Error::Unavailable`] at once.
+    /// On `sureq://…` each waiting pop uses a connection of its own, at most 512 per home: beyond that it fails with
+    /// [`Error::Unavailable`].
     pub fn wait(mut self, patience: Duration) -> Self {
         self.block = (!patience.is_zero()).then(|| Block::Millis(millis(patience)));
         self
     }
 
-    /// Waits for a task as long as it takes.
+    /// Waits for a task without a limit.
     pub fn wait_forever(mut self) -> Self {
         self.block = Some(Block::Forever);
         self
     }
 
-    /// How long a task is the taker's: then it goes back, unless it was finished or the lease extended.
+    /// Sets the length of the lease. A task that is not finished by its end is requeued, unless the lease is extended.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
     }
 
-    /// A task is the taker's until it is finished or given back, or the queue's own default lease runs out.
+    /// Pops without a lease: the task is held until it is finished or returned. The default lease of the queue still applies.
     pub fn no_lease(mut self) -> Self {
         self.lease = None;
         self
     }
 
-    /// Tells more of each task: its name, its tries, when it was pushed, why it failed last.
+    /// Also requests name, tries, time of the push and last failure reason of each task; see [`Task::meta`].
     pub fn meta(mut self) -> Self {
         self.meta = true;
         self
     }
 
-    /// The leases end when this worker is gone.
+    /// Binds the leases to this worker: they also end when it is lost.
     pub(crate) fn worker(mut self, name: &Arc<[u8]>, incarnation: u64) -> Self {
         self.worker = Some((Arc::clone(name), incarnation));
         self
@@ -157,27 +169,27 @@ impl IntoFuture for PopMany {
 }
 
 impl PopOne {
-    /// Waits so long for a task if there is none. No time at all is no waiting.
+    /// Waits up to this time for a task if there is none; zero does not wait.
     pub fn wait(self, patience: Duration) -> Self {
         Self(self.0.wait(patience))
     }
 
-    /// Waits for a task as long as it takes.
+    /// Waits for a task without a limit.
     pub fn wait_forever(self) -> Self {
         Self(self.0.wait_forever())
     }
 
-    /// How long the task is the taker's: then it goes back, unless it was finished or the lease extended.
+    /// Sets the length of the lease. A task that is not finished by its end is requeued, unless the lease is extended.
     pub fn lease(self, lease: Duration) -> Self {
         Self(self.0.lease(lease))
     }
 
-    /// The task is the taker's until it is finished or given back, or the queue's own default lease runs out.
+    /// Pops without a lease: the task is held until it is finished or returned. The default lease of the queue still applies.
     pub fn no_lease(self) -> Self {
         Self(self.0.no_lease())
     }
 
-    /// Tells more of the task: its name, its tries, when it was pushed, why it failed last.
+    /// Also requests name, tries, time of the push and last failure reason of the task; see [`Task::meta`].
     pub fn meta(self) -> Self {
         Self(self.0.meta())
     }

@@ -1,4 +1,4 @@
-//! A queue, by name: pushing to it, taking from it, finishing, looking and managing.
+//! [`Queue`]: push, pop, ack, inspect and manage.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,7 +19,7 @@ use crate::id::Id;
 use crate::pop::{PopMany, PopOne};
 use crate::task::Seen;
 
-/// A queue of a home. It need not be there: the first push makes it. Cheap to clone.
+/// A queue of a home, by name. The first push creates it. Cheap to clone.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -36,49 +36,49 @@ pub struct Queue {
     name: Arc<[u8]>,
 }
 
-/// What came of a call that concerns one delivery.
+/// The result of a call that concerns one delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the delivery may no longer be the current one, and then nothing was done"]
 #[non_exhaustive]
 pub enum Held {
-    /// It was done.
+    /// The call succeeded: the delivery was the current one.
     Yes,
-    /// The delivery is no longer the current one, or the task is finished already: nothing was done. Whoever runs it should stop.
+    /// Nothing was done: the delivery is no longer the current one, or the task is finished. Stop working on it.
     Lost,
-    /// The task has been cancelled: it is not to be run, and gone if it was given back.
+    /// The task was cancelled: stop working on it. A returned task is deleted.
     Cancelled,
 }
 
 impl Home {
-    /// A queue, by its name.
+    /// The queue of this name, which may be any bytes. Does not contact the home.
     pub fn queue(&self, name: impl AsRef<[u8]>) -> Queue {
         Queue { home: self.clone(), name: name.as_ref().into() }
     }
 }
 
 impl Queue {
-    /// Its name.
+    /// The name of the queue; bytes that are not UTF-8 are replaced.
     pub fn name(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.name)
     }
 
-    /// Its name, which may be any bytes.
+    /// The exact name of the queue.
     pub fn name_bytes(&self) -> &[u8] {
         &self.name
     }
 
-    /// Where it lives.
+    /// The home of the queue.
     pub fn home(&self) -> &Home {
         &self.home
     }
 
-    /// Adds a task; answers its id once it is as durable as the home promises.
+    /// Adds a task to the back of the queue. Returns its id when it is as durable as the home guarantees.
     pub async fn push(&self, payload: impl Encode) -> Result<Id> {
         let ids = self.push_all([payload]).await?;
         ids.into_iter().next().ok_or_else(Error::out_of_turn)
     }
 
-    /// Adds tasks in order: all of them, or none.
+    /// Adds tasks in order, atomically: all of them or none.
     pub async fn push_all(&self, payloads: impl IntoIterator<Item: Encode>) -> Result<Vec<Id>> {
         let payloads: Vec<_> = payloads.into_iter().collect();
         let encoded: Vec<_> = payloads.iter().map(Encode::encode).collect::<Result<_, _>>()?;
@@ -106,22 +106,23 @@ impl Queue {
         Add::new(self, payload)
     }
 
-    /// Takes a task, if there is one, with a lease of [`LEASE`](crate::LEASE).
+    /// Takes the first ready task, if there is one, with a lease of [`LEASE`](crate::LEASE). See [`PopOne`] for options.
     pub fn pop(&self) -> PopOne {
         PopOne(self.pop_many(1))
     }
 
-    /// Takes up to `count` tasks.
+    /// Takes up to `count` ready tasks. See [`PopMany`] for options.
     pub fn pop_many(&self, count: u32) -> PopMany {
         PopMany::new(self.home.clone(), vec![Arc::clone(&self.name)], count)
     }
 
-    /// Finishes a task, by its id or, better, by the receipt of a delivery. It is [`Held::Yes`] once, ever.
+    /// Finishes a task by the receipt of its current delivery, or by its id. Only one call ever returns [`Held::Yes`] for a
+    /// task. With a receipt, an ack of an earlier delivery is refused; an id acks whichever delivery is current.
     pub async fn ack(&self, task: impl AsRef<[u8]>) -> Result<Held> {
         Ok(if self.ack_all([task]).await? == [true] { Held::Yes } else { Held::Lost })
     }
 
-    /// Finishes tasks; answers of each whether this call did.
+    /// Finishes tasks; returns for each whether this call finished it.
     pub async fn ack_all(&self, tasks: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<Vec<bool>> {
         let tasks: Vec<_> = tasks.into_iter().collect();
         let list: Vec<&[u8]> = tasks.iter().map(AsRef::as_ref).collect();
@@ -139,28 +140,28 @@ impl Queue {
         Ok(acked)
     }
 
-    /// Moves the end of a lease to so long from now.
+    /// Extends a lease: it then ends `lease` from now.
     pub async fn extend(&self, task: impl AsRef<[u8]>, lease: Duration) -> Result<Held> {
         let command = Command::Extend { queue: &self.name, task: one(task.as_ref()), ms: millis(lease) };
         held(&self.home.ask_one(command).await?.0)
     }
 
-    /// Gives a task back to the front of the line, at no cost of a try.
+    /// Returns a task to the front of the queue, at no cost of a try.
     pub async fn give_back(&self, task: impl AsRef<[u8]>) -> Result<Held> {
         self.give_back_to(task, Place::Front).await
     }
 
-    /// Gives a task back, at no cost of a try.
+    /// Returns a task to a place in the queue, at no cost of a try.
     pub async fn give_back_to(&self, task: impl AsRef<[u8]>, to: Place) -> Result<Held> {
         self.give(task.as_ref(), Some(to), None).await
     }
 
-    /// Gives a task back as failed: it costs a try, and comes again after its backoff, or is dead if that was the last.
+    /// Fails the try of a task: it is retried after its backoff, or dead if that was its last try.
     pub async fn fail(&self, task: impl AsRef<[u8]>, reason: impl AsRef<[u8]>) -> Result<Held> {
         self.give(task.as_ref(), None, Some(reason.as_ref())).await
     }
 
-    /// Gives a task back as failed, to a place of its own instead of after its backoff.
+    /// Fails the try of a task and requeues it at `to` instead of after its backoff.
     pub async fn fail_to(&self, task: impl AsRef<[u8]>, reason: impl AsRef<[u8]>, to: Place) -> Result<Held> {
         self.give(task.as_ref(), Some(to), Some(reason.as_ref())).await
     }
@@ -253,37 +254,37 @@ impl Queue {
         }
     }
 
-    /// Stops handing out tasks.
+    /// Stops the delivery of tasks until [`Self::resume`]. Leased tasks are not affected.
     pub async fn pause(&self) -> Result<()> {
         self.done(Command::Pause { queue: &self.name }).await
     }
 
-    /// Hands them out again.
+    /// Resumes the delivery of tasks.
     pub async fn resume(&self) -> Result<()> {
         self.done(Command::Resume { queue: &self.name }).await
     }
 
-    /// Puts tasks among the dead; answers how many.
+    /// Makes tasks dead; returns how many.
     pub async fn bury(&self, tasks: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<u64> {
         self.count_of(tasks, |queue, tasks| Command::Bury { queue, tasks }).await
     }
 
-    /// Brings dead tasks back to the end of the line, their tries counted from zero; answers how many.
+    /// Moves dead tasks to the back of the queue with all their tries; returns how many.
     pub async fn revive(&self, tasks: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<u64> {
         self.count_of(tasks, |queue, tasks| Command::Revive { queue, tasks: Some(tasks) }).await
     }
 
-    /// Brings all dead tasks back.
+    /// Revives all dead tasks; returns how many.
     pub async fn revive_all(&self) -> Result<u64> {
         self.count(Command::Revive { queue: &self.name, tasks: None }).await
     }
 
-    /// Removes tasks in whatever state; answers how many.
+    /// Deletes tasks in any state; returns how many.
     pub async fn delete(&self, tasks: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<u64> {
         self.count_of(tasks, |queue, tasks| Command::Delete { queue, tasks }).await
     }
 
-    /// Removes all tasks of a state; of ready, delayed and dead if none is given. Never a leased one.
+    /// Deletes all tasks of a state, or all ready, delayed and dead ones; returns how many. Leased tasks stay.
     pub async fn purge(&self, state: Option<View>) -> Result<u64> {
         self.count(Command::Purge { queue: &self.name, state }).await
     }
@@ -322,7 +323,7 @@ impl fmt::Debug for Queue {
     }
 }
 
-/// The ids that a push answered.
+/// The ids in the reply to a push.
 fn pushed(reply: &Reply, replies: Replies<Payload>) -> Result<Vec<Id>> {
     match reply {
         Reply::Pushed(ids) => Ok(replies.ids[ids.range()].iter().map(|&id| Id::own(id)).collect()),
@@ -346,7 +347,7 @@ fn held(reply: &Reply) -> Result<Held> {
     }
 }
 
-/// A task by what it is called where it lives.
+/// Refers to a task by its full id or receipt.
 pub(crate) const fn one(bytes: &[u8]) -> TaskRef<'_> {
     TaskRef { bytes, form: IdForm::Long }
 }
@@ -355,7 +356,7 @@ pub(crate) const fn refs<'a>(list: &'a [&'a [u8]]) -> TaskRefs<'a> {
     TaskRefs { list, form: IdForm::Long }
 }
 
-/// Whole milliseconds, at least one unless it is none at all, so that a short time is not taken for none.
+/// Whole milliseconds; a time between 0 and 1 ms becomes 1, since 0 often means "none".
 pub(crate) fn millis(time: Duration) -> u64 {
     let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     ms + u64::from(!time.is_zero() && ms == 0)

@@ -1,4 +1,4 @@
-//! Stores as directories: looked into, saved and copied. None of this opens a home, and none changes the store.
+//! Checks, repairs and copies the directory of a store. Nothing here opens a home or changes the store.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub use sureq_engine::check::{
 };
 pub use sureq_engine::repair::{Beginning, Doubtful, Gap, Lost, Repaired};
 
-/// Checks the store in a directory that nobody serves, and keeps it so meanwhile.
+/// Checks the store in a directory that no process serves; it is locked meanwhile.
 ///
 /// ```
 /// # let dir = std::env::temp_dir().join(format!("sureq-doc-check-{}", std::process::id()));

@@ -1,4 +1,4 @@
-//! Tasks: one that was taken, and one that was only looked at.
+//! [`Task`], a popped task, and [`Seen`], a task that was only inspected.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,7 +17,22 @@ use crate::id::{Id, Receipt};
 use crate::queue::{Held, Queue};
 use sureq_home_api::Payload;
 
-/// A task that was taken. It is the taker's until its lease ends; dropping it does nothing, so that it comes back then.
+/// A popped task, leased to its consumer.
+///
+/// Finish it with [`Task::ack`], or return it with [`Task::give_back`] or [`Task::fail`]. Dropping it does nothing: the task
+/// is requeued when its lease ends.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let emails = sureq::open("mem:")?.queue("emails");
+/// # emails.push("to: ann").await?;
+/// let task = emails.pop().lease(std::time::Duration::from_secs(30)).await?.expect("one was pushed");
+/// match task.decode::<String>() {
+///     Ok(address) => _ = task.ack().await?,
+///     Err(error) => _ = task.fail(error.to_string()).await?,
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Task {
     home: Home,
@@ -29,7 +44,7 @@ pub struct Task {
 /// The lease that a pop gave.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leased {
-    /// When the answer came, whenever it was looked at.
+    /// When the reply arrived.
     pub(crate) since: Instant,
     pub(crate) length: Option<Duration>,
 }
@@ -39,24 +54,24 @@ impl Task {
         Self { home: home.clone(), queue: Arc::clone(queue), view, leased }
     }
 
-    /// When the lease that its pop asked for ends, unless it was extended since. It is counted from when the answer began to come;
-    /// a home elsewhere began to count a little earlier, by the time that its first byte took. None if the pop asked for no lease.
+    /// The end of the lease that the pop requested; extensions are not included. It is counted from the arrival of the reply: a
+    /// remote home started to count earlier, by the latency of the network. `None` without a lease.
     pub fn lease_end(&self) -> Option<Instant> {
         self.leased.since.checked_add(self.leased.length?)
     }
 
-    /// Since when it is its taker's.
+    /// When the lease began.
     pub(crate) fn since(&self) -> Instant {
         self.leased.since
     }
 
-    /// Its id.
+    /// The id of the task.
     pub fn id(&self) -> Id {
         id_of(&self.view)
     }
 
-    /// The receipt of this delivery. Where the home gives none, it is the task's id, which means whatever delivery is current: on
-    /// `sureq://…` for a pop without a lease, and in the keys of other programs.
+    /// The receipt of this delivery. Homes without receipts (`sureq://…` for a pop without a lease, and the key layouts of other
+    /// programs on Redis) use the id of the task instead, which refers to the current delivery.
     pub fn receipt(&self) -> Receipt {
         match &self.view.foreign_id {
             Some(foreign) => Receipt::foreign(foreign.clone()),
@@ -66,58 +81,58 @@ impl Task {
         }
     }
 
-    /// Its bytes.
+    /// The payload.
     pub fn payload(&self) -> &[u8] {
         self.view.body.as_ref()
     }
 
-    /// What its bytes stand for.
+    /// Decodes the payload.
     pub fn decode<T: Decode>(&self) -> Result<T, BadPayload> {
         T::decode(self.payload())
     }
 
-    /// The name of its queue.
+    /// The name of its queue; bytes that are not UTF-8 are replaced.
     pub fn queue_name(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.queue)
     }
 
-    /// The name of its queue, which may be any bytes.
+    /// The exact name of its queue.
     pub fn queue_bytes(&self) -> &[u8] {
         &self.queue
     }
 
-    /// Its queue.
+    /// The queue of the task.
     pub fn queue(&self) -> Queue {
         self.home.queue(&self.queue)
     }
 
-    /// How often it has been delivered, this time included; at least once, where the home does not count it (see
-    /// [`Task::receipt`]).
+    /// The number of deliveries, including this one; 1 if the home does not count them (see [`Task::receipt`]).
     pub fn delivery(&self) -> u32 {
         self.view.deliveries.max(1)
     }
 
-    /// What else is known of it, if the pop asked for it.
+    /// Name, tries and more, if the pop requested it with [`PopOne::meta`](crate::PopOne::meta).
     pub fn meta(&self) -> Option<&More> {
         self.view.more.as_deref()
     }
 
-    /// Finishes it. It is [`Held::Lost`] if the lease had ended and somebody else has it now, or if it is finished already.
+    /// Finishes the task. [`Held::Lost`] means that the lease ended and the task was delivered again, or that it is finished
+    /// already.
     pub async fn ack(&self) -> Result<Held> {
         self.queue().ack(self.receipt()).await
     }
 
-    /// Moves the end of its lease to so long from now.
+    /// Extends the lease: it then ends `lease` from now.
     pub async fn extend(&self, lease: Duration) -> Result<Held> {
         self.queue().extend(self.receipt(), lease).await
     }
 
-    /// Gives it back to the front of the line, at no cost of a try.
+    /// Returns the task to the front of its queue, at no cost of a try.
     pub async fn give_back(&self) -> Result<Held> {
         self.queue().give_back(self.receipt()).await
     }
 
-    /// Gives it back as failed: it comes again after its backoff, or is dead if that was its last try.
+    /// Fails the try: the task is retried after its backoff, or dead if that was its last try.
     pub async fn fail(&self, reason: impl AsRef<[u8]>) -> Result<Held> {
         self.queue().fail(self.receipt(), reason).await
     }
@@ -134,32 +149,32 @@ impl fmt::Debug for Task {
     }
 }
 
-/// A task that was looked at. What is told of it depends on the state that was asked for; it is the same in every home.
+/// An inspected task. Which fields are set depends on the inspected state, and is the same in every home.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Seen {
-    /// Its id.
+    /// The id of the task.
     pub id: Id,
-    /// Its bytes.
+    /// The payload.
     pub payload: Payload,
-    /// When it is due (delayed), was delivered last (leased) or died (dead), in unix milliseconds. For a ready one it is when it was
-    /// pushed, as its id tells it, and 0 if that does not.
+    /// When it is due (delayed), was last delivered (leased) or died (dead), in unix milliseconds. For a ready task it is the
+    /// time of its push, taken from its id, or 0 if the id contains no time.
     pub at: LogTime,
-    /// How long ago it was delivered last (leased).
+    /// The time since its last delivery (leased).
     pub elapsed: Option<Duration>,
-    /// How often it was delivered (leased).
+    /// The number of its deliveries (leased).
     pub deliveries: Option<u32>,
-    /// What it died of (dead).
+    /// Why it died (dead).
     pub more: Option<Death>,
 }
 
-/// What a dead task died of.
+/// Why a task died.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Death {
-    /// What its tries were spent on.
+    /// Its tries by how they ended.
     pub tries: Tries,
-    /// Why it failed last, if it did.
+    /// The reason of its last failure, if it failed.
     pub reason: Option<Box<[u8]>>,
 }
 

@@ -1,4 +1,4 @@
-//! The one place that turns a URL into a home.
+//! [`open`]: from a URL to a home.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,78 +7,76 @@ use tokio::sync::oneshot;
 
 use crate::Home;
 
-/// Why a URL did not become a home.
+/// Why a home could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The URL does not say where.
-    #[error("{url:?} names no home: write {}", homes())]
+    /// The scheme of the URL is unknown.
+    #[error("{url:?} is not the URL of a home: write {}", homes())]
     Unknown {
-        /// What was given.
+        /// The URL.
         url: String,
     },
     /// The store could not be opened.
     #[cfg(feature = "embedded")]
     #[error("cannot open {url}: {source}")]
     Store {
-        /// What was given.
+        /// The URL.
         url: String,
-        /// Why not.
+        /// The reason.
         source: crate::StoreError,
     },
-    /// The URL of a Redis makes no sense.
+    /// The URL of a Redis is invalid.
     #[cfg(feature = "redis")]
-    #[error("{url:?} makes no sense: {source}")]
+    #[error("invalid URL {url:?}: {source}")]
     BadTarget {
-        /// What was given, without its passwords.
+        /// The URL without passwords.
         url: String,
-        /// Why not.
+        /// The reason.
         source: sureq_redis::BadTarget,
     },
-    /// The Redis will not do.
+    /// The Redis cannot be reached or used.
     #[cfg(feature = "redis")]
     #[error("cannot open {url}: {source}")]
     Redis {
-        /// What was given, without its passwords.
+        /// The URL without passwords.
         url: String,
-        /// Why not.
+        /// The reason.
         source: sureq_redis::OpenError,
     },
-    /// The URL of a server makes no sense.
+    /// The URL of a server is invalid.
     #[cfg(feature = "remote")]
-    #[error("{url:?} makes no sense: {source}")]
+    #[error("invalid URL {url:?}: {source}")]
     BadServer {
-        /// What was given, without its password.
+        /// The URL without the password.
         url: String,
-        /// Why not.
+        /// The reason.
         source: sureq_remote::BadTarget,
     },
-    /// The server cannot be asked.
+    /// The server cannot be reached or used.
     #[cfg(feature = "remote")]
     #[error("cannot open {url}: {source}")]
     Server {
-        /// What was given, without its password.
+        /// The URL without the password.
         url: String,
-        /// Why not.
+        /// The reason.
         source: sureq_remote::OpenError,
     },
-    /// There is no thread for it.
+    /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
-    /// The URL is of a kind that this program was built without.
-    #[error(
-        "{url:?}: this program was built without such homes (the feature `{feature}` of the crate sureq)"
-    )]
+    /// The program was built without this kind of home.
+    #[error("cannot open {url:?}: this program was built without the feature `{feature}` of the crate sureq")]
     LeftOut {
-        /// What was given.
+        /// The URL.
         url: String,
-        /// What would have to be enabled.
+        /// The missing feature.
         feature: &'static str,
     },
 }
 
 impl OpenError {
-    /// Whether the home is there and refused because of who asks: no login, a wrong one, or one without the right.
+    /// Whether the credentials were missing or wrong, or the user lacks the role.
     pub fn is_denied(&self) -> bool {
         match self {
             #[cfg(feature = "redis")]
@@ -90,11 +88,11 @@ impl OpenError {
     }
 }
 
-/// Opens a home with the defaults: everything confirmed is on disk.
+/// Opens a home with default options: a reply means that the change is on disk.
 ///
-/// This blocks its thread: a directory for as long as reading its newest checkpoint and the end of its log takes, a Redis or a
-/// server until it has answered, or for a few seconds if it does not; a server that is loading its data is waited for, for a
-/// minute at most. When a program starts, nothing else waits for the thread; later, in async code, use [`open_async`].
+/// This blocks the thread: for a directory while its newest checkpoint and the end of its log are read; for Redis or a server
+/// until it answers, or for a few seconds if it does not. A server that is loading its data is waited for, for a minute at most.
+/// In async code use [`open_async`], except at the start of the program.
 pub fn open(url: &str) -> Result<Home, OpenError> {
     match place_of(url) {
         #[cfg(feature = "embedded")]
@@ -109,8 +107,8 @@ pub fn open(url: &str) -> Result<Home, OpenError> {
     }
 }
 
-/// Opens a home as [`open`] does, on a thread of its own: other tasks of the runtime go on meanwhile. If this is dropped before it
-/// is ready, the home is opened and let go of again.
+/// Opens a home like [`open`], without blocking the runtime. If the future is dropped before it is ready, the home is opened and
+/// then dropped.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -127,19 +125,19 @@ pub async fn open_async(url: &str) -> Result<Home, OpenError> {
     }
 }
 
-/// Does something that blocks on a thread of its own.
+/// Runs a blocking function on a new thread.
 pub(crate) async fn on_a_thread<T: Send + 'static>(
     name: &str,
     act: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
     let (done, is_done) = oneshot::channel();
-    // Whoever waited may have gone away.
+    // The receiver may be dropped.
     let act = move || _ = done.send(act());
     std::thread::Builder::new().name(name.to_owned()).spawn(act)?;
     is_done.await.map_err(|_| io::Error::other("the thread panicked"))
 }
 
-/// Opens a home. The options concern embedded ones. This blocks its thread as [`open`] does.
+/// Opens a home with options, which apply to `file:` and `mem:`. Blocks the thread like [`open`].
 #[cfg(feature = "embedded")]
 pub fn open_with(url: &str, options: &crate::Options) -> Result<Home, OpenError> {
     use sureq_engine::Engine;
@@ -181,7 +179,7 @@ fn open_remote(url: &str) -> Result<Home, OpenError> {
     Err(OpenError::LeftOut { url: without_passwords(url), feature: "remote" })
 }
 
-/// What can be written, for those who wrote something else.
+/// The supported URLs, for an error.
 fn homes() -> String {
     let kinds: &[&str] = &[
         #[cfg(feature = "embedded")]

@@ -1,4 +1,4 @@
-//! A delivery as its handler sees it, and what a handler can ask of it by its arguments.
+//! [`Delivery`] and the arguments of handlers that are taken from it.
 
 use std::any::{Any, TypeId, type_name};
 use std::borrow::Cow;
@@ -16,23 +16,23 @@ use crate::id::{Id, Receipt};
 use crate::payload::Decode;
 use crate::task::Task;
 
-/// How long a task waits whose handler wants a state that is not there: another worker may have it.
+/// The delay of a task whose handler lacks a state: another worker may have it.
 const MISSING_FOR: Duration = Duration::from_secs(1);
 
-/// A task in the hands of a handler: whatever a handler can take as an argument is taken from this.
+/// A task that is being handled. All arguments of a handler are taken from it; see [`FromDelivery`].
 #[derive(Clone, Debug)]
 pub struct Delivery(pub(super) Arc<Live>);
 
-/// What there is for as long as a handler runs.
+/// The state of a running handler.
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) task: Task,
     pub(super) states: Arc<States>,
     fired: AtomicU8,
     notify: Notify,
-    /// It was finished before its handler ran: there is no lease to keep and nothing left to tell the home.
+    /// The task was finished before its handler ran: it has no lease and needs no report.
     is_acked: AtomicBool,
-    /// Its lease is let run out, though its handler is still there.
+    /// Its lease is no longer extended, though its handler still runs.
     is_let_go: AtomicBool,
 }
 
@@ -43,19 +43,19 @@ impl Delivery {
         Self(Arc::new(Live { task, states, fired, notify, is_acked, is_let_go }))
     }
 
-    /// The task.
+    /// The task that is handled.
     pub fn task(&self) -> &Task {
         &self.0.task
     }
 
-    /// What says when the handler should stop.
+    /// The token that fires when the handler should stop.
     pub fn token(&self) -> Token {
         Token(Arc::clone(&self.0))
     }
 }
 
-/// Says when a handler should stop, and why. It fires before the handler is dropped, so that there is time to clean up: see
-/// [`Stop`] for how much.
+/// Fires when a handler should stop, before the handler is dropped, so that it can clean up. [`Stop`] lists the reasons and how
+/// much time each leaves.
 ///
 /// ```
 /// use std::time::Duration;
@@ -66,7 +66,7 @@ impl Delivery {
 /// async fn handle(file: String, token: Token) -> Result<Outcome, Failure> {
 ///     tokio::select! {
 ///         uploaded = upload(&file) => uploaded?,
-///         // When the worker stops, what is nearly done may go on: only a graver reason ends it.
+///         // An upload may go on while the worker stops; only a graver reason ends it.
 ///         _ = token.wait_beyond(Stop::Stopping) => {
 ///             discard_parts().await;
 ///             return Ok(Outcome::GiveBack { after: Duration::ZERO });
@@ -78,27 +78,27 @@ impl Delivery {
 #[derive(Clone, Debug)]
 pub struct Token(Arc<Live>);
 
-/// Why a handler should stop, in the order of their gravity.
+/// Why a handler should stop, in order of gravity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Stop {
-    /// The worker stops. The handler may go on for the [`grace`](crate::Worker::grace), and is dropped at its end. What it
-    /// returns by then counts.
+    /// The worker stops. The handler is dropped at the end of the [`grace`](crate::Worker::grace) period; a result before that
+    /// counts.
     Stopping = 1,
-    /// It ran for [`run_max`](crate::Worker::run_max). It may clean up for the [`grace`](crate::Worker::grace), and is dropped at
-    /// its end; then its try has failed. What it returns by then counts.
+    /// The handler ran for [`run_max`](crate::Worker::run_max). It is dropped at the end of the [`grace`](crate::Worker::grace)
+    /// period and its try fails; a result before that counts.
     TooLong = 2,
     /// The task was cancelled. The handler is not dropped because of it.
     Cancelled = 3,
-    /// The lease ended, or could not be extended in time: somebody else may have the task. The handler is not dropped because of
-    /// it, and what it returns counts only if the task is still its own.
+    /// The lease ended or could not be extended in time: another worker may have the task. The handler is not dropped because of
+    /// it; its result counts only if its delivery is still the current one.
     LeaseLost = 4,
-    /// The worker was taken for dead, or replaced: all its tasks went back. The handler is not dropped because of it.
+    /// The worker was declared lost or replaced: all its tasks were requeued. The handler is not dropped because of it.
     WorkerLost = 5,
 }
 
 impl Token {
-    /// Why to stop, if so: the gravest reason so far.
+    /// The gravest reason to stop so far, if any.
     pub fn fired(&self) -> Option<Stop> {
         self.0.fired()
     }
@@ -108,7 +108,7 @@ impl Token {
         self.wait_until(|_| true).await
     }
 
-    /// Waits until there is a graver reason to stop than this one.
+    /// Waits for a reason to stop that is graver than `known`.
     pub async fn wait_beyond(&self, known: Stop) -> Stop {
         self.wait_until(|why| why > known).await
     }
@@ -152,19 +152,19 @@ impl Live {
         self.is_let_go.store(true, Ordering::Release);
     }
 
-    /// Whether somebody else may have the task by now.
+    /// Whether another worker may have the task.
     pub(super) fn may_be_anothers(&self) -> bool {
         self.is_let_go() || matches!(self.fired(), Some(Stop::LeaseLost | Stop::WorkerLost))
     }
 
-    /// Tells the handler to stop. The gravest reason stays.
+    /// Fires the token; the gravest reason is kept.
     pub(super) fn fire(&self, why: Stop) {
         self.fired.fetch_max(why as u8, Ordering::AcqRel);
         self.notify.notify_waiters();
     }
 }
 
-/// What handlers share, by its type.
+/// The shared states of a worker, by type.
 #[derive(Debug, Default)]
 pub(super) struct States(HashMap<TypeId, Arc<dyn Any + Send + Sync>>);
 
@@ -178,10 +178,11 @@ impl States {
     }
 }
 
-/// Something a handler takes as an argument.
+/// A type that a handler takes as an argument: a [`Decode`] type for the payload, [`Task`](crate::Task) data, [`State`],
+/// [`Token`], or your own.
 ///
-/// Whatever can be made of a delivery can be one. An argument that is made of others says which states those need, so that the
-/// worker notices before it takes anything if it was not given them:
+/// An implementation that uses others forwards their [`needs`](Self::needs), so that the worker reports a missing state before it
+/// takes a task:
 ///
 /// ```
 /// use std::time::Duration;
@@ -191,7 +192,7 @@ impl States {
 ///     names: Vec<String>,
 /// }
 ///
-/// /// Whose task it is: what stands before the first space.
+/// /// The tenant of a task: the payload up to its first space.
 /// struct Tenant(String);
 ///
 /// impl FromDelivery for Tenant {
@@ -201,7 +202,7 @@ impl States {
 ///         match text.split_once(' ') {
 ///             Some((name, _)) if tenants.names.iter().any(|tenant| tenant == name) => Ok(Self(name.to_owned())),
 ///             Some(_) => Err(Rejection::later(Duration::from_secs(60))),
-///             None => Err(Rejection::dead("the task is nobody's")),
+///             None => Err(Rejection::dead("the task has no tenant")),
 ///         }
 ///     }
 ///
@@ -211,42 +212,42 @@ impl States {
 /// }
 /// ```
 pub trait FromDelivery: Sized {
-    /// Takes it from the delivery.
+    /// Takes the value from the delivery, or says what happens to the task instead.
     fn from_delivery(delivery: &Delivery) -> Result<Self, Rejection>;
 
-    /// Whether the worker has what this needs; if not, the name of the type that is missing. Asked once, before anything is
-    /// taken.
+    /// Checks that the worker has the states that this needs; the error is the name of a missing type. Called once, before the
+    /// worker takes a task.
     fn needs(_: &Needs<'_>) -> Result<(), &'static str> {
         Ok(())
     }
 }
 
-/// What a worker has for its handlers: the states that it was given.
+/// The states of a worker, for [`FromDelivery::needs`].
 #[derive(Debug)]
 pub struct Needs<'a>(pub(super) &'a States);
 
-/// A handler's argument could not be made of a task, and what becomes of the task.
+/// An argument cannot be taken from a delivery; the handler does not run. Says what happens to the task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection(pub(super) Outcome);
 
 impl Rejection {
-    /// The task is dead: the next try would find the same.
+    /// The task is dead: another try would end the same way.
     pub fn dead(reason: impl Into<Cow<'static, str>>) -> Self {
         Self(Outcome::Dead { reason: reason.into() })
     }
 
-    /// The try failed: the task comes again after its backoff, or is dead if that was its last.
+    /// The try failed: the task is retried after its backoff, or dead if that was its last try.
     pub fn failed(reason: impl Into<Cow<'static, str>>) -> Self {
         Self(Outcome::Failed { reason: reason.into(), again: Again::Backoff })
     }
 
-    /// The task comes again after so long, at no cost of a try.
+    /// The task is redelivered after this time, at no cost of a try.
     pub fn later(after: Duration) -> Self {
         Self(Outcome::GiveBack { after })
     }
 }
 
-/// The task is dead: it has the same payload next time.
+/// The task is dead: its payload stays the same.
 impl From<BadPayload> for Rejection {
     fn from(bad: BadPayload) -> Self {
         Self::dead(bad.to_string())
@@ -283,7 +284,7 @@ impl FromDelivery for Token {
     }
 }
 
-/// How often the task has been delivered, this time included.
+/// The number of deliveries of the task, including this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeliveryNumber(pub u32);
 
@@ -293,7 +294,7 @@ impl FromDelivery for DeliveryNumber {
     }
 }
 
-/// What all handlers of a worker share, given to it by [`Worker::state`](crate::Worker::state).
+/// A value that all handlers of a worker share, set with [`Worker::state`](crate::Worker::state).
 #[derive(Clone, Debug)]
 pub struct State<T>(pub Arc<T>);
 
@@ -308,10 +309,10 @@ impl<T> Deref for State<T> {
 impl<T: Send + Sync + 'static> FromDelivery for State<T> {
     fn from_delivery(delivery: &Delivery) -> Result<Self, Rejection> {
         delivery.0.states.get().map(State).ok_or_else(|| {
-            // The worker asks for it before it takes anything; an argument of somebody's own making may have said nothing.
+            // The worker checks this at its start, but an implementation of `needs` may be missing.
             tracing::error!(
                 wants = type_name::<T>(),
-                "a handler wants a state that the worker was not given"
+                "a handler needs a state that the worker does not have"
             );
             Rejection::later(MISSING_FOR)
         })

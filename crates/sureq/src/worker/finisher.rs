@@ -192,7 +192,7 @@ async fn send(shared: &Shared, queue: usize, pending: Vec<Pending>) -> (usize, V
         match settlement {
             // Not retried: another worker may hold the task by then, and a bare id would return its delivery.
             Settlement::Retry { is_unknown: true, .. } if pending.is_bare_return() => {
-                settle(shared, &pending, &settlement)
+                settle(shared, &pending, &settlement);
             }
             Settlement::Retry { error, is_unknown } => {
                 shared.unreachable(&error);

@@ -1,4 +1,4 @@
-//! Handlers: async functions whose arguments are taken from the delivery, with tower layers around them if wanted.
+//! Handlers: async functions whose arguments are taken from the delivery, optionally wrapped in tower layers.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -13,17 +13,17 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::delivery::{Delivery, FromDelivery, Needs};
-use super::outcome::{Again, IntoOutcome, Outcome, told};
+use super::outcome::{Again, IntoOutcome, Outcome, error_text};
 
 pub(super) type OutcomeFuture = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 /// An async function that handles tasks: up to eight arguments that implement [`FromDelivery`], and a result that implements
 /// [`IntoOutcome`].
 pub trait Handler<Args>: Clone + Send + Sync + 'static {
-    /// Runs it.
+    /// Runs the handler.
     fn handle(&self, delivery: Delivery) -> OutcomeFuture;
 
-    /// The type of a shared state that it needs and that is not there.
+    /// The type of a shared state that the handler needs and the worker lacks.
     #[doc(hidden)]
     fn missing(needs: &Needs<'_>) -> Option<&'static str>;
 }
@@ -65,7 +65,7 @@ handler!(A, B, C, D, E, F1);
 handler!(A, B, C, D, E, F1, G);
 handler!(A, B, C, D, E, F1, G, H);
 
-/// A handler with how its queue is worked on.
+/// A handler with options for its queue; see [`route`].
 ///
 /// ```
 /// # use sureq::{Json, Worker, route};
@@ -84,7 +84,7 @@ pub struct Route {
     pub(super) ack_first: bool,
 }
 
-/// A handler, to say more about it.
+/// Wraps a handler, to set options for its queue.
 pub fn route<Args: 'static>(handler: impl Handler<Args>) -> Route {
     fn missing_of<H: Handler<Args>, Args>(needs: &Needs<'_>) -> Option<&'static str> {
         H::missing(needs)
@@ -102,26 +102,26 @@ pub fn route<Args: 'static>(handler: impl Handler<Args>) -> Route {
 }
 
 impl Route {
-    /// How many tasks of this queue are handled at once at most.
+    /// Limits the concurrent handlers of this queue. [`Worker::concurrency`](crate::Worker::concurrency) limits all queues together.
     #[must_use]
     pub fn concurrency(self, tasks: usize) -> Self {
         Self { concurrency: Some(tasks.max(1)), ..self }
     }
 
-    /// How much of the work is for this queue, beside the weights of the others. One, if nothing is said.
+    /// Sets the share of this queue relative to the weights of the others [default: 1].
     #[must_use]
     pub fn weight(self, weight: u32) -> Self {
         Self { weight: weight.max(1), ..self }
     }
 
-    /// Finishes each task before its handler runs, so that it runs at most once, ever: if the handler fails or the worker dies,
-    /// the task is not run again.
+    /// Finishes each task before its handler runs: at-most-once delivery. If the handler fails or the worker dies, the task is not
+    /// retried.
     #[must_use]
     pub fn ack_first(self) -> Self {
         Self { ack_first: true, ..self }
     }
 
-    /// Puts a tower layer around the handler. An error of the layer is a failed try.
+    /// Wraps the handler in a tower layer. An error of the layer fails the try.
     #[must_use]
     pub fn layer<L>(self, layer: L) -> Self
     where
@@ -140,7 +140,7 @@ impl Route {
         self.call.call(delivery)
     }
 
-    /// The type of a shared state that its handler needs and that is not there.
+    /// The type of a shared state that the handler needs and the worker lacks.
     pub(super) fn missing(&self, needs: &Needs<'_>) -> Option<&'static str> {
         (self.missing)(needs)
     }
@@ -156,13 +156,13 @@ impl fmt::Debug for Route {
     }
 }
 
-/// What a worker can be given for a queue: a handler, or a [`Route`].
+/// An argument of [`Worker::work`](crate::Worker::work): a handler or a [`Route`].
 pub trait IntoRoute<Marker> {
-    /// The route.
+    /// Converts it to a route.
     fn into_route(self) -> Route;
 }
 
-/// Marks that a route is made of a handler.
+/// Marks a route that is made of a handler.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct OfHandler<Args>(PhantomData<Args>);
@@ -194,7 +194,7 @@ impl<H: Handler<Args>, Args> Call for Handled<H, Args> {
     }
 }
 
-/// A handler as a tower service: what layers are put around.
+/// A handler as a tower service, which layers wrap.
 #[derive(Clone)]
 pub struct HandlerService(Arc<dyn Call>);
 
@@ -237,7 +237,7 @@ where
                 service.call(delivery).await
             };
             handled.await.unwrap_or_else(|error: S::Error| Outcome::Failed {
-                reason: told(&*error.into()).into(),
+                reason: error_text(&*error.into()).into(),
                 again: Again::Backoff,
             })
         })

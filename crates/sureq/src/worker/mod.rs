@@ -1,11 +1,11 @@
-//! The worker: takes tasks, runs handlers, keeps leases, and tells the home what came of it.
+//! The worker: pops tasks, runs handlers, extends leases and reports outcomes to the home.
 //!
 //! The map, along the way of a task:
-//! - `taker` asks for as many tasks as there is room for and starts their handlers (`handler`, with arguments from `delivery`).
-//! - `table` has every task from being taken until what came of it is confirmed.
-//! - `lease_renewer` is a thread of its own: it beats, extends leases and ends what runs for too long.
-//! - `outcome` is what handlers return; `finisher` tells it to the home.
-//! - `shared` is what they have in common; `status` is what is told outside.
+//! - `taker` pops as many tasks as there is room for and starts their handlers (`handler`, with arguments from `delivery`).
+//! - `table` has every task from its pop until its outcome is confirmed.
+//! - `lease_renewer` is a thread: it sends heartbeats, extends leases and stops handlers that run too long.
+//! - `outcome` has the results of handlers; `finisher` sends them to the home.
+//! - `shared` is the state that these parts share; `status` is public.
 
 mod delivery;
 mod finisher;
@@ -35,18 +35,18 @@ pub use handler::{Handler, HandlerService, IntoRoute, Route, route};
 pub use outcome::{Again, Failure, IntoOutcome, Outcome};
 pub use status::{Phase, Tally, WorkerHandle, WorkerStatus};
 
-/// How long handlers may go on once they were told to stop, unless the worker says otherwise. With the seven seconds until
-/// everything is confirmed and the two for saying that the worker stops, it fits into the 30 seconds that Kubernetes gives a pod.
+/// The default grace period. With `CONFIRM` (7 s) and the farewell to the home (2 s) it fits into the 30 s that Kubernetes gives
+/// a pod.
 const GRACE: Duration = Duration::from_secs(20);
-/// How long after the grace has ended it may take until what came of the tasks is confirmed; handlers that do not come to an
-/// `await` have the first five seconds of it.
+/// The time limit after the grace period for confirming outcomes; handlers that do not reach an `await` have the first five
+/// seconds of it.
 const CONFIRM: Duration = Duration::from_secs(7);
-/// Leases and registrations last at least so long: less, and they would end between two beats.
+/// The shortest lease and ttl: shorter ones would end between two heartbeats.
 const SPAN_MIN: Duration = Duration::from_millis(50);
-/// And at most so long: what homes accept.
+/// The longest lease and ttl that homes accept.
 const SPAN_MAX: Duration = Duration::from_millis(sureq_core::limits::SPAN_MS_MAX);
 
-/// Works on queues: takes their tasks and runs a handler for each.
+/// Pops tasks from queues and runs a handler for each.
 ///
 /// ```
 /// use sureq::{Json, State, Worker};
@@ -66,8 +66,17 @@ const SPAN_MAX: Duration = Duration::from_millis(sureq_core::limits::SPAN_MS_MAX
 /// # Ok(()) }
 /// ```
 ///
-/// The leases of what runs are extended by a thread of its own, so that a handler may block its thread. A handler that panics
-/// has failed its try. A home that cannot be reached is tried again and again.
+/// The handler's result decides what happens to the task ([`Outcome`]): `Ok` finishes it, an error fails the try, and so does a
+/// panic. A thread of the worker extends the leases of running tasks, so that handlers may block. If the home cannot be reached,
+/// the worker retries until it can.
+///
+/// | setting | default | meaning |
+/// |---|---:|---|
+/// | [`concurrency`](Self::concurrency) | 16 | concurrent handlers |
+/// | [`lease`](Self::lease) | 30 s | length of a lease; extended while the handler runs |
+/// | [`ttl`](Self::ttl) | 10 s | time without a heartbeat until the home requeues the worker's tasks |
+/// | [`run_max`](Self::run_max) | 1 h | longest run of a handler |
+/// | [`grace`](Self::grace) | 20 s | time for handlers to end after they should stop |
 #[derive(Debug)]
 pub struct Worker {
     home: Home,
@@ -78,31 +87,31 @@ pub struct Worker {
     shared: watch::Sender<Option<Arc<Shared>>>,
 }
 
-/// Why a worker did not run, or ended before it was told to.
+/// Why a worker could not start, or ended by itself.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkerError {
-    /// It was given no queue.
-    #[error("the worker has nothing to do: give it a queue with `work`")]
+    /// The worker has no queue.
+    #[error("the worker has no queue: add one with `work`")]
     NoQueues,
-    /// It was given two handlers for one queue.
-    #[error("queue {queue:?} was given two handlers")]
+    /// A queue has two handlers.
+    #[error("queue {queue:?} has two handlers: call `work` once per queue")]
     TwoHandlers {
         /// The queue.
         queue: String,
     },
-    /// A handler wants what the worker was not given.
-    #[error("the handler of queue {queue:?} wants State<{wants}>: give it to the worker with `state`")]
+    /// A handler needs a state that the worker does not have.
+    #[error("the handler of queue {queue:?} needs State<{wants}>: add it to the worker with `state`")]
     MissingState {
         /// The queue.
         queue: String,
         /// The type.
         wants: &'static str,
     },
-    /// A thread could not be started, or a signal not be listened for.
+    /// A thread cannot be started, or signals cannot be handled.
     #[error("the worker cannot start: {0}")]
     Start(#[from] io::Error),
-    /// Another worker of the same name was started: the home gave the tasks of this one back, and counts only the other.
+    /// Another worker of the same name was started: the home requeued the tasks of this one.
     #[error(
         "the worker ends: another worker was started under its name, {name:?}; give each worker a name of its own"
     )]
@@ -110,13 +119,13 @@ pub enum WorkerError {
         /// The name.
         name: String,
     },
-    /// The home is over, or refuses what the worker needs.
+    /// The home is closed or has failed, or refuses a command that the worker needs.
     #[error("the worker cannot go on: {0}")]
     Home(#[from] Error),
 }
 
 impl Worker {
-    /// A worker with no queues yet.
+    /// A worker without queues, with default settings.
     pub fn new(home: &Home) -> Self {
         let options = Options {
             name: name().into_bytes().into(),
@@ -137,7 +146,7 @@ impl Worker {
         }
     }
 
-    /// Handles the tasks of a queue with an async function, or with a [`route`] that says more. A queue has one handler.
+    /// Adds a queue with its handler: an async function, or a [`route`] with options.
     #[must_use]
     pub fn work<Marker>(mut self, queue: impl AsRef<[u8]>, handler: impl IntoRoute<Marker>) -> Self {
         self.queues.push(WorkedQueue {
@@ -148,93 +157,92 @@ impl Worker {
         self
     }
 
-    /// Something that handlers take as [`State`], by its type.
+    /// Adds a value that handlers take as [`State`], by its type.
     #[must_use]
     pub fn state<T: Send + Sync + 'static>(mut self, state: T) -> Self {
         self.states.add(state);
         self
     }
 
-    /// How many handlers run at once at most; 16 if nothing is said.
+    /// Sets the largest number of concurrent handlers [default: 16].
     #[must_use]
     pub fn concurrency(mut self, handlers: usize) -> Self {
         self.options.concurrency = handlers.max(1);
         self
     }
 
-    /// What it is called where workers are listed. If nothing is said it is called after its program and its process.
+    /// Sets the name of the worker [default: from the program and the process id].
     ///
-    /// Give each worker a name of its own: a second worker of the same name ends the first. The tasks of the first go back at
-    /// once, which costs each a try, its tokens fire with [`Stop::WorkerLost`], and it ends with [`WorkerError::Replaced`]. So a
-    /// process that was started again takes over from one that hangs, without waiting for its [`ttl`](Self::ttl).
+    /// Give each worker its own name: a second worker of the same name replaces the first. The tasks of the first are requeued at
+    /// once, which costs each a try, its tokens fire with [`Stop::WorkerLost`], and it ends with [`WorkerError::Replaced`]. With a
+    /// fixed name, a restarted process therefore takes over from one that hangs without waiting for its [`ttl`](Self::ttl).
     #[must_use]
     pub fn name(mut self, name: impl AsRef<[u8]>) -> Self {
         self.options.name = name.as_ref().into();
         self
     }
 
-    /// How long a lease is; it is extended when a third of it is over, for as long as the handler runs. 30 seconds if nothing is
-    /// said: so long a task of a worker that vanished waits at most where workers are not registered.
+    /// Sets the length of leases [default: 30 s]. A lease is extended when a third of it is over, as long as the handler runs. In
+    /// homes that do not register workers, a task of a crashed worker is redelivered after this time at the latest.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.options.lease = lease.clamp(SPAN_MIN, SPAN_MAX);
         self
     }
 
-    /// How long the home waits for a sign of life before it takes the worker for dead; it gives one three times as often. 10
-    /// seconds if nothing is said.
+    /// Sets how long the home waits for a heartbeat before it declares the worker lost [default: 10 s]. The worker sends three in
+    /// that time.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.options.ttl = ttl.clamp(SPAN_MIN, SPAN_MAX);
         self
     }
 
-    /// How long a handler may run; then its [`Token`] fires. If it has not returned when the [`grace`](Self::grace) is over, it is
-    /// dropped at its next `await`, and its try has failed. An hour if nothing is said.
+    /// Sets how long a handler may run before its [`Token`] fires [default: 1 h]. If it has not returned at the end of the
+    /// [`grace`](Self::grace) period, it is dropped at its next `await` and its try fails.
     ///
-    /// A handler that does not come to an `await` keeps its task for another lease, or ten seconds if that is less; then the lease
-    /// is let run out, and somebody else may get the task while it still runs.
+    /// The task of a handler that does not reach an `await` is held for another lease, at most ten seconds. After that the lease
+    /// ends, and the task may be delivered to another worker while the handler still runs.
     #[must_use]
     pub fn run_max(mut self, run_max: Duration) -> Self {
         self.options.run_max = run_max;
         self
     }
 
-    /// How long handlers may go on once their [`Token`] has fired because the worker is to stop, or because they ran for
-    /// [`run_max`](Self::run_max). What they return by then counts. Then they are dropped at their next `await`; those that ended
-    /// because the worker stops have their tasks given back, at no cost. 20 seconds if nothing is said.
+    /// Sets how long handlers may continue after their [`Token`] fired, because the worker stops or they ran for
+    /// [`run_max`](Self::run_max) [default: 20 s]. A result within that time counts. After it, handlers are dropped at their next
+    /// `await`; if the worker stops, their tasks are returned at no cost of a try.
     ///
-    /// A stop takes at most nine seconds longer than this, if handlers do not come to an `await` or the home does not answer: with
-    /// the default it fits into the 30 seconds that Kubernetes gives a pod. If you set more, set `terminationGracePeriodSeconds` to
-    /// ten seconds more than that.
+    /// A stop takes at most nine seconds longer than this, if handlers do not reach an `await` or the home does not answer: the
+    /// default fits into the 30 seconds that Kubernetes gives a pod. With a longer grace period, set
+    /// `terminationGracePeriodSeconds` to ten seconds more than that.
     ///
-    /// A handler that does not come to an `await` within another lease, or five seconds if that is less, is left behind: its task
-    /// is not given back, and somebody else gets it once its lease, or the worker's [`ttl`](Self::ttl), has run out.
+    /// A handler that does not reach an `await` within another lease, at most five seconds, is left behind: its task is
+    /// redelivered when its lease or the worker's [`ttl`](Self::ttl) ends.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.options.grace = grace;
         self
     }
 
-    /// Takes from a queue only if those given before it have nothing; otherwise each has its share by weight.
+    /// Pops from a queue only if those added before it are empty [default: by weight].
     #[must_use]
     pub fn strict_order(mut self) -> Self {
         self.options.is_strict = true;
         self
     }
 
-    /// How to look at it and to stop it while it runs.
+    /// A handle to observe and stop the worker while it runs.
     pub fn handle(&self) -> WorkerHandle {
         WorkerHandle { is_stopping: self.is_stopping.clone(), shared: self.shared.subscribe() }
     }
 
-    /// Works until the process is told to end, by SIGTERM or Ctrl-C, or until [`WorkerHandle::stop`].
+    /// Runs until SIGTERM, Ctrl-C or [`WorkerHandle::stop`].
     pub async fn run(self) -> Result<Tally, WorkerError> {
-        let told_to_end = signals()?;
-        self.run_until(told_to_end).await
+        self.run_until(signals()?).await
     }
 
-    /// Works until the future is ready, or until [`WorkerHandle::stop`].
+    /// Runs until the future is ready or [`WorkerHandle::stop`].
     pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<Tally, WorkerError> {
         self.check()?;
         let mut stopping = self.is_stopping.subscribe();
@@ -250,7 +258,7 @@ impl Worker {
         self.shared.send_replace(Some(Arc::clone(&shared)));
         let mut at_work = AtWork::start(&shared, reported)?;
         let ended = tokio::select! {
-            // In this order: once it was told to stop, it takes nothing more.
+            // Biased: after a stop request no further task is popped.
             biased;
             () = stop => Ok(()),
             _ = stopping.wait_for(|&is_stopping| is_stopping) => Ok(()),
@@ -284,7 +292,7 @@ impl Worker {
     }
 }
 
-/// What runs beside the taker. Dropped, it ends, and what the worker had goes back.
+/// The finisher and the lease renewer. On drop they end, and tasks of the worker are returned.
 struct AtWork {
     shared: Arc<Shared>,
     finisher: Option<tokio::task::JoinHandle<()>>,
@@ -298,7 +306,7 @@ impl AtWork {
         Ok(Self { shared: Arc::clone(shared), finisher: Some(finisher), renewer: Some(renewer) })
     }
 
-    /// Waits for what runs, as long as may be; then gives the rest back.
+    /// Waits for running handlers up to the grace period; then drops them and returns their tasks.
     async fn stop(&mut self) {
         let shared = Arc::clone(&self.shared);
         let is_idle = || shared.running() == 0;
@@ -310,7 +318,7 @@ impl AtWork {
         shared.until(confirm_until, || shared.unconfirmed() == 0).await;
         if let Some(finisher) = self.finisher.take() {
             finisher.abort();
-            // Nothing is settled any more once it is gone.
+            // Nothing is counted after it ended.
             let _ = finisher.await;
         }
         let unsettled = shared.unconfirmed() + shared.running();
@@ -319,7 +327,7 @@ impl AtWork {
         let _ = tokio::task::spawn_blocking(|| renewer.map(std::thread::JoinHandle::join)).await;
     }
 
-    /// Has the handlers dropped that still run. Each gives its task back, at no cost, when it is gone.
+    /// Drops the handlers that still run. Each returns its task at no cost of a try when it is dropped.
     fn end_handlers(&self) {
         self.shared.table.end_all(|why| self.shared.verdict(why));
     }
@@ -335,20 +343,20 @@ impl Drop for AtWork {
     fn drop(&mut self) {
         if self.renewer.is_some() {
             self.end_handlers();
-            // The renewer says that the worker stops once they are gone, and everything it had goes back.
+            // The renewer deregisters the worker when they are gone, which requeues all its tasks.
             drop(self.dismiss());
         }
     }
 }
 
-/// The program, the process, and something that no other worker of it has.
+/// The program, the process id and a random number.
 fn name() -> String {
     let program = std::env::current_exe().ok();
     let program = program.as_ref().and_then(|path| path.file_stem()).map(|stem| stem.to_string_lossy());
     format!("{}-{}-{:04x}", program.as_deref().unwrap_or("worker"), std::process::id(), fastrand::u16(..))
 }
 
-/// Ready when the process is told to end.
+/// Ready on SIGTERM or Ctrl-C.
 fn signals() -> io::Result<impl Future<Output = ()>> {
     #[cfg(unix)]
     {
@@ -364,7 +372,7 @@ fn signals() -> io::Result<impl Future<Output = ()>> {
     }
     #[cfg(not(unix))]
     Ok(async {
-        // If it cannot be listened for, the worker works on.
+        // Without signal handling the worker runs until it is stopped otherwise.
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending().await
         }

@@ -1,53 +1,53 @@
-//! What a handler makes of its task.
+//! Results of handlers.
 
 use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-/// What becomes of a task after its handler ran.
+/// The result of a handler: what happens to its task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// It is finished.
+    /// The task is finished.
     Done,
-    /// The try failed: it comes again, or is dead if that was its last.
+    /// The try failed: the task is retried, or dead if that was its last try.
     Failed {
-        /// Why.
+        /// The reason, which is stored with the task.
         reason: Cow<'static, str>,
-        /// When it comes again.
+        /// When it is retried.
         again: Again,
     },
-    /// It is dead, whatever tries are left.
+    /// The task is dead, even if tries are left.
     Dead {
-        /// Why.
+        /// The reason, which is stored with the task.
         reason: Cow<'static, str>,
     },
-    /// It goes back at no cost of a try, to come again after so long; at once, and before others, if that is none.
+    /// The task is returned at no cost of a try and redelivered after this time; after zero, it goes to the front of the queue.
     GiveBack {
-        /// How long it waits.
+        /// The delay.
         after: Duration,
     },
-    /// It was cancelled, and the handler stopped because of it: it is gone.
+    /// The handler stopped because the task was cancelled; the task is deleted.
     Cancelled,
 }
 
-/// When a task whose try failed comes again.
+/// When a failed task is retried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Again {
-    /// After its backoff, which doubles from failure to failure.
+    /// After its backoff, which doubles with each failure.
     #[default]
     Backoff,
     /// At once.
     Now,
-    /// After so long.
+    /// After this time.
     After(Duration),
 }
 
-/// A failed try, as an error: what a handler returns with `?`.
+/// The error of a handler: a failed try.
 ///
-/// Every error becomes one that is tried again after the backoff. To say more, make one:
+/// With `?` every error becomes a failure that is retried after the backoff. The constructors choose something else:
 ///
 /// ```
 /// use sureq::{Failure, Json};
@@ -67,22 +67,22 @@ pub enum Again {
 pub struct Failure(Outcome);
 
 impl Failure {
-    /// To be tried again after the backoff.
+    /// Retries the task after its backoff.
     pub fn new(reason: impl Into<Cow<'static, str>>) -> Self {
         Self(Outcome::Failed { reason: reason.into(), again: Again::Backoff })
     }
 
-    /// To be tried again at once.
+    /// Retries the task at once.
     pub fn again_now(reason: impl Into<Cow<'static, str>>) -> Self {
         Self(Outcome::Failed { reason: reason.into(), again: Again::Now })
     }
 
-    /// To be tried again after so long.
+    /// Retries the task after this time.
     pub fn again_after(reason: impl Into<Cow<'static, str>>, after: Duration) -> Self {
         Self(Outcome::Failed { reason: reason.into(), again: Again::After(after) })
     }
 
-    /// Not to be tried again.
+    /// Makes the task dead, without further tries.
     pub fn dead(reason: impl Into<Cow<'static, str>>) -> Self {
         Self(Outcome::Dead { reason: reason.into() })
     }
@@ -94,20 +94,20 @@ impl fmt::Debug for Failure {
     }
 }
 
-/// This is why a [`Failure`] is not an error itself: it would be one of those it is made of.
+/// Because of this conversion, [`Failure`] itself cannot implement [`Error`].
 impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for Failure {
     fn from(error: E) -> Self {
-        Self::new(told(&*error.into()))
+        Self::new(error_text(&*error.into()))
     }
 }
 
-/// An error with what caused it.
-pub(super) fn told(error: &dyn Error) -> String {
+/// The text of an error with its causes.
+pub(super) fn error_text(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
         let cause_text = cause.to_string();
-        // Many errors say what caused them in their own words already.
+        // Many errors contain the text of their cause already.
         if !text.contains(&cause_text) {
             text.push_str(": ");
             text.push_str(&cause_text);
@@ -117,9 +117,9 @@ pub(super) fn told(error: &dyn Error) -> String {
     text
 }
 
-/// What handlers may return.
+/// A type that handlers may return.
 pub trait IntoOutcome {
-    /// What it means for the task.
+    /// Converts the value.
     fn into_outcome(self) -> Outcome;
 }
 
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_handlers_return_is_an_outcome() {
+    fn results_of_handlers_become_outcomes() {
         assert_eq!(().into_outcome(), Outcome::Done);
         assert_eq!(Ok::<_, Failure>(Outcome::Cancelled).into_outcome(), Outcome::Cancelled);
         assert_eq!(Err::<(), _>("no").into_outcome(), failed("no"));
@@ -163,11 +163,11 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_tells_its_causes_once() {
+    fn the_text_of_a_failure_contains_each_cause_once() {
         #[derive(Debug, thiserror::Error)]
         #[error("cannot send")]
         struct Outer(#[source] std::num::ParseIntError);
         let error = Outer("x".parse::<u8>().unwrap_err());
-        assert_eq!(told(&error), "cannot send: invalid digit found in string");
+        assert_eq!(error_text(&error), "cannot send: invalid digit found in string");
     }
 }

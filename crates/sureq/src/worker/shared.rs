@@ -1,4 +1,4 @@
-//! What the parts of a running worker share.
+//! The state that the parts of a running worker share.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -15,18 +15,18 @@ use super::table::{Slot, Table, Verdict};
 use crate::error::Error;
 use crate::home::Home;
 
-/// How long the lease of a task is kept at most for a handler that was ended and does not come to its next `await`.
+/// The longest time that a lease is extended for an aborted handler that does not reach its next `await`.
 const LINGER: Duration = Duration::from_secs(10);
-/// The same when the worker stops: part of what a stop may take beyond its grace.
+/// The same when the worker stops; part of the time that a stop takes beyond its grace period.
 const LAST_LINGER: Duration = Duration::from_secs(5);
 
-/// So long after a moment, or so far away that nobody waits for it.
+/// `from + after`, limited so that it cannot overflow.
 pub(super) fn later(from: Instant, after: Duration) -> Instant {
     const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
     from + after.min(FAR)
 }
 
-/// How a worker works.
+/// The settings of a worker.
 #[derive(Clone, Debug)]
 pub(super) struct Options {
     pub(super) name: Arc<[u8]>,
@@ -38,7 +38,7 @@ pub(super) struct Options {
     pub(super) is_strict: bool,
 }
 
-/// A queue that is worked on.
+/// A queue of the worker, with its handler and the number of running handlers.
 #[derive(Debug)]
 pub(super) struct WorkedQueue {
     pub(super) name: Arc<[u8]>,
@@ -46,7 +46,7 @@ pub(super) struct WorkedQueue {
     pub(super) running: AtomicUsize,
 }
 
-/// What came of a task.
+/// The outcome of a task, on its way to the home.
 #[derive(Debug)]
 pub(super) struct Report {
     /// The index of its queue in `Shared::queues`.
@@ -56,16 +56,16 @@ pub(super) struct Report {
     pub(super) outcome: Outcome,
 }
 
-/// As whom the worker takes tasks.
+/// The registration of the worker with the home.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Registration {
-    /// It is not known yet.
+    /// In progress.
     Pending,
-    /// As this incarnation.
+    /// Registered with this incarnation.
     As(u64),
-    /// The home knows no workers: leases alone hold tasks.
+    /// The home does not register workers: leases alone hold tasks.
     Unneeded,
-    /// It never will.
+    /// Failed for good.
     Over(Error),
 }
 
@@ -79,23 +79,23 @@ pub(super) struct Shared {
     pub(super) reports: mpsc::UnboundedSender<Report>,
     pub(super) registration: watch::Sender<Registration>,
     pub(super) counts: Counts,
-    /// Handlers that run.
+    /// Running handlers.
     running: AtomicUsize,
-    /// Reports that are not confirmed yet.
+    /// Reports that the home has not confirmed.
     unconfirmed: AtomicUsize,
     /// The taker waits for a handler to end.
     pub(super) is_full: AtomicBool,
-    /// For the taker: there may be room for more.
+    /// Wakes the taker: there may be room for more tasks.
     pub(super) changed: Notify,
-    /// For whoever stops: a handler ended, or a report was confirmed.
+    /// Wakes a stop: a handler ended, or a report was confirmed.
     pub(super) ended: Notify,
-    /// For the renewer: the registration is no good.
+    /// Wakes the renewer: the registration was lost.
     pub(super) nudge: Notify,
-    /// For the renewer: there is nothing left to keep but handlers that were ended and are not gone yet.
+    /// Tells the renewer that only aborted handlers are left.
     pub(super) is_over: watch::Sender<bool>,
-    /// How long is waited for handlers that were ended because the worker stops.
+    /// Until when a stop waits for aborted handlers.
     linger_until: OnceLock<Instant>,
-    /// The home was told that the worker stops, or could not be.
+    /// The worker was deregistered, or that failed.
     pub(super) has_stopped: AtomicBool,
     pub(super) is_stopping: watch::Sender<bool>,
     outage: Mutex<Option<Box<str>>>,
@@ -135,7 +135,7 @@ impl Shared {
         }
     }
 
-    /// A worker called `w` that is not registered, with a second for everything.
+    /// An unregistered worker `w` with all times set to a second.
     #[cfg(all(test, feature = "embedded"))]
     pub(super) fn for_tests(home: &Home, routes: Vec<(&str, Route)>) -> Self {
         let second = Duration::from_secs(1);
@@ -158,7 +158,7 @@ impl Shared {
         Self::new(home.clone(), options, queues, States::default(), reports, watch::Sender::new(false))
     }
 
-    /// How many handlers may be started, as far as the worker is concerned.
+    /// How many handlers may be started by the limits of the worker; those of queues are in the taker.
     pub(super) fn room(&self) -> usize {
         let backlog_max = (4 * self.options.concurrency).max(1_024);
         if self.unconfirmed.load(SeqCst) >= backlog_max {
@@ -167,13 +167,13 @@ impl Shared {
         self.options.concurrency.saturating_sub(self.running.load(SeqCst))
     }
 
-    /// A handler is about to run.
+    /// Counts a handler that starts.
     pub(super) fn begin(&self, queue: usize) {
         self.running.fetch_add(1, SeqCst);
         self.queues[queue].running.fetch_add(1, SeqCst);
     }
 
-    /// A handler is gone.
+    /// Counts a handler that ended.
     pub(super) fn end(&self, queue: usize) {
         let queue = &self.queues[queue];
         queue.running.fetch_sub(1, SeqCst);
@@ -186,11 +186,11 @@ impl Shared {
 
     pub(super) fn report(&self, report: Report) {
         self.unconfirmed.fetch_add(1, SeqCst);
-        // The finisher is there as long as the worker is; without it there is nobody to tell.
+        // The finisher lives as long as the worker; without it the worker has ended.
         let _ = self.reports.send(report);
     }
 
-    /// So many reports were confirmed, or never will be.
+    /// Counts reports that were confirmed, or never will be.
     pub(super) fn confirmed(&self, reports: usize) {
         self.unconfirmed.fetch_sub(reports, SeqCst);
         if self.is_full.load(SeqCst) {
@@ -199,17 +199,17 @@ impl Shared {
         self.ended.notify_waiters();
     }
 
-    /// Until when the lease is kept of a handler that is ended now.
+    /// Until when the lease of a handler that is aborted now is extended.
     pub(super) fn keep_until(&self) -> Instant {
         later(Instant::now(), self.options.lease.min(LINGER))
     }
 
-    /// The same for all handlers when the worker stops; the first call says when that is.
+    /// The same for all handlers when the worker stops, counted from the first call.
     pub(super) fn linger_until(&self) -> Instant {
         *self.linger_until.get_or_init(|| later(Instant::now(), self.options.lease.min(LAST_LINGER)))
     }
 
-    /// What becomes of the task of a handler that is ended now for this reason.
+    /// The outcome of a task whose handler is aborted now for this reason.
     pub(super) fn verdict(&self, why: Stop) -> Verdict {
         if why == Stop::TooLong {
             let reason = format!("the handler ran longer than {:?}", self.options.run_max).into();
@@ -220,7 +220,7 @@ impl Shared {
         Verdict { outcome, keep_until: self.linger_until() }
     }
 
-    /// Waits until something is so that comes with the end of handlers and with confirmations, or until then.
+    /// Waits for a condition that changes with ended handlers and confirmations, up to a deadline.
     pub(super) async fn until(&self, deadline: Instant, is_so: impl Fn() -> bool) {
         loop {
             let ended = self.ended.notified();
@@ -240,7 +240,7 @@ impl Shared {
         self.unconfirmed.load(SeqCst)
     }
 
-    /// The home could not be asked.
+    /// Records that the home could not be reached.
     pub(super) fn unreachable(&self, error: &Error) {
         let mut outage = self.outage.lock().unwrap_or_else(PoisonError::into_inner);
         if outage.is_none() {
@@ -250,7 +250,7 @@ impl Shared {
         *outage = Some(error.to_string().into());
     }
 
-    /// The home answered.
+    /// Records that the home answered.
     pub(super) fn reachable(&self) {
         let mut outage = self.outage.lock().unwrap_or_else(PoisonError::into_inner);
         if outage.take().is_some() {
@@ -258,7 +258,7 @@ impl Shared {
         }
     }
 
-    /// Whether an error will stay as long as the home is what it is. A server that is over may be started again.
+    /// Whether a retry is useless. A server that shut down may be restarted.
     pub(super) fn is_final(&self, error: &Error) -> bool {
         match error {
             Error::Over(_) => self.home.api().is_in_process(),
@@ -267,7 +267,7 @@ impl Shared {
         }
     }
 
-    /// Nothing will come of it any more.
+    /// Ends the worker with an error.
     pub(super) fn over(&self, error: Error) {
         self.registration.send_replace(Registration::Over(error));
         self.changed.notify_one();
@@ -302,7 +302,7 @@ impl Shared {
     }
 }
 
-/// How long to wait after failures in a row: twice as long each time, and never the same for all who wait.
+/// Exponential backoff with jitter.
 #[derive(Debug, Default)]
 pub(super) struct Backoff(u32);
 
@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_grow_up_to_a_limit() {
+    fn delays_grow_up_to_a_limit() {
         let mut backoff = Backoff::default();
         for n in 0..40 {
             let (wait, whole) = (backoff.next(), (Backoff::FIRST * (1 << n.min(10))).min(Backoff::LAST));

@@ -1,4 +1,4 @@
-//! What a worker tells of itself while it runs and when it has stopped.
+//! The status of a worker, and the handle that reads it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -7,70 +7,70 @@ use tokio::sync::watch;
 
 use super::shared::Shared;
 
-/// What a worker is doing.
+/// The phase of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Phase {
-    /// It has not said yet that it is there.
+    /// It is registering with the home.
     Starting,
-    /// It takes tasks, or waits for some.
+    /// It pops tasks or waits for some.
     Taking,
-    /// As many handlers run as may, or what came of the last ones is yet to be confirmed: it takes nothing until one ends.
+    /// The limit of concurrent handlers or of unconfirmed outcomes is reached: it pops again when one ends.
     Full,
-    /// The home cannot be asked; it is tried again and again. What runs goes on.
+    /// The home cannot be reached; the worker retries. Running handlers continue.
     Disconnected {
-        /// Why not.
+        /// The last error.
         why: Box<str>,
     },
-    /// It takes nothing any more, and waits for what runs.
+    /// It pops nothing more and waits for running handlers.
     Stopping,
     /// It has stopped.
     Stopped,
 }
 
-/// How a worker is doing.
+/// The status of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkerStatus {
-    /// What it is doing.
+    /// The phase.
     pub phase: Phase,
-    /// How many handlers run.
+    /// Running handlers.
     pub running: usize,
-    /// How many tasks were handled, and what came of them is not confirmed yet.
+    /// Handled tasks whose outcome the home has not confirmed.
     pub unconfirmed: usize,
-    /// How often the home could not be reached any more.
+    /// The number of times that the connection to the home was lost.
     pub outages: u64,
-    /// What came of the tasks so far.
+    /// The outcomes so far.
     pub tally: Tally,
 }
 
-/// What came of the tasks of a worker.
+/// The outcomes of the tasks of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tally {
-    /// Tasks that were taken.
+    /// Popped tasks.
     pub taken: u64,
-    /// Tasks that were finished, confirmed by the home.
+    /// Finished tasks, confirmed by the home.
     pub done: u64,
-    /// Tries that failed, panics among them, after which the task comes again.
+    /// Failed tries, including panics, of tasks that are retried.
     pub failed: u64,
     /// Handlers that panicked.
     pub panicked: u64,
-    /// Tasks that died: their last try failed, a handler declared them dead, or their payload was not what it wants.
+    /// Dead tasks: their last try failed, a handler declared them dead, or their payload could not be decoded.
     pub dead: u64,
-    /// Tasks that went back at no cost.
+    /// Tasks returned at no cost of a try.
     pub given_back: u64,
     /// Tasks that were cancelled while they ran.
     pub cancelled: u64,
-    /// Tasks that were no longer this worker's when their handler ended: nothing was done with them.
+    /// Tasks whose lease was lost before their handler ended; its outcome was ignored.
     pub lost: u64,
-    /// Tasks of which it is not known whether what came of them was taken note of.
+    /// Tasks whose outcome may or may not have reached the home.
     pub unknown: u64,
 }
 
 macro_rules! counts {
     ($($name:ident),+) => {
-        /// A tally that is counted from all sides.
+        /// A tally of atomic counters.
         #[derive(Debug, Default)]
         pub(super) struct Counts { $(pub(super) $name: AtomicU64),+ }
 
@@ -88,7 +88,7 @@ pub(super) fn add(count: &AtomicU64, n: u64) {
     count.fetch_add(n, Relaxed);
 }
 
-/// A worker from outside: how it is doing, and to stop it.
+/// Observes and stops a running worker.
 #[derive(Clone, Debug)]
 pub struct WorkerHandle {
     pub(super) is_stopping: watch::Sender<bool>,
@@ -96,12 +96,13 @@ pub struct WorkerHandle {
 }
 
 impl WorkerHandle {
-    /// Has it stop: it takes nothing more, waits for what runs, and gives the rest back.
+    /// Stops the worker: it pops nothing more, waits for running handlers up to the [`grace`](crate::Worker::grace) period and
+    /// returns the other tasks.
     pub fn stop(&self) {
         self.is_stopping.send_replace(true);
     }
 
-    /// How it is doing; none before it was started.
+    /// The current status; `None` before the worker runs.
     pub fn status(&self) -> Option<WorkerStatus> {
         self.shared.borrow().as_ref().map(|shared| shared.status())
     }
