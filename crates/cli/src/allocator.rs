@@ -1,28 +1,28 @@
-//! The allocator of the process, and the door to how it is set: the only unsafe code of the command.
+//! The allocator of the process and its settings: the only unsafe code of the command.
 
-#![expect(unsafe_code, reason = "the settings of the allocator are C, and nobody has a safe way to them")]
+#![expect(unsafe_code, reason = "the settings of the allocator are C functions without a safe wrapper")]
 
 use std::ffi::{c_int, c_long};
 
-// Small payloads and connection buffers come and go at a high rate; the system's allocator costs twice the time.
+// Small payloads and connection buffers are allocated at a high rate; the system's allocator costs twice the time.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The number of mimalloc's option `purge_delay`, which its bindings do not name.
+/// The number of mimalloc's option `purge_delay`, which the bindings do not name.
 const PURGE_DELAY: c_int = 15;
 
-/// After how long memory that is free goes back to the system. What is needed again sooner costs no more than before.
+/// The delay until free memory is returned to the system. Memory that is reused sooner costs nothing extra.
 const PURGE_DELAY_MS: c_long = 10;
 
-/// Has free memory go back to the system soon. After its usual ten seconds hardly any ever does: it looks for what has waited
-/// long enough only when it is called, and a server that has just been filled calls it no more. To be called before anything
-/// else, because what is free already waits as long as was said then. Whoever sets `MIMALLOC_PURGE_DELAY` has the last word.
+/// Makes the allocator return free memory soon. With its default delay hardly any is returned: it checks delays only when it
+/// is called, and an idle server does not call it. Call this first, since memory that is already free keeps the delay of its
+/// time. `MIMALLOC_PURGE_DELAY` takes precedence.
 pub(crate) fn return_memory_soon() {
     // SAFETY: it takes two numbers by value, checks the first, and may be called at any time.
     unsafe { libmimalloc_sys::mi_option_set_default(PURGE_DELAY, PURGE_DELAY_MS) }
 }
 
-/// Has all free memory go back now: after a start, which has read more than it keeps.
+/// Returns all free memory now: a start reads more than it keeps.
 pub(crate) fn return_memory_now() {
     // SAFETY: it takes a flag, and may be called at any time, by any thread.
     unsafe { libmimalloc_sys::mi_collect(true) }
@@ -32,9 +32,9 @@ pub(crate) fn return_memory_now() {
 mod tests {
     use super::*;
 
-    /// The number is not part of the bindings; another release may count otherwise.
+    /// The number is not part of the bindings and may change with a release.
     #[test]
-    fn the_option_is_the_one_that_is_meant() {
+    fn the_number_of_the_option_is_right() {
         // SAFETY: as above.
         let before = unsafe { libmimalloc_sys::mi_option_get(PURGE_DELAY) };
         assert_eq!(before, 1000, "what a release with another default says, look its number up again");

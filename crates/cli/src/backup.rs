@@ -1,4 +1,4 @@
-//! `sureq backup`.
+//! `sureq backup`: copies a store, also while it is served.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -27,7 +27,6 @@ Exit codes:
   65  the copy exists, and is damaged as the store is
   75  there is no copy: the store changed faster than it could be copied; try again";
 
-/// What `backup` can be told.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BackupArguments {
@@ -48,7 +47,10 @@ pub(crate) fn run(arguments: &BackupArguments) -> ExitCode {
     let (dir, out) = (&directory(&arguments.dir), &directory(&arguments.out));
     if store::is_within(out, dir) {
         let (out, dir) = (out.display(), dir.display());
-        return failed(exit::CANNOT_START, format_args!("{out} lies in {dir}: a copy goes elsewhere"));
+        return failed(
+            exit::CANNOT_START,
+            format_args!("cannot write to {out}: it is inside {dir}; choose another directory"),
+        );
     }
     let verify = if *no_verify { Verify::Trust } else { Verify::Check };
     let mut line = ProgressLine::new();
@@ -57,7 +59,7 @@ pub(crate) fn run(arguments: &BackupArguments) -> ExitCode {
     match copied {
         Ok(backup) => print_backup(&backup, dir, out, *json),
         Err(error @ BackupError::TooFast { .. }) => failed(exit::TRY_AGAIN, error),
-        Err(error) => failed(exit::CANNOT_START, format_args!("no copy of {}: {error}", dir.display())),
+        Err(error) => failed(exit::CANNOT_START, format_args!("cannot back up {}: {error}", dir.display())),
     }
 }
 

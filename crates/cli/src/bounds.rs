@@ -1,4 +1,4 @@
-//! The limits of `serve` that can be set, within what `sureq_core::limits` allows.
+//! The limits of `serve` that can be set, and their ranges.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -16,7 +16,7 @@ const OUTPUT_BYTES: RangeInclusive<usize> = 64 << 10..=1 << 30;
 const LOGIN_BYTES: RangeInclusive<usize> = 4 << 10..=1 << 20;
 
 impl Settings {
-    /// The limits that were set, and the usual ones where none was.
+    /// The limits from the settings, with defaults for the others.
     pub(crate) fn bounds(&self) -> Result<Bounds, String> {
         let mut bounds = Bounds::default();
         let numbers = [

@@ -1,4 +1,4 @@
-//! `sureq check`.
+//! `sureq check`: checks a store, and saves the tasks of a damaged one.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -25,7 +25,6 @@ Exit codes:
   1   cannot check: no store, in use, cannot be read; OUT is not empty
   65  the store is damaged; with --repair: not everything could be saved, or not for sure";
 
-/// What `check` can be told.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CheckArguments {
@@ -47,7 +46,7 @@ pub(crate) fn run(arguments: &CheckArguments) -> ExitCode {
     }
 }
 
-/// The directory that is meant, which may be written as a home is.
+/// The directory of an argument, which may be a URL (`file:DIR`).
 pub(crate) fn directory(path: &Path) -> PathBuf {
     path.to_str().and_then(sureq::directory_of).unwrap_or_else(|| path.to_owned())
 }
@@ -58,7 +57,7 @@ fn check(dir: &Path, as_json: bool) -> ExitCode {
     drop(line);
     let report = match checked {
         Ok(report) => report,
-        Err(error) => return cannot_look(dir, &error),
+        Err(error) => return cannot_check(dir, &error),
     };
     let text = if as_json { json::text(&ReportJson::from(&report)) } else { report::store(&report) };
     print::out(format_args!("{}", text.trim_end()));
@@ -70,7 +69,7 @@ fn repair(dir: &Path, out: &Path, as_json: bool) -> ExitCode {
         let (out, dir) = (out.display(), dir.display());
         return failed(
             exit::CANNOT_START,
-            format_args!("{out} lies in {dir}, where nothing is to be changed"),
+            format_args!("cannot write to {out}: it is inside {dir}; choose another directory"),
         );
     }
     let mut line = ProgressLine::new();
@@ -84,7 +83,7 @@ fn repair(dir: &Path, out: &Path, as_json: bool) -> ExitCode {
                 format_args!("{error}: choose another directory for the new store"),
             );
         }
-        Err(error) => return cannot_look(dir, &error),
+        Err(error) => return cannot_check(dir, &error),
     };
     let text = if as_json {
         json::text(&RepairedJson::from(&repaired))
@@ -101,13 +100,13 @@ fn repair(dir: &Path, out: &Path, as_json: bool) -> ExitCode {
     if is_all { ExitCode::SUCCESS } else { ExitCode::from(exit::DAMAGED) }
 }
 
-/// Whether it is this directory that is in use.
+/// Whether the error says that this directory is in use.
 fn is_about(error: &StoreError, dir: &Path) -> bool {
     matches!(error, StoreError::InUse { path, .. } if path == dir)
 }
 
-/// Says why one cannot even look.
-fn cannot_look(dir: &Path, error: &StoreError) -> ExitCode {
+/// Prints why the store cannot be checked.
+fn cannot_check(dir: &Path, error: &StoreError) -> ExitCode {
     let dir = dir.display();
     match error {
         StoreError::InUse { .. } => failed(

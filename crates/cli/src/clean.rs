@@ -1,4 +1,4 @@
-//! `sureq clean`.
+//! `sureq clean`: requeues the tasks of dead clients in the keys of other programs on a Redis.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -30,10 +30,9 @@ Exit codes:
   1   cannot clean: no such home, no answer, or a home that needs no cleaning
   75  not all queues could be cleaned; the output says which and why";
 
-/// A home that is asked without pause would do nothing else.
+/// Shorter intervals would keep Redis busy with nothing else.
 const EVERY_MIN: Duration = Duration::from_millis(10);
 
-/// What `clean` can be told.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CleanArguments {
@@ -62,7 +61,7 @@ pub(crate) fn run(arguments: &CleanArguments) -> ExitCode {
         None => once(&home, arguments),
         Some(every) => again_and_again(&home, arguments, every.max(EVERY_MIN)),
     };
-    // A Redis has nothing to lose when it is let go of.
+    // Closing a Redis home cannot lose anything.
     let _ = home.close();
     code
 }
@@ -85,19 +84,19 @@ fn once(home: &Home, arguments: &CleanArguments) -> ExitCode {
 fn again_and_again(home: &Home, arguments: &CleanArguments, every: Duration) -> ExitCode {
     let (stop, stopped) = channel();
     signals::on_first(move || {
-        // Nobody listens any more only when the process ends already.
+        // The receiver is gone only if the process is exiting.
         let _ = stop.send(());
     });
     loop {
         match clean(home, arguments) {
             Ok(report) => print_report(&report, arguments),
             Err(no @ Refusal::NotThere { .. }) => return failed(exit::CANNOT_START, no),
-            // It is tried again.
+            // Retried after the interval.
             Err(no) => print::notice(&no.to_string()),
         }
         match stopped.recv_timeout(every) {
             Err(RecvTimeoutError::Timeout) => {}
-            // Without signals to watch it goes on until it is ended.
+            // Without signal handling it runs until it is killed.
             Err(RecvTimeoutError::Disconnected) => std::thread::sleep(every),
             Ok(()) => return ExitCode::SUCCESS,
         }
@@ -120,7 +119,7 @@ fn print_report(report: &CleanReport, arguments: &CleanArguments) {
     }
 }
 
-/// A line for each queue, or only for those to which something was done.
+/// A line for each queue, or only for those that changed.
 fn lines(report: &CleanReport, is_brief: bool) -> String {
     let mut text = String::new();
     for queue in &report.queues {
@@ -128,7 +127,7 @@ fn lines(report: &CleanReport, is_brief: bool) -> String {
         // Writing to a `String` does not fail.
         let _ = match &queue.outcome {
             Ok(cleaned) if cleaned.returned + cleaned.removed > 0 => {
-                writeln!(text, "{name}: {} came back, {} removed", cleaned.returned, cleaned.removed)
+                writeln!(text, "{name}: {} requeued, {} removed", cleaned.returned, cleaned.removed)
             }
             Ok(_) if is_brief => Ok(()),
             Ok(_) => writeln!(text, "{name}: nothing to do"),
@@ -136,7 +135,7 @@ fn lines(report: &CleanReport, is_brief: bool) -> String {
         };
     }
     if report.marks > 0 {
-        let _ = writeln!(text, "{} marks of unique tasks removed that no task had", report.marks);
+        let _ = writeln!(text, "{} stale marks of unique tasks removed", report.marks);
     }
     if text.is_empty() && !is_brief {
         text.push_str("no queues\n");
@@ -150,7 +149,7 @@ mod tests {
     use sureq::{Cleaned, CleanedQueue};
 
     #[test]
-    fn every_queue_has_a_line_and_in_the_long_run_only_what_was_done() {
+    fn a_single_run_lists_every_queue_and_a_repeated_one_only_changes() {
         let queue = |name: &str, outcome| CleanedQueue { queue: name.into(), outcome };
         let queues = vec![
             queue("a", Ok(Cleaned { returned: 2, removed: 1 })),
@@ -159,8 +158,8 @@ mod tests {
         ];
         let report = CleanReport { queues, marks: 3 };
         let refused = format!("c: not cleaned: {}\n", Refusal::WorkerGone);
-        let marks = "3 marks of unique tasks removed that no task had\n";
-        let done = "a: 2 came back, 1 removed\n";
+        let marks = "3 stale marks of unique tasks removed\n";
+        let done = "a: 2 requeued, 1 removed\n";
         assert_eq!(lines(&report, false), format!("{done}b: nothing to do\n{refused}{marks}"));
         assert_eq!(lines(&report, true), format!("{done}{refused}{marks}"));
         assert_eq!(lines(&CleanReport::default(), false), "no queues\n");

@@ -16,7 +16,7 @@ use crate::settings::{DEFAULT_HOME, default_threads};
 
 const BANNER: &str = "DefferedQ is a simple and fast work queue.\n";
 
-/// What helps where the directory is taken: several of these on one host were no trouble in the original.
+/// Advice if the directory is in use: the original has no store, so that several can run on one host.
 const IN_USE: &str = "give each its own directory with -home file:DIR, or keep nothing with -home mem:";
 
 /// Name, kind, and help of each flag, in the order Go prints them.
@@ -44,7 +44,7 @@ const FLAGS: [(&str, &str, &str); 7] = [
     ),
 ];
 
-/// What the flags say.
+/// The parsed flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Flags {
     host: String,
@@ -89,7 +89,7 @@ pub(crate) fn run(program: &str, arguments: &[String]) -> ExitCode {
     };
     if !address.ip().is_loopback() {
         print::err(format_args!(
-            "{address} can be reached from other machines, and this protocol knows no passwords"
+            "{address} can be reached from other machines, and this protocol has no authentication"
         ));
     }
     let options = Options { notice: Some(print::notice), ..Options::default() };
@@ -109,10 +109,10 @@ pub(crate) fn run(program: &str, arguments: &[String]) -> ExitCode {
     }
 }
 
-/// Why there are no flags.
+/// Why parsing ended without flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum BadFlags {
-    /// Somebody asks what there is.
+    /// The help was requested.
     Help,
     Wrong(String),
 }
@@ -132,7 +132,7 @@ fn usage(program: &str) -> String {
 }
 
 impl Flags {
-    /// Go's syntax: `-x v`, `-x=v`, `--x v`; the first word that is no flag ends them.
+    /// Parses Go's syntax: `-x v`, `-x=v`, `--x v`; the first argument that is not a flag ends it.
     fn parse(arguments: &[String]) -> Result<Self, BadFlags> {
         let mut flags = Self::default();
         let mut arguments = arguments.iter();
@@ -177,11 +177,11 @@ impl Flags {
         Ok(())
     }
 
-    /// An empty host is every interface, as in the original's container.
+    /// An empty host means all interfaces, as in the original's container.
     fn address(&self) -> Option<SocketAddr> {
         let host = if self.host.is_empty() { "0.0.0.0" } else { &self.host };
         let port: u16 = self.port.parse().ok()?;
-        // As Go does: a name that has both kinds of address means the older kind.
+        // As in Go: IPv4 is preferred if a name has both kinds of address.
         let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs().ok()?.collect();
         addresses.iter().find(|address| address.is_ipv4()).or(addresses.first()).copied()
     }
@@ -201,7 +201,7 @@ impl Flags {
         }
     }
 
-    /// Names the port that is listened on, which the system chose if port 0 was asked for.
+    /// Contains the actual port, which the system chooses for port 0.
     fn start_line(&self, address: Option<SocketAddr>) -> String {
         let Self { host, idle_secs, watcher, debug, .. } = self;
         let port = address.map_or_else(|| self.port.clone(), |address| address.port().to_string());

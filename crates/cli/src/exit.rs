@@ -1,4 +1,4 @@
-//! How the command ends.
+//! Exit codes.
 
 use std::process::ExitCode;
 
@@ -6,29 +6,29 @@ use sureq::{OpenError, StoreError};
 
 use crate::print;
 
-/// Could not start: an address in use, a setting that makes no sense, a directory that cannot be opened.
+/// Cannot start: an address in use, an invalid setting, a directory that cannot be opened.
 pub(crate) const CANNOT_START: u8 = 1;
-/// The words of the command line make no sense.
+/// The command line is invalid.
 pub(crate) const USAGE: u8 = 2;
 /// A proof failed: tasks were lost, or finished twice.
 pub(crate) const BROKEN: u8 = 3;
-/// There was no task, no such id: nothing to do.
+/// No task or no such id.
 pub(crate) const NOTHING_THERE: u8 = 4;
-/// The home cannot be asked; nothing was done.
+/// The home cannot be reached; nothing was done.
 pub(crate) const UNAVAILABLE: u8 = 69;
-/// The home was asked, and its answer is lost.
+/// The reply was lost: the outcome is unknown.
 pub(crate) const UNKNOWN: u8 = 70;
 /// The store is damaged, or not all of it could be saved; nothing in it was changed.
 pub(crate) const DAMAGED: u8 = 65;
-/// It did not work out this time: no room in the queue, in memory or on disk; a store that changed too fast; a Redis that
-/// did not answer.
+/// A retry may succeed: no room in the queue, in memory or on disk; a store that changed too fast; a Redis that did not
+/// answer.
 pub(crate) const TRY_AGAIN: u8 = 75;
 /// The disk failed while serving; nothing was confirmed since.
 pub(crate) const DISK_FAILED: u8 = 74;
-/// The home refuses who asks: no login, a wrong one, or one without the right.
+/// Not logged in, wrong credentials, or a missing role.
 pub(crate) const NO_PERMISSION: u8 = 77;
 
-/// A second signal came before everyone had been answered.
+/// A second signal arrived before all clients were answered.
 pub(crate) const INTERRUPTED: i32 = 130;
 
 pub(crate) const HELP: &str = "\
@@ -46,7 +46,7 @@ Exit codes:
   77  no permission: not logged in, wrong credentials, or a missing role
   130 ended by a second signal before all clients were answered";
 
-/// Says why the command ends, and with which code.
+/// Prints the error and returns the exit code.
 pub(crate) fn failed(code: u8, why: impl std::fmt::Display) -> ExitCode {
     print::err(format_args!("sureq: {why}"));
     ExitCode::from(code)

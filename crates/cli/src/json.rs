@@ -1,4 +1,4 @@
-//! What was found in a store, and what was done, as JSON. Names that are not text are escaped as in a program: `\xff`.
+//! Reports of check, backup and clean as JSON. Names that are not UTF-8 are escaped: `\xff`.
 
 use serde::Serialize;
 use sureq::CleanReport;
@@ -9,17 +9,17 @@ use crate::report::hex;
 #[derive(Serialize)]
 pub(crate) struct ReportJson {
     sound: bool,
-    /// Why it cannot be served.
+    /// Why the store cannot be served.
     refusal: Option<String>,
     format: u32,
     uuid: Option<String>,
-    /// As text: it may be larger than what JSON numbers hold exactly.
+    /// As text, since JSON numbers are exact only to 2^53.
     incarnation: String,
     begin: u64,
     end: u64,
     /// The checkpoint that a start begins from.
     starts_from: Option<u64>,
-    /// Whether a state could be built; if not, nothing is known of queues and tasks.
+    /// Whether a state could be built; otherwise queues and tasks are unknown.
     has_state: bool,
     tasks: u64,
     workers: u64,
@@ -31,7 +31,7 @@ pub(crate) struct ReportJson {
     checkpoints: Vec<CheckpointJson>,
     queues: Vec<QueueJson>,
     findings: Vec<FindingJson>,
-    /// Tasks that have lost their payloads, and are too many to be listed.
+    /// Tasks without their payload beyond those in `findings`.
     payloads_not_listed: u64,
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct RepairedJson {
     checkpoint: Option<u64>,
     gaps: Vec<GapJson>,
     lost: Vec<LostJson>,
-    /// Tasks of which nothing is left, not even their ids.
+    /// Lost tasks whose ids are unknown.
     lost_unknown: u64,
     in_doubt: Vec<TaskJson>,
     nameless_queues: Vec<String>,
@@ -122,7 +122,7 @@ pub(crate) struct BackupJson {
 #[derive(Serialize)]
 pub(crate) struct CleanJson {
     queues: Vec<CleanedJson>,
-    /// Marks of unique tasks that no task had.
+    /// Removed marks of unique tasks that belonged to no task.
     marks: u64,
 }
 
@@ -149,12 +149,12 @@ impl From<&CleanReport> for CleanJson {
     }
 }
 
-/// One object, on one line.
+/// A JSON object on one line.
 pub(crate) fn line(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_else(|error| format!("{{\"error\": {:?}}}", error.to_string()))
 }
 
-/// One object, on as many lines as it takes.
+/// A JSON object, indented.
 pub(crate) fn text(value: &impl Serialize) -> String {
     serde_json::to_string_pretty(value)
         .unwrap_or_else(|error| format!("{{\"error\": {:?}}}", error.to_string()))

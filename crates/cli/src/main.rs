@@ -1,13 +1,13 @@
 //! The `sureq` command: the only crate that prints and exits.
 //!
-//! * `serve`: a server in front of a home. Its settings come from flags, the environment and a file (`settings`).
+//! * `serve`: a server in front of a home. Its settings come from flags, the environment and a file (`settings`, `bounds`).
 //! * `user`: hashes and tokens for the users of a server, which `users_file` reads.
 //! * `check`, `backup`: stores as directories (`check`, `backup`), as text (`report`) or as JSON (`json`).
-//! * `client`: the commands that ask a home: push, pop, ack, work, stats and the others.
-//! * `prove`: crashes a server and its workers under load, and counts what was lost.
-//! * `shell`: completions and manual pages. `format`: numbers, sizes and times. `progress`: how far a long work has come.
+//! * `client`: the commands that use a home: push, pop, ack, work, stats and others.
+//! * `prove`: crashes a server and its workers under load, and counts lost tasks.
+//! * `shell`: completions and manual pages. `format`: numbers, sizes and times. `progress`: progress lines and bars.
 //!   `log`: the log events of the library on standard error.
-//! * `clean`: brings back what clients of other programs took and will not finish, on a Redis.
+//! * `clean`: requeues tasks of dead clients in the keys of other programs on a Redis.
 //! * `dq`: the same server behind the command line of DefferedQ (`dq`), also when the program is called `dq`.
 
 mod allocator;
@@ -56,7 +56,7 @@ enum Command {
     Push(Box<push::PushArguments>),
     /// Pop tasks under a lease, and print their receipts
     Pop(pop::PopArguments),
-    /// Finish tasks
+    /// Acknowledge tasks: finish them
     Ack(finish::AckArguments),
     /// Requeue a leased task
     Return(finish::ReturnArguments),
@@ -70,7 +70,7 @@ enum Command {
     Stats(look::StatsArguments),
     /// Show tasks without changing them
     Inspect(look::InspectArguments),
-    /// Say why a task is not running now
+    /// Explain why a task is not running now
     Explain(explain::ExplainArguments),
     /// List live workers
     Workers(look::WorkersArguments),
@@ -104,7 +104,7 @@ enum Command {
     Man(shell::ManArguments),
     /// Requeue tasks of dead clients in queues that are shared with other programs on a Redis
     Clean(clean::CleanArguments),
-    /// Replace DefferedQ: its flags and its protocol, and nothing else
+    /// Run a drop-in replacement for DefferedQ, with its flags and its protocol
     #[command(disable_help_flag = true)]
     Dq {
         /// DefferedQ's own flags; `sureq dq --help` lists them

@@ -1,14 +1,14 @@
-//! How far a long work has come, on standard error, where someone is watching.
+//! Progress on standard error, if it is a terminal.
 
 use std::io::{IsTerminal as _, Write as _, stderr};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How often it is printed_at.
+/// The interval of updates.
 const EVERY: Duration = Duration::from_millis(200);
 
-/// A line that is written over and over.
+/// A line that is overwritten by each update.
 pub(crate) struct ProgressLine {
     is_watched: bool,
     printed_at: Option<Instant>,
@@ -20,7 +20,7 @@ impl ProgressLine {
         ProgressLine { is_watched: stderr().is_terminal(), printed_at: None, began: Instant::now() }
     }
 
-    /// Tells it, if it is time: work that is done at once is not worth a word.
+    /// Prints the progress, at most once per interval: short work prints nothing.
     pub(crate) fn show(&mut self, what: &str, done: u64, total: u64) {
         let is_due = self.printed_at.unwrap_or(self.began).elapsed() >= EVERY;
         if !self.is_watched || !is_due {
@@ -29,7 +29,7 @@ impl ProgressLine {
         self.printed_at = Some(Instant::now());
         let percent =
             (done * 100).checked_div(total).map_or(String::new(), |percent| format!(" {percent} %"));
-        // Whoever has stopped watching misses nothing.
+        // Progress is lost without harm.
         let _ = write!(stderr(), "\r\x1b[K{what}{percent}").and_then(|()| stderr().flush());
     }
 }
@@ -42,22 +42,22 @@ impl Drop for ProgressLine {
     }
 }
 
-/// A bar with its rate and the time left, or a count where the end is not known. Gone when it is dropped.
+/// A bar with rate and remaining time, or a counter if the total is unknown. Removed on drop.
 pub(crate) struct Bar(ProgressBar);
 
 impl Bar {
-    /// So many are to be done.
+    /// A bar up to `total`.
     pub(crate) fn of(total: u64, what: &str) -> Self {
         let bar = ProgressBar::new(total);
         Self::styled(bar, "{bar:30} {human_pos} of {human_len} {msg}, {per_sec}, {eta} left", what)
     }
 
-    /// Nobody knows how many there will be.
+    /// A counter without a total.
     pub(crate) fn counting(what: &str) -> Self {
         Self::styled(ProgressBar::new_spinner(), "{spinner} {human_pos} {msg}, {per_sec}", what)
     }
 
-    /// One thing that takes its time.
+    /// A spinner for a single operation.
     pub(crate) fn waiting(what: &str) -> Self {
         Self::styled(ProgressBar::new_spinner(), "{spinner} {msg} {elapsed}", what)
     }
@@ -69,7 +69,7 @@ impl Bar {
         Self(bar)
     }
 
-    /// So many are done.
+    /// Sets the number of completed items.
     pub(crate) fn at(&self, done: u64) {
         self.0.set_position(done);
     }

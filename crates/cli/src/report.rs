@@ -58,7 +58,7 @@ pub(crate) fn store(report: &Report) -> String {
     }
     findings(&mut text, &report.findings);
     let verdict = match (report.damages(), &report.refusal) {
-        (0, _) => "sound: every byte that counts is as it was written".to_owned(),
+        (0, _) => "sound: all data is as it was written".to_owned(),
         (n, None) => format!("damaged: {}; it can still be served", many(n, "finding")),
         (n, Some(why)) => format!("damaged: {}; it cannot be served: {why}", many(n, "finding")),
     };
@@ -115,8 +115,8 @@ fn findings(text: &mut String, findings: &[Finding]) {
             Severity::Damage => "DAMAGE",
         };
         let _ = writeln!(text, "  {kind}: {finding}");
-        let _ = writeln!(text, "    it means: {}", finding.meaning);
-        let _ = writeln!(text, "    what to do: {}", finding.advice);
+        let _ = writeln!(text, "    meaning: {}", finding.meaning);
+        let _ = writeln!(text, "    advice: {}", finding.advice);
     }
     more(text, findings.len(), "findings");
 }
@@ -130,9 +130,9 @@ pub(crate) fn repair(repaired: &Repaired) -> String {
         Beginning::PartOfCheckpoint { number, lost } => {
             format!("checkpoint {number}, of which {} could not be read", many(lost, "part"))
         }
-        Beginning::Nothing => "nothing but what the log still holds".to_owned(),
+        Beginning::Nothing => "the rest of the log only".to_owned(),
     };
-    line(&mut text, "begun from", format_args!("{beginning}"));
+    line(&mut text, "started from", format_args!("{beginning}"));
     line(&mut text, "saved", format_args!("{}", many(repaired.report.tasks() as usize, "task")));
     for gap in &repaired.gaps {
         let from = gap.from;
@@ -141,7 +141,7 @@ pub(crate) fn repair(repaired: &Repaired) -> String {
     }
     if repaired.unnamed > 0 {
         let count = many(repaired.unnamed as usize, "task");
-        line(&mut text, "lost", format_args!("up to {count} of which nothing is left, not even the id"));
+        line(&mut text, "lost", format_args!("up to {count} whose ids are unknown"));
     }
     if !repaired.lost.is_empty() {
         line(&mut text, "lost", format_args!("{}", many(repaired.lost.len(), "task")));
@@ -166,7 +166,11 @@ fn doubtful(text: &mut String, doubtful: &[Doubtful]) {
         return;
     }
     let count = many(doubtful.len(), "task");
-    line(text, "in doubt", format_args!("{count}, saved, may have been finished in what is lost"));
+    line(
+        text,
+        "in doubt",
+        format_args!("{count} saved that may have been finished in the lost part of the log"),
+    );
     for Doubtful { queue, id } in doubtful {
         let _ = writeln!(text, "  {id} of {}", queue.escape_ascii());
     }

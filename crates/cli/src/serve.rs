@@ -10,11 +10,11 @@ use crate::exit::{self, failed};
 use crate::settings::{Plan, ServeArguments};
 use crate::{allocator, print, signals};
 
-/// What helps where the directory is taken.
-const IN_USE: &str = "stop that one, or choose another directory with --home file:DIR";
+/// Advice if the directory is in use.
+const IN_USE: &str = "stop it, or choose another directory with --home file:DIR";
 
 pub(crate) fn run(arguments: &ServeArguments) -> ExitCode {
-    let Plan { home: url, remark, options, config } = match arguments.plan() {
+    let Plan { home: url, warning, options, config } = match arguments.plan() {
         Ok(plan) => plan,
         Err(why) => return failed(exit::CANNOT_START, why),
     };
@@ -22,8 +22,8 @@ pub(crate) fn run(arguments: &ServeArguments) -> ExitCode {
         Ok(home) => home,
         Err(code) => return code,
     };
-    if let Some(remark) = remark {
-        print::notice(&remark);
+    if let Some(warning) = warning {
+        print::notice(&warning);
     }
     print_warnings(&home);
     warn_of_plain_text(&config);
@@ -34,10 +34,11 @@ pub(crate) fn run(arguments: &ServeArguments) -> ExitCode {
     }
 }
 
-/// Opens a home that a server can stand in front of, or says why not; `if_in_use` is what helps where another process has it.
+/// Opens a home for serving, or prints why it cannot; `if_in_use` is the advice if another process has it open.
 pub(crate) fn open_to_serve(url: &str, options: &Options, if_in_use: &str) -> Result<Home, ExitCode> {
     if url.starts_with("sureq://") {
-        let why = "a server in front of a server is not offered: let clients ask that one, or write file:DIR";
+        let why =
+            format_args!("cannot serve {}: connect clients to it directly", sureq::without_passwords(url));
         return Err(failed(exit::CANNOT_START, why));
     }
     refuse_huge_pages();
@@ -51,30 +52,30 @@ pub(crate) fn open_to_serve(url: &str, options: &Options, if_in_use: &str) -> Re
     home
 }
 
-/// Has memory come in small pages. A huge one is cleared in the middle of a command, which takes milliseconds, and is mostly
-/// empty where much is small and goes again.
+/// Turns transparent huge pages off: clearing one takes milliseconds in the middle of a command, and small allocations
+/// leave most of it unused.
 fn refuse_huge_pages() {
-    // A system that knows none, or does not let us, serves as well.
+    // Without the permission, or without huge pages, the server runs all the same.
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::disable_transparent_huge_pages(true);
 }
 
-/// Prints what operators should know about the home.
+/// Prints the warnings of the home.
 pub(crate) fn print_warnings(home: &Home) {
     home.warnings().iter().for_each(|warning| print::err(format_args!("sureq: {warning}")));
 }
 
-/// Says that passwords and tasks can be read on their way, if they can.
+/// Warns if passwords and tasks can be intercepted.
 fn warn_of_plain_text(config: &Config) {
     if let Some(address) = config.resp.filter(|address| !address.ip().is_loopback()) {
         print::err(format_args!(
-            "sureq: {address} can be reached from other machines, and traffic is not encrypted: passwords and tasks can be \
-             intercepted on the way"
+            "sureq: {address} can be reached from other machines, and connections are not encrypted: passwords and tasks \
+             can be intercepted"
         ));
     }
 }
 
-/// Serves until a signal comes or the disk fails.
+/// Serves until a signal arrives or the disk fails.
 pub(crate) fn serve(server: Server, ready: impl FnOnce(&Server)) -> ExitCode {
     let stopper = server.stopper();
     signals::on_first(move || stopper.stop());

@@ -15,8 +15,8 @@ use sureq_server::{Config, Watcher};
 use crate::users_file::{self, UserEntry};
 use crate::{print, size};
 
-/// What `serve` can be told.
 #[derive(Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct ServeArguments {
     #[command(flatten)]
     settings: Settings,
@@ -25,24 +25,33 @@ pub(crate) struct ServeArguments {
     config: Option<PathBuf>,
 }
 
-/// The settings, each of which may be left open.
+const EXAMPLES: &str = "\
+Flags take precedence over the environment, the environment over the file of --config, the file over the defaults.
+
+Examples:
+  sureq serve
+  sureq serve --home file:/var/lib/sureq --memory 2GB
+  sureq serve --resp 0.0.0.0:7379 --users /etc/sureq/users.toml
+  sureq serve --home redis://127.0.0.1:6379 --text off";
+
+/// The settings; each is optional.
 #[derive(Args, Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(crate) struct Settings {
-    /// Where the queue lives: `file:DIR`, `mem:` to keep nothing, `redis://HOST:PORT` or `redis-cluster://HOST:PORT` [default: `file:./sureq-data`]
+    /// Home of the queue: `file:DIR`, `mem:` to keep nothing, `redis://HOST:PORT` or `redis-cluster://HOST:PORT` [default: `file:./sureq-data`]
     #[arg(long, value_name = "URL", env = "SUREQ_SERVE_HOME")]
     home: Option<String>,
-    /// Address for Redis clients [default: 127.0.0.1:7379]
+    /// Address for Redis clients, or off [default: 127.0.0.1:7379]
     #[arg(long, value_name = "ADDR|off", env = "SUREQ_RESP")]
     resp: Option<String>,
-    /// Address for the text protocol of `DefferedQ` [default: 127.0.0.1:12000]
+    /// Address for the text protocol of `DefferedQ`, or off [default: 127.0.0.1:12000]
     #[arg(long, value_name = "ADDR|off", env = "SUREQ_TEXT")]
     text: Option<String>,
-    /// What a reply means: always (on disk), interval (written; on disk within 100 ms) or none (in memory)
+    /// When a change is confirmed: always (on disk), interval (written; on disk within 100 ms) or none (in memory)
     /// [default: always]
     #[arg(long, value_name = "LEVEL", env = "SUREQ_DURABILITY")]
     durability: Option<String>,
-    /// Payloads kept in memory; others are read from disk when they are popped
+    /// Memory for payloads; others are read from disk when they are popped
     /// [default: 64MB, at most half of --memory]
     #[arg(long, value_name = "SIZE", env = "SUREQ_CACHE", allow_hyphen_values = true)]
     #[serde(deserialize_with = "size::text_or_number")]
@@ -91,7 +100,7 @@ pub(crate) struct Settings {
     /// Text: seconds until a reservation times out and the task is requeued; 0 is never [default: 0]
     #[arg(long, value_name = "SECONDS", env = "SUREQ_TEXT_RTT", allow_hyphen_values = true)]
     text_rtt: Option<u32>,
-    /// Text: how many times a task is requeued after a timeout; the next timeout deletes it [default: 0]
+    /// Text: number of timeouts after which a task is requeued; the next one deletes it [default: 0]
     #[arg(long, value_name = "N", env = "SUREQ_TEXT_RTA", allow_hyphen_values = true)]
     text_rta: Option<u32>,
     /// Text: seconds until an idle connection is closed; 0 is never [default: 0]
@@ -103,56 +112,56 @@ pub(crate) struct Settings {
     text_line_max: Option<String>,
 }
 
-/// What `serve` does.
+/// The result of all settings: what `serve` opens and how.
 pub(crate) struct Plan {
     pub(crate) home: String,
-    /// What is worth saying about the settings.
-    pub(crate) remark: Option<String>,
+    /// A warning about settings without effect.
+    pub(crate) warning: Option<String>,
     pub(crate) options: Options,
     pub(crate) config: Config,
 }
 
 impl ServeArguments {
-    /// Puts flags, environment, file and defaults together.
+    /// Combines flags, environment, file and defaults, and checks them.
     pub(crate) fn plan(&self) -> Result<Plan, String> {
         let mut settings = self.settings.clone();
         if let Some(path) = &self.config {
-            let text =
-                fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
-            let file = toml::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?;
+            let text = fs::read_to_string(path)
+                .map_err(|e| format!("--config: cannot read {}: {e}", path.display()))?;
+            let file = toml::from_str(&text).map_err(|e| format!("--config: {}: {e}", path.display()))?;
             settings = settings.or(file);
         }
         let config = settings.config()?;
-        refuse_open_doors(&config)?;
+        refuse_unprotected_listeners(&config)?;
         if config.resp.is_none() && config.text.is_none() {
             return Err("--resp and --text are both off: nothing would be served".to_owned());
         }
-        settings.refuse_what_is_not_ours()?;
-        let (options, remark) = (settings.options()?, settings.idle_in_memory());
-        Ok(Plan { home: settings.home(), remark, options, config })
+        settings.refuse_store_settings_on_redis()?;
+        let (options, warning) = (settings.options()?, settings.ignored_in_memory());
+        Ok(Plan { home: settings.home(), warning, options, config })
     }
 }
 
-/// Refuses listeners that other machines could use without saying who they are.
-fn refuse_open_doors(config: &Config) -> Result<(), String> {
+/// Refuses listeners that other machines could use without authentication.
+fn refuse_unprotected_listeners(config: &Config) -> Result<(), String> {
     let is_open = |address: &SocketAddr| !address.ip().is_loopback();
     if let Some(address) = config.resp.filter(is_open).filter(|_| config.users.is_empty()) {
         return Err(format!(
-            "--resp {address} can be reached from other machines, and anyone there could use the queue: say with --users \
-             who may (`sureq user --help` shows how), or listen on 127.0.0.1"
+            "--resp {address} can be reached from other machines, and there are no users: add --users FILE (`sureq user \
+             --help` shows how), or listen on 127.0.0.1"
         ));
     }
     if let Some(address) = config.text.filter(is_open) {
         return Err(format!(
-            "--text {address} can be reached from other machines, and anyone there could use the queue, since the text \
-             protocol has no passwords: listen on 127.0.0.1"
+            "--text {address} can be reached from other machines, and the text protocol has no authentication: listen on \
+             127.0.0.1"
         ));
     }
     Ok(())
 }
 
 impl Settings {
-    /// These, and the others where these are open.
+    /// These settings, completed by `others`.
     fn or(self, others: Self) -> Self {
         Self {
             home: self.home.or(others.home),
@@ -183,8 +192,8 @@ impl Settings {
         self.home.clone().unwrap_or_else(|| DEFAULT_HOME.to_owned())
     }
 
-    /// Says which settings do nothing where nothing is kept on a disk.
-    fn idle_in_memory(&self) -> Option<String> {
+    /// Names the settings that have no effect with `mem:`.
+    fn ignored_in_memory(&self) -> Option<String> {
         let of_disks = [
             ("--durability", &self.durability),
             ("--cache", &self.cache),
@@ -192,17 +201,15 @@ impl Settings {
         ];
         let given = of_disks.iter().filter(|(_, value)| value.is_some() && self.keeps_nothing());
         let given: Vec<&str> = given.map(|(flag, _)| *flag).collect();
-        let verb = if given.len() == 1 { "concerns" } else { "concern" };
-        (!given.is_empty())
-            .then(|| format!("{} {verb} a directory: mem: has none, and takes no notice", given.join(", ")))
+        (!given.is_empty()).then(|| format!("ignoring {}: mem: keeps nothing on disk", given.join(", ")))
     }
 
     fn keeps_nothing(&self) -> bool {
         self.home.as_deref() == Some("mem:")
     }
 
-    /// Refuses settings of a store of our own where the home is a Redis, which has settings of its own.
-    fn refuse_what_is_not_ours(&self) -> Result<(), String> {
+    /// Refuses settings of a store where the home is a Redis, which has its own.
+    fn refuse_store_settings_on_redis(&self) -> Result<(), String> {
         let home = self.home();
         let own = [
             ("--durability", &self.durability),
@@ -211,9 +218,9 @@ impl Settings {
             ("--segment-bytes", &self.segment_bytes),
         ];
         match own.iter().find(|(_, value)| value.is_some()) {
-            Some((flag, _)) if home.starts_with("redis") => Err(format!(
-                "{flag} concerns a directory or memory, and {home} is neither: set it in that Redis"
-            )),
+            Some((flag, _)) if home.starts_with("redis") => {
+                Err(format!("{flag} does not apply to {home}: configure that Redis instead"))
+            }
             _ => Ok(()),
         }
     }
@@ -229,7 +236,7 @@ impl Settings {
         if segment_bytes.is_some_and(|bytes| !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&bytes)) {
             return Err("--segment-bytes: write a size between 64KB and 1GB".to_owned());
         }
-        let (cache, memory_bytes_max) = self.memories()?;
+        let (cache, memory_bytes_max) = self.cache_and_memory()?;
         Ok(Options {
             durability,
             segment_bytes,
@@ -240,8 +247,8 @@ impl Settings {
         })
     }
 
-    /// The cache, and the memory that it is a part of.
-    fn memories(&self) -> Result<(u64, Option<u64>), String> {
+    /// Bytes of `--cache`, and of `--memory`, which includes the cache.
+    fn cache_and_memory(&self) -> Result<(u64, Option<u64>), String> {
         let cache = size::of_flag("--cache", self.cache.as_deref())?;
         if cache.is_some_and(|cache| cache < CACHE_BYTES_MIN) {
             return Err("--cache: write a size of at least 1MB".to_owned());
@@ -279,12 +286,12 @@ impl Settings {
         if !(1..=THREADS_MAX).contains(&threads) {
             return Err(format!("--threads: write a number between 1 and {THREADS_MAX}"));
         }
-        let users = self.known_users()?;
+        let users = self.all_users()?;
         let text_user = match &self.text_user {
             None => None,
             Some(name) => {
                 let user = users.find(name.as_bytes()).cloned();
-                Some(user.ok_or_else(|| format!("--text-user {name}: there is no such user"))?)
+                Some(user.ok_or_else(|| format!("--text-user {name}: no such user"))?)
             }
         };
         Ok(Config {
@@ -304,8 +311,8 @@ impl Settings {
         })
     }
 
-    /// The users of the file of settings and of a file of their own.
-    fn known_users(&self) -> Result<Users, String> {
+    /// The users of the settings file and of the users file.
+    fn all_users(&self) -> Result<Users, String> {
         let mut entries = self.user.clone();
         if let Some(path) = &self.users {
             entries.extend(users_file::read(path)?);
@@ -313,13 +320,13 @@ impl Settings {
         users_file::users(&entries)
     }
 
-    /// Where the text dialect is spoken. Where there are users it is not, unless someone said for whom.
+    /// The address of the text dialect. If there are users, it is off unless `--text-user` names one.
     fn text_address(&self, users: &Users) -> Result<Option<SocketAddr>, String> {
-        let is_nobodys = !users.is_empty() && self.text_user.is_none();
+        let lacks_user = !users.is_empty() && self.text_user.is_none();
         match self.text.as_deref() {
-            None if is_nobodys => Ok(None),
-            Some(text) if is_nobodys && text != "off" => Err(format!(
-                "--text {text}: the text protocol has no passwords: say with --text-user as which user it acts"
+            None if lacks_user => Ok(None),
+            Some(text) if lacks_user && text != "off" => Err(format!(
+                "--text {text}: the text protocol has no authentication: set --text-user to the user whose roles apply"
             )),
             text => address("--text", text.unwrap_or("127.0.0.1:12000")),
         }
@@ -333,7 +340,7 @@ const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 const THREADS_MAX: usize = 256;
 
-/// One thread serves a hundred thousand requests a second; the other half of the cores is for the log and for others.
+/// Half the cores: a thread serves a hundred thousand requests a second, and the log needs a core too.
 pub(crate) fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
 }

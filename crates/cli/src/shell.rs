@@ -1,4 +1,4 @@
-//! `sureq completions` and `sureq man`: what shells and manual readers want to know.
+//! `sureq completions` and `sureq man`: completions for shells and manual pages.
 
 use std::io::{self, Write as _, stdout};
 use std::path::PathBuf;
@@ -9,7 +9,6 @@ use clap_complete::Shell;
 
 use crate::exit::{self, failed};
 
-/// What `completions` can be told.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -26,10 +25,13 @@ pub(crate) fn completions(arguments: &CompletionsArguments, mut command: Command
     ended(stdout().write_all(&text))
 }
 
-/// What `man` can be told.
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sureq man | man -l -
+  sureq man --dir /usr/local/share/man/man1")]
 pub(crate) struct ManArguments {
-    /// Write a page per command into this directory; without it, the first page goes to standard output
+    /// Write one page per command into this directory [default: print the page of sureq]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }

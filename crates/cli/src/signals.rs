@@ -1,16 +1,16 @@
-//! Signals to end: SIGTERM and SIGINT.
+//! Handling of SIGTERM and SIGINT.
 
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{exit, print};
 
-/// The first signal to end does this, the second ends the process where it is. When this returns, signals are watched: whoever
-/// reads what is printed next may send one at once.
+/// Calls `stop` on the first signal; the second one exits the process at once. Signals are handled when this returns, so that
+/// a reader of the next output may send one.
 pub(crate) fn on_first(stop: impl FnOnce() + Send + 'static) {
     on_both(stop, || {});
 }
 
-/// The same, and the second signal does this before the process ends.
+/// The same, and calls `last` on the second signal, before the process exits.
 pub(crate) fn on_both(stop: impl FnOnce() + Send + 'static, last: impl FnOnce() + Send + 'static) {
     let watch = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -30,6 +30,6 @@ pub(crate) fn on_both(stop: impl FnOnce() + Send + 'static, last: impl FnOnce() 
     };
     let watched: std::io::Result<_> = watch();
     if let Err(error) = watched {
-        print::err(format_args!("sureq: cannot watch for signals: {error}"));
+        print::err(format_args!("sureq: cannot handle signals: {error}"));
     }
 }

@@ -1,8 +1,8 @@
-//! Sizes as people write them: a number of bytes, or one with a unit.
+//! Sizes on the command line: a number of bytes, or one with a unit.
 
 use serde::{Deserialize, Deserializer};
 
-/// Reads `33554432`, `64MB`, `8k` or `1GiB`. Units are powers of 1024, in any case.
+/// Parses `33554432`, `64MB`, `8k` or `1GiB`. Units are powers of 1024, in any case.
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
@@ -18,7 +18,7 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(wrong)
 }
 
-/// The size that a flag says, if it says one.
+/// The size of an optional flag.
 pub(crate) fn of_flag(flag: &str, text: Option<&str>) -> Result<Option<u64>, String> {
     text.map(parse).transpose().map_err(|why| format!("{flag}: {why}"))
 }
@@ -33,7 +33,7 @@ pub(crate) fn format(bytes: usize) -> String {
     }
 }
 
-/// A size in a file: a number of bytes, or a text as on the command line.
+/// A size in a TOML file: a number of bytes, or text as on the command line.
 pub(crate) fn text_or_number<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

@@ -1,4 +1,4 @@
-//! `sureq user`: makes what a `[[user]]` table holds, so that no file has to hold a secret in plain.
+//! `sureq user`: makes password hashes and tokens for a `[[user]]` table, so that the file holds no secret in plain text.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _, stderr, stdin};
 use std::process::ExitCode;
@@ -11,17 +11,16 @@ use sureq_server::users;
 use crate::exit::{self, failed};
 use crate::print;
 
-/// What `user` can be told.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct UserArguments {
     #[command(subcommand)]
-    what: What,
+    action: Action,
 }
 
 #[derive(Subcommand)]
-enum What {
-    /// Ask for a password, or read a line of standard input, and print its argon2id hash
+enum Action {
+    /// Ask for a password (or read one line of standard input) and print its argon2id hash
     Hash,
     /// Print a new random token, and its hash on a second line
     Token,
@@ -41,27 +40,27 @@ A file for `sureq serve --users FILE`:
   allow = { produce = [\"emails*\"], consume = [\"emails*\"], read = [\"*\"] }";
 
 pub(crate) fn run(arguments: &UserArguments) -> ExitCode {
-    let done = match arguments.what {
-        What::Hash => hash(),
-        What::Token => token(),
+    let done = match arguments.action {
+        Action::Hash => hash(),
+        Action::Token => token(),
     };
     done.map_or_else(|why| failed(exit::CANNOT_START, why), |()| ExitCode::SUCCESS)
 }
 
-const NO_RANDOM_NUMBERS: &str = "the system has no random numbers to give";
+const NO_RANDOM_NUMBERS: &str = "cannot read random numbers from the system";
 
 fn hash() -> Result<(), String> {
     let password = if stdin().is_terminal() {
         let password = ask("Password: ")?;
-        if ask("The same again: ")? != password {
-            return Err("these are two different passwords".to_owned());
+        if ask("Repeat the password: ")? != password {
+            return Err("the passwords differ: try again".to_owned());
         }
         password
     } else {
         line().map_err(|error| format!("cannot read the password: {error}"))?
     };
     if password.is_empty() || password.len() > CREDENTIAL_BYTES_MAX {
-        return Err(format!("a password has 1 to {CREDENTIAL_BYTES_MAX} bytes"));
+        return Err(format!("the password must have 1 to {CREDENTIAL_BYTES_MAX} bytes"));
     }
     let hash = users::hash_password(password.as_bytes()).ok_or(NO_RANDOM_NUMBERS)?;
     print::out(format_args!("{hash}"));
@@ -73,28 +72,28 @@ fn token() -> Result<(), String> {
     print::out(format_args!("{token}\n{}", users::token_line(token.as_bytes())));
     if stderr().is_terminal() {
         print::err(format_args!(
-            "\nThe first line is for the client, as its password, and is not kept anywhere; the second is for `tokens`."
+            "\nGive the first line to the client as its password; it is stored nowhere. Put the second into `tokens`."
         ));
     }
     Ok(())
 }
 
-/// Reads a line from the terminal, which does not show it meanwhile.
+/// Reads a line from the terminal with echo off.
 fn ask(prompt: &str) -> Result<String, String> {
-    let wrong = |error: io::Error| format!("cannot read the password: {error}");
+    let failed = |error: io::Error| format!("cannot read the password: {error}");
     let _ = write!(stderr(), "{prompt}");
-    let shown = tcgetattr(stdin()).map_err(|error| wrong(error.into()))?;
-    let mut hidden = shown.clone();
+    let visible = tcgetattr(stdin()).map_err(|error| failed(error.into()))?;
+    let mut hidden = visible.clone();
     hidden.local_modes.remove(LocalModes::ECHO);
-    tcsetattr(stdin(), OptionalActions::Flush, &hidden).map_err(|error| wrong(error.into()))?;
-    let said = line();
-    let restored = tcsetattr(stdin(), OptionalActions::Now, &shown);
+    tcsetattr(stdin(), OptionalActions::Flush, &hidden).map_err(|error| failed(error.into()))?;
+    let password = line();
+    let restored = tcsetattr(stdin(), OptionalActions::Now, &visible);
     let _ = writeln!(stderr());
-    restored.map_err(|error| wrong(error.into()))?;
-    said.map_err(wrong)
+    restored.map_err(|error| failed(error.into()))?;
+    password.map_err(failed)
 }
 
-/// A line of standard input, without its end.
+/// Reads a line of standard input without its line end.
 fn line() -> io::Result<String> {
     let mut line = String::new();
     stdin().lock().read_line(&mut line)?;

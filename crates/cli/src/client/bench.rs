@@ -1,4 +1,4 @@
-//! `sureq bench`: how fast a home is here, and beside another one.
+//! `sureq bench`: measures a home, alone or beside another one.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -13,16 +13,16 @@ use super::{Common, Make};
 use crate::format::number;
 use crate::progress::Bar;
 
-/// More would not be seen through, or not fit a command.
+/// Limits that keep a run finite and a batch within one command.
 const TASKS_MAX: u64 = 1_000_000_000_000;
 const CLIENTS_MAX: u64 = 10_000;
 const BATCH_MAX: i64 = 100_000;
 const ROUNDS_MAX: u64 = 1_000;
 
-/// What `bench` can be told.
 #[derive(Args)]
 #[command(after_help = "\
-Each phase pushes, pops and acks with --clients concurrent clients, in a queue of its own that is removed afterwards. With --against the same load runs on both, in turns, and the ratios of the medians are printed.
+Each phase pushes, pops and acks with --clients concurrent clients, in a queue of its own that is removed
+afterwards. With --against the same load runs on both homes in turns, and the ratios of the medians are printed.
 
 Examples:
   sureq bench --home file:./bench-data
@@ -40,7 +40,7 @@ pub(crate) struct BenchArguments {
     /// Tasks in a batch
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = value_parser!(u32).range(1..=BATCH_MAX))]
     batch: u32,
-    /// The size of a payload, in bytes
+    /// Size of a payload in bytes
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = value_parser!(u64).range(..=limits::PAYLOAD_BYTES_MAX as u64))]
     payload: u64,
     /// Number of rounds; the median is printed
@@ -50,7 +50,7 @@ pub(crate) struct BenchArguments {
     common: Common,
 }
 
-/// What is measured.
+/// A measured operation.
 #[derive(Clone, Copy)]
 struct Phase {
     name: &'static str,
@@ -90,7 +90,7 @@ async fn bench(arguments: &BenchArguments, home: Home, mut output: Output) -> Co
             for (phase, rates) in PHASES.iter().zip(&mut rates[at]) {
                 let time = measure(arguments, *phase, &queue).await;
                 if time.is_err() {
-                    // What failed matters more than what is left behind.
+                    // The first error is the one to report.
                     let _ = home.drop_queues(&[queue.name_bytes()]).await;
                 }
                 rates.push(per_second(arguments.tasks, time?));
@@ -111,14 +111,14 @@ async fn bench(arguments: &BenchArguments, home: Home, mut output: Output) -> Co
     Ok(ExitCode::SUCCESS)
 }
 
-/// How long the phase takes, all clients together.
+/// Runs a phase with all clients and returns its duration.
 async fn measure(arguments: &BenchArguments, phase: Phase, queue: &Queue) -> Result<Duration, CommandError> {
     let batch = if phase.is_batch { arguments.batch } else { 1 };
     let clients = arguments.clients;
     let began = Instant::now();
     let mut asking = tokio::task::JoinSet::new();
     for client in 0..clients {
-        // What cannot be shared evenly is for the first ones.
+        // The first clients take the remainder.
         let share = arguments.tasks / clients + u64::from(client < arguments.tasks % clients);
         let (queue, payload) = (queue.clone(), vec![b'x'; arguments.payload as usize]);
         asking.spawn(async move {
@@ -148,7 +148,7 @@ async fn pop_and_ack(queue: &Queue, mut left: u64, batch: u32) -> Result<(), sur
         let n = u32::try_from(left).unwrap_or(u32::MAX).min(batch);
         let tasks = queue.pop_many(n).await?;
         if tasks.is_empty() {
-            // Others were faster: together they have them all.
+            // The other clients took the rest.
             return Ok(());
         }
         queue.ack_all(tasks.iter().map(sureq::Task::receipt)).await?;
@@ -193,7 +193,7 @@ fn write_rates(urls: &[String], medians: &[Vec<u64>], output: &mut Output) -> Re
     output.flush()
 }
 
-/// To three digits behind the point, which is more than a measurement is good for.
+/// Rounded down to thousandths.
 fn ratio(a: u64, b: u64) -> f64 {
     let thousandths = u32::try_from(a.saturating_mul(1_000) / b.max(1)).unwrap_or(u32::MAX);
     f64::from(thousandths) / 1_000.0

@@ -13,12 +13,16 @@ use super::{Common, Make, Typed};
 use crate::exit;
 use crate::format::{duration, number, relative};
 
-/// What `explain` can be told.
 #[derive(Args)]
+#[command(after_help = "\
+Exits with 4 if there is no such task.
+
+Example:
+  sureq explain emails 1764000000000-1")]
 pub(crate) struct ExplainArguments {
     /// The queue
     queue: Typed,
-    /// The task's id
+    /// Id of the task
     id: Typed,
     #[command(flatten)]
     common: Common,
@@ -30,8 +34,7 @@ pub(crate) fn run(arguments: &ExplainArguments) -> ExitCode {
 
 async fn explain(arguments: &ExplainArguments, home: Home, mut output: Output) -> CommandResult {
     let Some(explained) = home.queue(&arguments.queue).explain(&arguments.id).await? else {
-        let why =
-            format!("there is no task {} in {}: it is finished, or never was", arguments.id, arguments.queue);
+        let why = format!("no task {} in {}: it is finished or never existed", arguments.id, arguments.queue);
         return Ok(exit::failed(exit::NOTHING_THERE, why));
     };
     if output.is_json() {
@@ -43,7 +46,7 @@ async fn explain(arguments: &ExplainArguments, home: Home, mut output: Output) -
     Ok(ExitCode::SUCCESS)
 }
 
-/// All that is known, for programs: the fields of its state behind those that every task has.
+/// The fields of the JSON object: those of every task, then those of its state.
 fn fields(explained: &Explanation) -> Vec<(&'static str, Value)> {
     let mut fields = vec![
         ("id", json!(explained.id.to_string())),
@@ -84,7 +87,7 @@ fn held_up_fields(held_up: Option<HeldUp>) -> [(&'static str, Value); 3] {
     [("paused_at", json!(paused_at)), ("leased", json!(leased)), ("leased_max", json!(leased_max))]
 }
 
-/// Incarnations are text: JSON numbers do not hold all of them exactly.
+/// Incarnations are text: JSON numbers do not represent all of them exactly.
 fn holder_fields(explained: &Explanation, holder: Option<Holder>) -> [(&'static str, Value); 3] {
     let (incarnation, connection) = match holder {
         None => (None, None),
@@ -104,7 +107,7 @@ const fn state_name(state: StateKind) -> &'static str {
     }
 }
 
-/// The same for people, in a sentence.
+/// The explanation in a sentence.
 fn sentence(explained: &Explanation) -> String {
     let tries = || format!("{} of {} tries", explained.tries.total(), explained.tries_max);
     let mut text = match &explained.why {
@@ -127,7 +130,11 @@ fn sentence(explained: &Explanation) -> String {
                 None if holder.is_none() => " with no deadline".to_owned(),
                 None => String::new(),
             };
-            let cancelled = if *cancelled { "; cancelled: its holder will be told" } else { "" };
+            let cancelled = if *cancelled {
+                "; cancelled: its worker learns it at its next heartbeat or extension"
+            } else {
+                ""
+            };
             let since = relative(since.0);
             format!("leased{holder_text} {since}{end}, delivery {}{cancelled}", explained.deliveries)
         }
@@ -159,10 +166,10 @@ fn holder_text(explained: &Explanation, holder: Holder) -> String {
     }
 }
 
-/// A point in time for people: 2030-01-31T12:00:00Z.
+/// A point in time as text: 2030-01-31T12:00:00Z.
 fn date(unix_ms: u64) -> String {
     let time = UNIX_EPOCH.checked_add(Duration::from_millis(unix_ms));
-    // What is beyond the calendar is shown as it is.
+    // A time beyond the calendar is shown as a number.
     time.filter(|_| unix_ms < YEAR_10000_MS)
         .map_or_else(|| unix_ms.to_string(), |time| humantime::format_rfc3339_seconds(time).to_string())
 }
@@ -183,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_dates_and_spans_for_people_and_numbers_for_programs() {
+    fn times_are_dates_in_text_and_numbers_in_json() {
         let until = 1_893_456_000_000;
         let delayed = explanation(Why::Delayed { until, in_ms: 3_600_000, held_up: None });
         let words = r"delayed until 2030-01-01T00:00:00Z, 1 h from now, last reason: no\x1b[2Jaddress";
@@ -199,13 +206,18 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_known_of_a_lease_is_told() {
+    fn the_explanation_of_a_leased_task_has_all_fields() {
         let holder = Some(Holder::Worker(u64::MAX));
         let (since, until) = (LogTime(1), Some(LogTime(2)));
         let leased = explanation(Why::Leased { since, until, holder, cancelled: true });
         let text = sentence(&leased);
         assert!(text.starts_with("leased by w#18446744073709551615 "), "{text}");
-        assert!(text.ends_with(", delivery 4; cancelled: its holder will be told"), "{text}");
+        assert!(
+            text.ends_with(
+                ", delivery 4; cancelled: its worker learns it at its next heartbeat or extension"
+            ),
+            "{text}"
+        );
         let wanted = [
             ("taken_at", json!(1)),
             ("lease_ends", json!(2)),

@@ -1,4 +1,4 @@
-//! `sureq ack`, `return` and `cancel`: what becomes of tasks, by their ids or receipts.
+//! `sureq ack`, `return` and `cancel`: end deliveries and tasks by their receipts or ids.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,9 +13,13 @@ use super::{Common, Make, Typed, confirm, distinct, time, write_count};
 use crate::exit;
 use crate::format::many;
 
-/// What `ack` can be told.
 #[derive(Args)]
-#[command(after_help = "Exits with 4 if a task was not finished, and says which.")]
+#[command(after_help = "\
+Exits with 4 if a task was not finished, and prints which.
+
+Examples:
+  sureq ack emails 1764000000000-1@1.1764000000000
+  sureq ack emails $(sureq pop emails --json | jq -r .receipt)")]
 pub(crate) struct AckArguments {
     /// The queue
     queue: Typed,
@@ -33,9 +37,9 @@ pub(crate) fn ack(arguments: &AckArguments) -> ExitCode {
             if output.is_json() {
                 output.object([field!("task", task.as_ref()), ("finished", json!(is_acked))])?;
             } else {
-                let said =
-                    if *is_acked { "finished" } else { "not finished: it is not, or no longer, yours" };
-                output.line(format_args!("{task} {said}"))?;
+                let text =
+                    if *is_acked { "finished" } else { "not finished: this delivery is not the current one" };
+                output.line(format_args!("{task} {text}"))?;
             }
         }
         output.flush()?;
@@ -43,24 +47,28 @@ pub(crate) fn ack(arguments: &AckArguments) -> ExitCode {
     })
 }
 
-/// What `return` can be told.
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sureq return emails RECEIPT                          to the front, at no cost of a try
+  sureq return emails RECEIPT --delay 5m
+  sureq return emails RECEIPT --failed 'mailbox full'   fail the try")]
 pub(crate) struct ReturnArguments {
     /// The queue
     queue: Typed,
     /// The receipt, or the id
     #[arg(value_name = "RECEIPT")]
     task: Typed,
-    /// Deliver it again after this time: 500ms, 30s, 5m, 1h, 2d
+    /// Redeliver it after this time: 500ms, 30s, 5m, 1h, 2d [default: at once]
     #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "back")]
     delay: Option<Duration>,
-    /// Move it to the end of the queue [default: to the front]
+    /// Put it at the back of the queue [default: at the front]
     #[arg(long)]
     back: bool,
     /// Fail the try, with this reason; the task is retried after its backoff
     #[arg(long, value_name = "REASON")]
     failed: Option<Typed>,
-    /// Make it dead, even if tries are left
+    /// Bury the task, even if tries are left
     #[arg(long, requires = "failed", conflicts_with_all = ["delay", "back"])]
     dead: bool,
     #[command(flatten)]
@@ -84,26 +92,30 @@ async fn return_to(arguments: &ReturnArguments, home: Home, mut output: Output) 
         (Some(reason), None) => queue.fail(task, reason).await?,
         (None, to) => queue.give_back_to(task, to.unwrap_or(Place::Front)).await?,
     };
-    let said = match held {
+    let text = match held {
         Held::Yes => "returned",
-        Held::Cancelled => "cancelled: it is gone",
-        _ => "not returned: it is not, or no longer, yours",
+        Held::Cancelled => "cancelled: the task is deleted",
+        _ => "not returned: this delivery is not the current one",
     };
     if output.is_json() {
-        let word = said.split(':').next().unwrap_or(said);
+        let word = text.split(':').next().unwrap_or(text);
         output.object([field!("task", task.as_ref()), ("outcome", json!(word))])?;
     } else {
-        output.line(format_args!("{task} {said}"))?;
+        output.line(format_args!("{task} {text}"))?;
     }
     output.flush()?;
     Ok(if held == Held::Lost { exit::NOTHING_THERE.into() } else { ExitCode::SUCCESS })
 }
 
-/// What `cancel` can be told.
 #[derive(Args)]
 #[command(after_help = "\
 Waiting tasks are removed. Leased tasks are marked: their holders learn it with the next heartbeat or extension, and may
-still finish. Exits with 4 if not all tasks could be cancelled.")]
+still finish. Exits with 4 if not all tasks could be cancelled.
+
+Examples:
+  sureq cancel emails 1764000000000-1
+  sureq cancel emails --name ann
+  sureq cancel emails --payload 'to: ann' --yes")]
 pub(crate) struct CancelArguments {
     /// The queue
     queue: Typed,
@@ -116,7 +128,7 @@ pub(crate) struct CancelArguments {
     /// All tasks with this payload
     #[arg(long, conflicts_with = "ids")]
     payload: Option<Typed>,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     yes: bool,
     #[command(flatten)]
@@ -133,9 +145,9 @@ async fn cancel_tasks(arguments: &CancelArguments, home: Home, mut output: Outpu
     if let Some(payload) = &arguments.payload {
         let info = queue.info().await?;
         let all = many(info.ready + info.delayed + info.leased, "task");
-        let what = format!("This looks at {all} of {} and cancels those with that payload", arguments.queue);
+        let what = format!("This scans {all} of {} and cancels those with that payload", arguments.queue);
         if !confirm(&what, arguments.yes)? {
-            return Err(CommandError::Usage("nothing was done".to_owned()));
+            return Err(CommandError::Usage("cancelled nothing".to_owned()));
         }
         count += queue.cancel_payload(payload.as_ref()).await?;
     }

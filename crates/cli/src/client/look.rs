@@ -1,4 +1,4 @@
-//! `sureq queues`, `stats`, `inspect` and `workers`: what there is.
+//! `sureq queues`, `stats`, `inspect` and `workers`: show queues, tasks and workers without changing them.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::{Common, Make, Typed, confirm};
 use crate::exit;
 use crate::format::{duration, many, number, relative, size};
 
-/// The states of a task, as they are written.
+/// The states of a task, as values of `--state`.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum TaskState {
     Ready,
@@ -34,7 +34,7 @@ impl TaskState {
         }
     }
 
-    /// How many tasks of a queue are in it.
+    /// The number of tasks of a queue in this state.
     pub(super) const fn count(self, info: &Info) -> u64 {
         match self {
             Self::Ready => info.ready,
@@ -45,10 +45,13 @@ impl TaskState {
     }
 }
 
-/// What `queues` can be told.
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sureq queues
+  sureq queues 'emails*' --json")]
 pub(crate) struct QueuesArguments {
-    /// Only queues that this pattern matches: emails*, h?llo, [ab]*
+    /// Only queues that match this pattern: emails*, h?llo, [ab]* [default: all]
     pattern: Option<Typed>,
     #[command(flatten)]
     common: Common,
@@ -103,18 +106,21 @@ fn write_queues(rows: &[QueueRow], paused: &[Option<u64>], output: &mut Output) 
     output.table(&columns, cells.collect())
 }
 
-/// How many queues are asked at once whether they are paused.
+/// Concurrent requests for the pause of a queue.
 const ASKED_AT_ONCE: usize = 64;
 
-/// Since when each of these queues is paused, in unix milliseconds. The list of queues does not tell.
+/// Since when each queue is paused, in unix milliseconds, which the list of queues does not contain.
 async fn paused_since(home: &Home, rows: &[QueueRow]) -> Result<Vec<Option<u64>>, Error> {
     let queues: Vec<_> = rows.iter().map(|row| home.queue(&row.name)).collect();
     let asking = queues.into_iter().map(async |queue| Ok(queue.info().await?.paused.map(|since| since.0)));
     stream::iter(asking).buffered(ASKED_AT_ONCE).try_collect().await
 }
 
-/// What `stats` can be told.
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sureq stats
+  sureq stats emails --json | jq .oldest_ms")]
 pub(crate) struct StatsArguments {
     /// The queues [default: a summary of all queues]
     queues: Vec<Typed>,
@@ -154,7 +160,7 @@ async fn write_totals(home: &Home, output: &mut Output) -> Result<(), CommandErr
     }
     let workers = match home.workers().await {
         Ok(workers) => Some(workers.len() as u64),
-        // Not every home knows workers.
+        // Some homes have no workers.
         Err(Error::Refused(Refusal::NotThere { .. })) => None,
         Err(error) => return Err(error.into()),
     };
@@ -183,9 +189,9 @@ async fn write_totals(home: &Home, output: &mut Output) -> Result<(), CommandErr
 
 fn write_info(queue: &Typed, info: &Info, output: &mut Output) -> Result<(), CommandError> {
     output.line(format_args!("{:<14} {queue}", "queue"))?;
-    let per_second = |tenths: u64| format!("{}.{} per second of late", number(tenths / 10), tenths % 10);
+    let per_second = |tenths: u64| format!("{}.{} per second recently", number(tenths / 10), tenths % 10);
     if info.lengths_only {
-        // The keys of other programs: what nobody counts is not told.
+        // The keys of other programs have only these two counts.
         for (name, count) in [("ready", info.ready), ("leased", info.leased)] {
             output.line(format_args!("{name:<14} {}", number(count)))?;
         }
@@ -218,7 +224,7 @@ fn write_info(queue: &Typed, info: &Info, output: &mut Output) -> Result<(), Com
 }
 
 fn write_info_json(queue: &Typed, info: &Info, output: &mut Output) -> Result<(), CommandError> {
-    // In the keys of other programs only lengths are known: the rest is null.
+    // The keys of other programs have only lengths: the rest is null.
     let counted = |value: Value| if info.lengths_only { Value::Null } else { value };
     let settings: serde_json::Map<String, Value> =
         settings_text(&info.settings).iter().map(SettingText::field).collect();
@@ -244,8 +250,12 @@ fn tenths(n: u64) -> f64 {
     f64::from(u32::try_from(n).unwrap_or(u32::MAX)) / 10.0
 }
 
-/// What `inspect` can be told.
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sureq inspect emails
+  sureq inspect emails --state dead -n 100
+  sureq inspect emails --start -5       the last five")]
 pub(crate) struct InspectArguments {
     /// The queue
     queue: Typed,
@@ -269,7 +279,7 @@ pub(crate) fn inspect(arguments: &InspectArguments) -> ExitCode {
 async fn write_tasks(arguments: &InspectArguments, home: Home, mut output: Output) -> CommandResult {
     let queue = home.queue(&arguments.queue);
     let mut start = if arguments.start < 0 {
-        // So many from the end, or all if there are fewer.
+        // Counted from the end; all tasks if there are fewer.
         let tasks = arguments.state.count(&queue.info().await?);
         tasks.saturating_sub(arguments.start.unsigned_abs()).cast_signed()
     } else {
@@ -277,7 +287,7 @@ async fn write_tasks(arguments: &InspectArguments, home: Home, mut output: Outpu
     };
     let (columns, row) = columns_of(arguments.state);
     let (mut rows, mut wanted) = (Vec::new(), arguments.count);
-    // One answer has a limited size: what is beyond it is asked for again.
+    // A reply has a limited size: the rest comes with the next page.
     while wanted > 0 {
         let page = queue.inspect(arguments.state.view(), start, wanted).await?;
         if page.is_empty() {
@@ -351,13 +361,16 @@ fn write_task_json(state: TaskState, task: &Seen, output: &mut Output) -> Result
     }
 }
 
-/// What `workers` can be told.
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sureq workers
+  sureq workers --fail mailer-1 --yes")]
 pub(crate) struct WorkersArguments {
     /// Declare this worker lost and requeue its tasks
     #[arg(long, value_name = "NAME")]
     fail: Option<Typed>,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short, requires = "fail")]
     yes: bool,
     #[command(flatten)]
@@ -374,17 +387,17 @@ async fn list_workers(arguments: &WorkersArguments, home: Home, mut output: Outp
         let mut held =
             workers.iter().filter(|worker| *worker.name == *lost.as_ref()).map(|worker| worker.leased);
         let Some(held) = held.next() else {
-            return Ok(exit::failed(exit::NOTHING_THERE, format_args!("there is no worker {lost}")));
+            return Ok(exit::failed(exit::NOTHING_THERE, format_args!("no worker {lost}")));
         };
-        let what = format!("This declares {lost} lost and gives {} back", many(held, "task"));
+        let what = format!("This declares {lost} lost and requeues {}", many(held, "task"));
         if !confirm(&what, arguments.yes)? {
-            return Err(CommandError::Usage("nothing was done".to_owned()));
+            return Err(CommandError::Usage("failed no worker".to_owned()));
         }
         let back = home.fail_worker(lost).await?;
         if output.is_json() {
             output.object([field!("worker", lost.as_ref()), ("given_back", json!(back))])?;
         } else {
-            output.line(format_args!("{} given back", many(back, "task")))?;
+            output.line(format_args!("{} requeued", many(back, "task")))?;
         }
     } else if output.is_json() {
         for worker in &workers {
@@ -396,7 +409,7 @@ async fn list_workers(arguments: &WorkersArguments, home: Home, mut output: Outp
             ])?;
         }
     } else if workers.is_empty() {
-        output.line("no worker is alive")?;
+        output.line("no live workers")?;
     } else {
         let columns = [
             Column::Text("worker"),

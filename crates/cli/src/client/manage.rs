@@ -1,4 +1,4 @@
-//! `sureq pause`, `resume`, `config`, `revive` and `purge`: queues as a whole.
+//! `sureq pause`, `resume`, `config`, `revive` and `purge`: change whole queues.
 
 use std::process::ExitCode;
 
@@ -14,8 +14,13 @@ use crate::exit;
 use crate::format::many;
 use crate::progress::Bar;
 
-/// What `pause` and `resume` can be told.
 #[derive(Args)]
+#[command(after_help = "\
+Leased tasks are not affected by a pause.
+
+Examples:
+  sureq pause emails invoices
+  sureq resume emails invoices")]
 pub(crate) struct PauseArguments {
     /// The queues
     #[arg(required = true)]
@@ -53,7 +58,6 @@ fn write_state(output: &mut Output, queue: &Typed, what: &str) -> Result<(), Com
     output.flush()
 }
 
-/// What `config` can be told.
 #[derive(Args)]
 #[command(after_help = "\
 Settings, with 0 or nothing for the default:
@@ -78,7 +82,7 @@ pub(crate) struct ConfigArguments {
 }
 
 pub(crate) fn config(arguments: &ConfigArguments) -> ExitCode {
-    // Who only looks makes no store.
+    // Showing settings must not create a store.
     let make = if arguments.changes.is_empty() { Make::No } else { Make::Yes };
     arguments.common.run(make, |home, output| configure(arguments, home, output))
 }
@@ -101,10 +105,10 @@ async fn configure(arguments: &ConfigArguments, home: Home, mut output: Output) 
     Ok(ExitCode::SUCCESS)
 }
 
-/// The settings that are times, in milliseconds where they are stored.
+/// The settings that are times; homes store milliseconds.
 const TIMES: [&str; 3] = ["lease", "backoff", "ttl"];
 
-/// `tries=5` as a name and a value; a time has its unit, as it has everywhere.
+/// Splits `tries=5` into name and value, and converts times to milliseconds.
 fn name_and_value(change: &Typed) -> Result<(Vec<u8>, Vec<u8>), CommandError> {
     let mut parts = change.as_ref().splitn(2, |&byte| byte == b'=');
     let (Some(name), Some(value)) = (parts.next(), parts.next()) else {
@@ -115,12 +119,12 @@ fn name_and_value(change: &Typed) -> Result<(Vec<u8>, Vec<u8>), CommandError> {
     }
     let text = if value.is_empty() { "0" } else { str::from_utf8(value).unwrap_or_default() };
     let span = time(text).map_err(|why| CommandError::Usage(format!("{change}: {why}")))?;
-    // What is shorter than a millisecond is one, and not none.
+    // A time below a millisecond becomes one, since 0 means the default.
     let ms = span.as_millis().max(u128::from(!span.is_zero()));
     Ok((name.to_vec(), ms.to_string().into_bytes()))
 }
 
-/// A setting and its value.
+/// A setting as text.
 #[derive(PartialEq, Eq)]
 pub(super) struct SettingText {
     pub(super) name: String,
@@ -128,7 +132,7 @@ pub(super) struct SettingText {
 }
 
 impl SettingText {
-    /// The value for people, as it can be set again.
+    /// The value in the form in which it can be set.
     pub(super) fn value(&self) -> String {
         match on_one_line(&self.value) {
             value if value.is_empty() => "none".to_owned(),
@@ -137,7 +141,7 @@ impl SettingText {
         }
     }
 
-    /// For programs; times are milliseconds.
+    /// The JSON field; times are milliseconds.
     pub(super) fn field(&self) -> (String, Value) {
         let base64_name = format!("{}_base64", self.name);
         let (name, value) = text_or_base64(&self.name, &base64_name, &self.value);
@@ -145,7 +149,7 @@ impl SettingText {
     }
 }
 
-/// The settings as names and values.
+/// All settings as text.
 pub(super) fn settings_text(settings: &Settings) -> Vec<SettingText> {
     let value = |shown| match shown {
         sureq::Shown::Number(n) => n.to_string().into_bytes(),
@@ -155,8 +159,13 @@ pub(super) fn settings_text(settings: &Settings) -> Vec<SettingText> {
     names.zip(settings.shown()).map(|(name, shown)| SettingText { name, value: value(shown) }).collect()
 }
 
-/// What `revive` can be told.
 #[derive(Args)]
+#[command(after_help = "\
+Revived tasks go to the back of the queue, with all their tries.
+
+Examples:
+  sureq revive emails 1764000000000-1
+  sureq revive emails --all --yes")]
 pub(crate) struct ReviveArguments {
     /// The queue
     queue: Typed,
@@ -166,7 +175,7 @@ pub(crate) struct ReviveArguments {
     /// All dead tasks
     #[arg(long, conflicts_with = "ids")]
     all: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     yes: bool,
     #[command(flatten)]
@@ -181,9 +190,9 @@ async fn revive_tasks(arguments: &ReviveArguments, home: Home, mut output: Outpu
     let (queue, ids) = (home.queue(&arguments.queue), distinct(&arguments.ids));
     let revived = if arguments.all {
         let dead = many(queue.info().await?.dead, "dead task");
-        let what = format!("This brings {dead} of {} back to the end of the line", arguments.queue);
+        let what = format!("This revives {dead} of {}", arguments.queue);
         if !confirm(&what, arguments.yes)? {
-            return Err(CommandError::Usage("nothing was done".to_owned()));
+            return Err(CommandError::Usage("revived nothing".to_owned()));
         }
         queue.revive_all().await?
     } else {
@@ -193,7 +202,7 @@ async fn revive_tasks(arguments: &ReviveArguments, home: Home, mut output: Outpu
     write_count(&mut output, &arguments.queue, ("revived", "revived"), revived, asked)
 }
 
-/// The states whose tasks can be purged: leased ones are with their workers.
+/// The states whose tasks can be purged. Leased tasks belong to their workers.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Purged {
     Ready,
@@ -211,7 +220,6 @@ impl Purged {
     }
 }
 
-/// What `purge` can be told.
 #[derive(Args)]
 #[command(after_help = "\
 Leased tasks stay with their workers: cancel them, wait for them, or remove the queue with --drop.
@@ -223,13 +231,13 @@ Examples:
 pub(crate) struct PurgeArguments {
     /// The queue
     queue: Typed,
-    /// Only tasks of this state; without it, ready, delayed and dead ones
+    /// Only tasks in this state [default: ready, delayed and dead]
     #[arg(long, short, value_enum)]
     state: Option<Purged>,
     /// Remove the whole queue: leased tasks, settings and pause too
     #[arg(long, conflicts_with = "state")]
     drop: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     yes: bool,
     #[command(flatten)]
@@ -245,9 +253,9 @@ async fn remove(arguments: &PurgeArguments, home: Home, mut output: Output) -> C
     let info = queue.info().await?;
     let affected = affected(&info, state) + if arguments.drop { info.leased } else { 0 };
     let whole = if arguments.drop { "the queue with " } else { "" };
-    let what = format!("This removes {whole}{} of {} for good", many(affected, "task"), arguments.queue);
+    let what = format!("This permanently removes {whole}{} of {}", many(affected, "task"), arguments.queue);
     if !confirm(&what, arguments.yes)? {
-        return Err(CommandError::Usage("nothing was done".to_owned()));
+        return Err(CommandError::Usage("removed nothing".to_owned()));
     }
     let bar = Bar::waiting(&format!("removing {}", many(affected, "task")));
     if arguments.drop {
@@ -260,25 +268,25 @@ async fn remove(arguments: &PurgeArguments, home: Home, mut output: Output) -> C
     write_count(&mut output, &arguments.queue, ("removed", "removed"), removed, removed)
 }
 
-/// Says what to write where the home cannot remove tasks by their states.
+/// Adds advice if the home cannot remove tasks by state.
 fn advised(error: Error) -> CommandError {
     match &error {
         Error::Refused(Refusal::NotThere { what, .. }) if what.starts_with("PURGE") => {
-            let advice = "here that is `sureq purge --drop`, which removes leased tasks too".to_owned();
+            let advice = "use `sureq purge --drop`, which removes leased tasks too".to_owned();
             CommandError::Advised { error, advice }
         }
         _ => error.into(),
     }
 }
 
-/// A queue without tasks is not there to remove, but its settings and its pause are.
+/// Prints the result of a drop. A queue without tasks counts as missing, but its settings and its pause are removed.
 fn write_dropped(output: &mut Output, queue: &Typed, had_tasks: bool) -> CommandResult {
     if output.is_json() {
         output.object([field!("queue", queue.as_ref()), ("dropped", json!(had_tasks))])?;
     } else if had_tasks {
         output.line(format_args!("{queue} is removed"))?;
     } else {
-        output.line(format_args!("{queue} had no tasks; its settings are cleared"))?;
+        output.line(format_args!("{queue} had no tasks; its settings are removed"))?;
     }
     output.flush()?;
     Ok(if had_tasks { ExitCode::SUCCESS } else { exit::NOTHING_THERE.into() })

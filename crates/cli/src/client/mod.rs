@@ -1,8 +1,8 @@
-//! The commands that ask a home: each opens it by its URL, asks, shows the answer and lets go.
+//! The client commands: each opens a home by its URL, sends its request, prints the answer and closes the home.
 //!
-//! * `push`, `pop`: tasks in, tasks out. `finish`: what becomes of those that were taken.
-//! * `look`: what there is. `explain`: why a task does not run. `manage`: queues as a whole. `work`: a program for each task.
-//!   `until_empty`: when a worker has nothing left to do.
+//! * `push`, `pop`: tasks in, tasks out. `finish`: ack, return and cancel.
+//! * `look`: queues, stats, inspect and workers. `explain`: why a task does not run. `manage`: pause, resume, config,
+//!   revive and purge. `work`: a program for each task; `until_empty`: its end when the queues are empty. `bench`.
 //! * `output`: tables and JSON. `error`: errors and their exit codes.
 
 pub(crate) mod bench;
@@ -34,10 +34,10 @@ use crate::{exit, print};
 use error::{CommandError, CommandResult};
 use output::{Output, field};
 
-/// What all these commands can be told.
+/// The arguments of all client commands.
 #[derive(Args)]
 pub(crate) struct Common {
-    /// Where the queue lives: `sureq://HOST:PORT`, `file:DIR`, `redis://HOST:PORT`
+    /// Home of the queue: `sureq://HOST:PORT`, `file:DIR`, `redis://HOST:PORT`
     #[arg(
         long,
         value_name = "URL",
@@ -46,12 +46,12 @@ pub(crate) struct Common {
         default_value = "sureq://127.0.0.1:7379"
     )]
     home: String,
-    /// Answer in JSON, one object per line
+    /// Print JSON, one object per line
     #[arg(long)]
     json: bool,
 }
 
-/// A name or a payload as it was typed: any bytes.
+/// A name or a payload from the command line: any bytes.
 #[derive(Clone, Debug)]
 struct Typed(Vec<u8>);
 
@@ -73,14 +73,14 @@ impl fmt::Display for Typed {
     }
 }
 
-/// Whether a command may make the store that its URL names.
+/// Whether a command may create the store that its URL names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Make {
-    /// A queue is made by its first task, and so is a store.
+    /// The first task creates its queue, and so the store.
     Yes,
-    /// A store that is not there is a mistake.
+    /// A missing store is an error.
     No,
-    /// The store may be one that ends with the command.
+    /// The store is created, and may be `mem:`, which ends with the command.
     Briefly,
 }
 
@@ -112,8 +112,8 @@ impl Common {
 
     fn open(&self, make: Make) -> Result<Home, CommandError> {
         if self.home.starts_with("mem:") && make != Make::Briefly {
-            let why = "mem: lives in one process and ends with this command, tasks and all; for a queue in memory, run \
-                       `sureq serve --home mem:` and ask that server";
+            let why = "cannot open mem: it would end with this command; for a queue in memory, run `sureq serve --home \
+                       mem:` and use that server";
             return Err(CommandError::Usage(why.to_owned()));
         }
         if let Some(dir) = sureq::directory_of(&self.home)
@@ -130,10 +130,10 @@ impl Common {
     }
 }
 
-/// No home keeps anything for longer.
+/// The longest time that homes accept.
 const TIME_MAX: Duration = Duration::from_millis(sureq::limits::SPAN_MS_MAX);
 
-/// A time as people write it: 500ms, 30s, 5m, 1h, 2d.
+/// Parses a time with its unit: 500ms, 30s, 5m, 1h, 2d.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text)
         .map_err(|_| "write a number with its unit: 500ms, 30s, 5m, 1h, 2d".to_owned())?;
@@ -143,20 +143,19 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
-/// The same, and not nothing.
+/// Parses a time longer than zero.
 fn lasting(text: &str) -> Result<Duration, String> {
     let time = time(text)?;
     if time.is_zero() { Err("write a time longer than 0".to_owned()) } else { Ok(time) }
 }
 
-/// The same without repetitions: what is named twice is meant once.
+/// The list without repetitions, so that counts of changes can be compared with its length.
 fn distinct(list: &[Typed]) -> Vec<&[u8]> {
     let mut seen = HashSet::new();
     list.iter().map(AsRef::as_ref).filter(|name| seen.insert(*name)).collect()
 }
 
-/// Shows how many tasks something was done to, in JSON under the first of the words; if that is fewer than were asked for, of how
-/// many, and the exit code says so too.
+/// Prints the number of affected tasks, in JSON under `field_name`. Exits with 4 if that is fewer than `asked`.
 fn write_count(
     output: &mut Output,
     queue: &Typed,
@@ -175,7 +174,7 @@ fn write_count(
     Ok(if count < asked.max(1) { exit::NOTHING_THERE.into() } else { ExitCode::SUCCESS })
 }
 
-/// Asks whether to go on. Without a terminal there is nobody to ask.
+/// Asks for a confirmation; an error if standard input is not a terminal.
 fn confirm(what: &str, is_yes: bool) -> Result<bool, CommandError> {
     if is_yes {
         return Ok(true);
@@ -183,7 +182,7 @@ fn confirm(what: &str, is_yes: bool) -> Result<bool, CommandError> {
     if !io::stdin().is_terminal() {
         return Err(CommandError::Unconfirmed(what.to_owned()));
     }
-    eprint!("{what}. Go on? [y/N] ");
+    eprint!("{what}. Continue? [y/N] ");
     io::stderr().flush().map_err(CommandError::System)?;
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer).map_err(CommandError::System)?;

@@ -1,4 +1,4 @@
-//! Answers for people and for programs: tables and plain lines, or one JSON object per line.
+//! The output of client commands: tables and lines, or one JSON object per line.
 
 use std::io::{self, BufWriter, IsTerminal as _, Write as _, stdout};
 
@@ -10,10 +10,10 @@ use sureq::Id;
 
 use super::error::CommandError;
 
-/// So much of a payload is shown in a table.
+/// The length of a payload's preview in a table.
 const PREVIEW_CHARS: usize = 60;
 
-/// Standard output, in the form that was asked for.
+/// Standard output as text or JSON.
 pub(super) struct Output {
     out: BufWriter<io::Stdout>,
     is_json: bool,
@@ -21,14 +21,14 @@ pub(super) struct Output {
     reader: Reader,
 }
 
-/// What it means when the reader of standard output goes away.
+/// What happens if the reader of standard output exits.
 #[derive(Clone, Copy)]
 enum Reader {
-    /// The command ends quietly.
+    /// The command ends without an error.
     Enough,
-    /// The work goes on.
+    /// The command continues.
     Optional,
-    /// An error: nobody else is shown what it was not.
+    /// The command fails: its output cannot be obtained again.
     Needed,
 }
 
@@ -50,7 +50,7 @@ impl Output {
         }
     }
 
-    /// From now on a reader who goes away is no reason to stop.
+    /// Makes the command continue if the reader exits.
     pub(super) const fn go_on_unread(&mut self) {
         self.reader = Reader::Optional;
     }
@@ -59,7 +59,7 @@ impl Output {
         match (result.map_err(CommandError::output), self.reader) {
             (Err(CommandError::OutputClosed), Reader::Optional) => Ok(()),
             (Err(CommandError::OutputClosed), Reader::Needed) => {
-                let operation = "cannot show what was taken on standard output".to_owned();
+                let operation = "cannot print popped tasks to standard output".to_owned();
                 Err(CommandError::File { operation, error: io::ErrorKind::BrokenPipe.into() })
             }
             (result, _) => result,
@@ -70,24 +70,24 @@ impl Output {
         self.is_json
     }
 
-    /// A line for people.
+    /// Writes a line of text.
     pub(super) fn line(&mut self, text: impl std::fmt::Display) -> Result<(), CommandError> {
         let result = writeln!(self.out, "{text}");
         self.written(result)
     }
 
-    /// From now on a reader who goes away is told of as an error: what was to be shown is shown to nobody else.
+    /// Makes the command fail if the reader exits.
     pub(super) const fn must_be_read(&mut self) {
         self.reader = Reader::Needed;
     }
 
-    /// Bytes as they are, and the end of a line.
+    /// Writes raw bytes and a line end.
     pub(super) fn bytes(&mut self, bytes: &[u8]) -> Result<(), CommandError> {
         let result = self.out.write_all(bytes).and_then(|()| self.out.write_all(b"\n"));
         self.written(result)
     }
 
-    /// An object for programs.
+    /// Writes a JSON object on a line.
     pub(super) fn object<'n>(
         &mut self,
         fields: impl IntoIterator<Item = (&'n str, Value)>,
@@ -97,7 +97,7 @@ impl Output {
         self.line(Value::Object(object))
     }
 
-    /// Rows under their heads. No rows, no table.
+    /// Writes a table; nothing if there are no rows.
     pub(super) fn table(&mut self, columns: &[Column], rows: Vec<Vec<String>>) -> Result<(), CommandError> {
         if rows.is_empty() {
             return Ok(());
@@ -116,7 +116,7 @@ impl Output {
         }
         for (at, line) in table.lines().enumerate() {
             let line = line.trim_end();
-            // The heads stand out where somebody looks.
+            // Bold on a terminal.
             if at == 0 && self.is_watched {
                 self.line(format_args!("\x1b[1m{line}\x1b[0m"))?;
             } else {
@@ -140,7 +140,7 @@ impl Column {
     }
 }
 
-/// Bytes as a field in JSON: under its name where they are text, and base64 under another where they are not.
+/// Bytes as a JSON field: text under `name`, or base64 under `name_base64` if they are not UTF-8.
 macro_rules! field {
     ($name:literal, $bytes:expr) => {
         $crate::client::output::text_or_base64($name, concat!($name, "_base64"), $bytes)
@@ -148,7 +148,7 @@ macro_rules! field {
 }
 pub(super) use field;
 
-/// The same of bytes that may not be there: null under the name then.
+/// The same for optional bytes: null under `name` if there are none.
 macro_rules! or_null {
     ($name:literal, $bytes:expr) => {
         $bytes.map_or(($name, ::serde_json::Value::Null), |bytes| {
@@ -165,17 +165,17 @@ pub(super) fn text_or_base64<'n>(name: &'n str, base64_name: &'n str, bytes: &[u
     }
 }
 
-/// The id of a task; null where a task gets its id when it is taken.
+/// The id of a task; null in layouts where a task gets its id at delivery.
 pub(super) fn id_field(id: &Id) -> (&'static str, Value) {
     or_null!("id", Some(id.as_ref()).filter(|id| !id.is_empty()))
 }
 
-/// A name in a line: any bytes, most of which are text. An empty one is two quotes, so that it is seen.
+/// A name on one line; an empty name is printed as two quotes.
 pub(super) fn name(bytes: &[u8]) -> String {
     if bytes.is_empty() { r#""""#.to_owned() } else { on_one_line(bytes) }
 }
 
-/// Bytes as they are where they are text, and escaped where they are not.
+/// Text as it is, and escaped if it is not UTF-8 or has control characters.
 pub(super) fn on_one_line(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
@@ -186,7 +186,7 @@ pub(super) fn on_one_line(bytes: &[u8]) -> String {
 /// The beginning of a payload, on one line.
 pub(super) fn preview(payload: &[u8]) -> String {
     let mut head = &payload[..payload.len().min(4 * PREVIEW_CHARS)];
-    // A character that the cut goes through is none, and makes no bytes of those before it.
+    // Drop a character that the cut splits, so that the rest is still text.
     if let Err(error) = std::str::from_utf8(head)
         && head.len() < payload.len()
         && error.error_len().is_none()

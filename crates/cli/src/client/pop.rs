@@ -1,4 +1,4 @@
-//! `sureq pop`: takes tasks, and shows what it takes to finish them.
+//! `sureq pop`: takes tasks and prints their receipts.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,7 +13,6 @@ use super::{Common, Make, Typed, lasting, time};
 use crate::format::{many, number};
 use crate::{exit, print};
 
-/// What `pop` can be told.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct PopArguments {
@@ -23,7 +22,7 @@ pub(crate) struct PopArguments {
     /// Largest number of tasks
     #[arg(long, short = 'n', value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..))]
     count: u32,
-    /// Wait for a task up to this time: 500ms, 30s, 5m, 1h
+    /// Wait up to this time for a task: 500ms, 30s, 5m, 1h [default: do not wait]
     #[arg(long, value_name = "TIME", value_parser = time)]
     wait: Option<Duration>,
     /// Length of the lease; after that the task is requeued
@@ -68,7 +67,7 @@ async fn pop(arguments: &PopArguments, home: Home, mut output: Output) -> Comman
     if tasks.is_empty() {
         return Ok(exit::NOTHING_THERE.into());
     }
-    // Tasks that were taken and not seen are no success.
+    // Popped tasks whose receipts nobody saw are an error.
     output.must_be_read();
     if !arguments.ack {
         write_tasks(arguments, &tasks.iter().collect::<Vec<_>>(), &mut output)?;
@@ -77,50 +76,47 @@ async fn pop(arguments: &PopArguments, home: Home, mut output: Output) -> Comman
     let Acked { finished, lost, error } = ack(&home, &tasks).await;
     write_tasks(arguments, &finished, &mut output)?;
     if lost > 0 {
-        print::err(format_args!(
-            "sureq: {} not finished: somebody else took it meanwhile",
-            many(lost, "task")
-        ));
+        print::err(format_args!("sureq: {} not finished: another client holds it now", many(lost, "task")));
     }
     match error {
         Some(error) => {
-            Err(CommandError::Home(error).after(format!("{} output", many(finished.len() as u64, "task"))))
+            Err(CommandError::Home(error).after(format!("{} printed", many(finished.len() as u64, "task"))))
         }
         None if finished.is_empty() => Ok(exit::NOTHING_THERE.into()),
         None => Ok(ExitCode::SUCCESS),
     }
 }
 
-/// Says what to write where the home knows no pop of this kind.
+/// Adds advice if the home has no pop of this kind.
 fn advised(error: Error) -> CommandError {
     let Error::Refused(Refusal::NotThere { what, place }) = &error else { return error.into() };
     let advice = match &**what {
         what if place.contains("worqr") && what.starts_with("POP") => {
-            "a task goes back when its worker ends: use `sureq work`"
+            "tasks of this layout belong to a running worker: use `sureq work`"
         }
-        what if what.starts_with("POP LEASE") => "write --no-lease",
+        what if what.starts_with("POP LEASE") => "use --no-lease",
         _ => return error.into(),
     };
     CommandError::Advised { error, advice: advice.to_owned() }
 }
 
-/// Which delivery this is, where the home tells it.
+/// The delivery number, if the home counts deliveries.
 fn delivery_of(task: &Task) -> Option<u32> {
     task.receipt().fence().map(|_| task.delivery())
 }
 
-/// What finishes this delivery: its receipt, or the id where the home tells no delivery number.
+/// The receipt, or the id if the home has no receipts.
 fn handle_of(task: &Task) -> Vec<u8> {
     task.receipt().as_ref().to_vec()
 }
 
-/// What came of finishing tasks.
+/// The result of acking tasks.
 struct Acked<'a> {
-    /// Those that were finished, or may have been.
+    /// Tasks that were finished, or may have been.
     finished: Vec<&'a Task>,
-    /// How many were no longer ours.
+    /// Tasks whose delivery is no longer the current one.
     lost: u64,
-    /// Why the rest was not finished: it comes again.
+    /// Why the rest was not finished; it is redelivered.
     error: Option<sureq::Error>,
 }
 

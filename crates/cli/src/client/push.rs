@@ -1,4 +1,4 @@
-//! `sureq push`: tasks from the command line, from files, or one per line of standard input.
+//! `sureq push`: pushes tasks from arguments, files, or lines of standard input.
 
 use std::io::{BufRead as _, BufReader, IsTerminal as _, Read as _, stdin};
 use std::path::{Path, PathBuf};
@@ -15,20 +15,19 @@ use super::{Common, Make, Typed, lasting, time};
 use crate::format::{many, number};
 use crate::progress::Bar;
 
-/// So many lines, or so many bytes of them, are one push.
+/// A batch of lines is pushed when it reaches one of these.
 const BATCH_TASKS: usize = 1_000;
 const BATCH_BYTES: usize = 1 << 20;
 const READ_BYTES: usize = 64 << 10;
-/// The longest line that is read: more than a payload may have, and its end.
+/// The longest line that is read: one byte more than a payload may have, and the line end.
 const LINE_BYTES_MAX: u64 = limits::PAYLOAD_BYTES_MAX as u64 + 2;
 
-/// What `push` can be told.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct PushArguments {
-    /// The queue; the first push makes it
+    /// The queue; the first push creates it
     queue: Typed,
-    /// One task per payload [default, without --file: one task per line of standard input]
+    /// Payloads, one task each [default, without --file: one task per line of standard input]
     payloads: Vec<Typed>,
     /// Push the contents of this file as one task; - is standard input
     #[arg(long = "file", short, value_name = "FILE")]
@@ -42,31 +41,31 @@ pub(crate) struct PushArguments {
     common: Common,
 }
 
-/// What each task is to be like.
+/// The options of each task.
 #[derive(Args)]
 struct TaskOptions {
-    /// Deliver it not before this time has passed: 500ms, 30s, 5m, 1h, 2d
+    /// Do not deliver it before this time has passed: 500ms, 30s, 5m, 1h, 2d
     #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "at")]
     delay: Option<Duration>,
-    /// Deliver it not before this point in time: 2030-01-31T12:00:00Z
+    /// Do not deliver it before this point in time: 2030-01-31T12:00:00Z
     #[arg(long, value_name = "TIME", value_parser = at)]
     at: Option<SystemTime>,
-    /// Name of the task; if a task of the queue has it already, nothing is added. For one task only
+    /// Name of the task; nothing is added if the queue has a task of this name. For one task only
     #[arg(long, conflicts_with = "unique")]
     name: Option<Typed>,
-    /// Add nothing if a unique task of the queue has this payload already
+    /// Add nothing if the queue has a unique task with this payload
     #[arg(long)]
     unique: bool,
-    /// Priority from -128 to 127, larger first
+    /// Priority from -128 to 127, larger first [default: 0]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     priority: Option<i8>,
-    /// Tries before the task is dead
+    /// Tries before the task is dead [default: of the queue]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     tries: Option<u32>,
-    /// Wait after the first failure; doubles with each further one
+    /// Wait after the first failure; it doubles with each further one [default: of the queue]
     #[arg(long, value_name = "TIME", value_parser = lasting)]
     backoff: Option<Duration>,
-    /// Longest time that the task may wait before it expires
+    /// Longest time that the task may wait before it expires [default: of the queue]
     #[arg(long, value_name = "TIME", value_parser = lasting)]
     ttl: Option<Duration>,
 }
@@ -98,11 +97,11 @@ A task whose name (--name) or payload (--unique) exists already is not added: ea
 the exit code is 0.";
 
 fn at(text: &str) -> Result<SystemTime, String> {
-    humantime::parse_rfc3339_weak(text).map_err(|_| "write it like 2030-01-31T12:00:00Z".to_owned())
+    humantime::parse_rfc3339_weak(text).map_err(|_| "write a time like 2030-01-31T12:00:00Z".to_owned())
 }
 
 pub(crate) fn run(arguments: &PushArguments) -> ExitCode {
-    // A mistake in the arguments makes no store.
+    // Invalid arguments must not create a store.
     match arguments.payloads_to_push() {
         Ok(payloads) => {
             arguments.common.run(Make::Yes, |home, output| push(arguments, payloads, home, output))
@@ -112,11 +111,11 @@ pub(crate) fn run(arguments: &PushArguments) -> ExitCode {
 }
 
 impl PushArguments {
-    /// The payloads that were given as arguments and files; none if they are the lines of standard input.
+    /// The payloads of arguments and files; none if the lines of standard input are pushed.
     fn payloads_to_push(&self) -> Result<Option<Vec<Vec<u8>>>, CommandError> {
         let given = self.payloads.len() + self.files.len();
         if self.options.name.is_some() && given > 1 {
-            let why = format!("--name is for one task, and {given} are given: push them one by one");
+            let why = format!("--name is for one task, but {given} are given: push them one by one");
             return Err(CommandError::Usage(why));
         }
         if given == 0 {
@@ -124,7 +123,7 @@ impl PushArguments {
         }
         if self.files.iter().filter(|file| is_stdin(file)).count() > 1 {
             return Err(CommandError::Usage(
-                "standard input can be read once: write `--file -` once".to_owned(),
+                "standard input can be read only once: use `--file -` once".to_owned(),
             ));
         }
         let mut payloads: Vec<Vec<u8>> = self.payloads.iter().map(|payload| payload.0.clone()).collect();
@@ -161,16 +160,16 @@ async fn push(
     };
     let mut counts = Counts::default();
     let pushed = push_batch(&arguments.options, &queue, &payloads, &mut counts, Some(&mut output)).await;
-    // Without options it is all or nothing.
+    // Without options the push is atomic, and nothing was pushed.
     pushed.map_err(|error| if counts.total() > 0 { error.after(counts.confirmed()) } else { error })?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// What became of the payloads so far.
+/// The results so far.
 #[derive(Default)]
 struct Counts {
     pushed: u64,
-    /// Payloads that were not added, since a task of their name is in the queue.
+    /// Payloads that were not added, since the queue has a task with their name or payload.
     already_there: u64,
 }
 
@@ -183,7 +182,7 @@ impl Counts {
         format!("{} pushed{}", many(self.pushed, "task"), self.rest())
     }
 
-    /// How far it came before it failed.
+    /// The text for a push that failed later.
     fn confirmed(&self) -> String {
         format!("{} confirmed{}", many(self.pushed, "task"), self.rest())
     }
@@ -191,8 +190,8 @@ impl Counts {
     fn rest(&self) -> String {
         match self.already_there {
             0 => String::new(),
-            1 => ", 1 was there already".to_owned(),
-            n => format!(", {} were there already", number(n)),
+            1 => ", 1 already existed".to_owned(),
+            n => format!(", {} already existed", number(n)),
         }
     }
 }
@@ -245,23 +244,23 @@ fn write_task(output: &mut Output, queue: &Queue, id: &Id, is_added: bool) -> Re
     if output.is_json() {
         output.object([field!("queue", queue.name_bytes()), id_field(id), ("added", json!(is_added))])
     } else if id.as_ref().is_empty() {
-        // Where another program's keys are shared, tasks may have no ids.
-        output.line(if is_added { "pushed" } else { "it is there already" })
+        // In the keys of other programs, tasks may have no ids.
+        output.line(if is_added { "pushed" } else { "already exists" })
     } else if is_added {
         output.line(id)
     } else {
-        output.line(format_args!("{id} is there already"))
+        output.line(format_args!("{id} already exists"))
     }
 }
 
 async fn push_lines(arguments: &PushArguments, queue: &Queue, output: &mut Output) -> CommandResult {
     let bar = Bar::counting("pushed");
-    // More than standard input buffers by itself, so that this is all there is to look at.
+    // Larger than the buffer of standard input, so that this buffer shows whether another line is available.
     let mut input = BufReader::with_capacity(READ_BYTES, stdin().lock());
     let (mut batch, mut bytes, mut counts) = (Vec::new(), 0, Counts::default());
     loop {
         let mut line = Vec::new();
-        // A line beyond the limit is refused by the home: there is no need to hold all of it.
+        // The home refuses a line beyond the limit: no need to read all of it.
         let mut limited = input.by_ref().take(LINE_BYTES_MAX);
         let read = limited
             .read_until(b'\n', &mut line)
@@ -273,13 +272,13 @@ async fn push_lines(arguments: &PushArguments, queue: &Queue, output: &mut Outpu
             bytes += line.len();
             batch.push(line);
         }
-        // The next line may be long in coming.
+        // Push now if the next line is not available yet.
         let is_last = read == 0 || !input.buffer().contains(&b'\n');
         let is_full = batch.len() >= BATCH_TASKS || bytes >= BATCH_BYTES;
         if !batch.is_empty() && (is_full || is_last) {
             let ids = arguments.ids.then_some(&mut *output);
             let done = push_batch(&arguments.options, queue, &batch, &mut counts, ids).await;
-            // Whoever pushes a file again has to know how far it came.
+            // Needed for pushing the rest of the file.
             done.map_err(|error| error.after(counts.confirmed()))?;
             bar.at(counts.total());
             batch.clear();
@@ -305,7 +304,7 @@ async fn push_lines(arguments: &PushArguments, queue: &Queue, output: &mut Outpu
     Ok(ExitCode::SUCCESS)
 }
 
-/// Pushes payloads, counts them, and shows the id of each where somebody wants to see it.
+/// Pushes payloads, counts them, and prints their ids to `output`, if there is one.
 async fn push_batch(
     options: &TaskOptions,
     queue: &Queue,

@@ -1,4 +1,4 @@
-//! `sureq work --until-empty`: when the queues of a worker are empty, and what it waits for until then.
+//! `sureq work --until-empty`: waits until the queues are empty, and prints what it waits for.
 
 use std::time::{Duration, Instant};
 
@@ -9,14 +9,14 @@ use super::Typed;
 use crate::format::{number, relative};
 use crate::print;
 
-/// How often it is looked whether the queues are empty.
+/// The interval of checks, since no signal says that a queue is empty.
 const POLL_EVERY: Duration = Duration::from_millis(100);
 
-/// How long nothing runs before it is said what is waited for, and how often that is said.
+/// Remaining tasks are printed after this time without a running program, and then at this interval.
 const REMIND_AFTER: Duration = Duration::from_secs(1);
 const REMIND_EVERY: Duration = Duration::from_secs(60);
 
-/// Returns when the queues have nothing that could still be done, or when that will never be known.
+/// Returns when no queue has ready, delayed or leased tasks, or with the error of a home that refuses to tell.
 pub(super) async fn until_empty(queues: &[Typed], home: &Home, worker: &WorkerHandle) -> Result<(), Error> {
     let mut reminder = Reminder::default();
     loop {
@@ -26,7 +26,7 @@ pub(super) async fn until_empty(queues: &[Typed], home: &Home, worker: &WorkerHa
                 Ok(info) if info.ready + info.delayed + info.leased > 0 => left.push((queue, info)),
                 Ok(_) => {}
                 Err(no @ Error::Refused(_)) => return Err(no),
-                // The worker is asking it again and again, too.
+                // The worker retries too, and reports the error.
                 Err(_) => is_known = false,
             }
         }
@@ -44,7 +44,7 @@ pub(super) async fn until_empty(queues: &[Typed], home: &Home, worker: &WorkerHa
 async fn print_remaining(home: &Home, left: &[(&Typed, Info)]) {
     for (queue, info) in left {
         let next_due = if info.delayed > 0 {
-            // Without an answer the rest is said.
+            // Printed without the time if the home does not answer.
             let delayed = home.queue(queue).inspect(View::Delayed, 0, 1).await.unwrap_or_default();
             delayed.first().map(|task| task.at.0)
         } else {
@@ -54,7 +54,7 @@ async fn print_remaining(home: &Home, left: &[(&Typed, Info)]) {
     }
 }
 
-/// What is left of a queue, and what it waits for.
+/// The remaining tasks of a queue as text.
 fn remaining(info: &Info, next_due: Option<u64>) -> String {
     let mut parts = Vec::new();
     if info.ready > 0 {
@@ -71,7 +71,7 @@ fn remaining(info: &Info, next_due: Option<u64>) -> String {
     parts.join("; ")
 }
 
-/// When it is time to say what is waited for.
+/// Decides when remaining tasks are printed.
 #[derive(Default)]
 struct Reminder {
     idle_since: Option<Instant>,
@@ -100,17 +100,17 @@ mod tests {
     use sureq_core::LogTime;
 
     #[test]
-    fn it_is_said_after_a_second_of_waiting_and_then_every_minute() {
+    fn remaining_tasks_are_printed_after_an_idle_second_and_then_every_minute() {
         let (began, mut reminder) = (Instant::now(), Reminder::default());
         let mut is_due = |is_busy, ms| reminder.is_due(is_busy, began + Duration::from_millis(ms));
         assert!(!is_due(false, 0) && !is_due(false, 999) && is_due(false, 1_000));
         assert!(!is_due(false, 60_999) && is_due(false, 61_000));
-        assert!(!is_due(true, 200_000) && !is_due(false, 200_500), "work begins it anew");
+        assert!(!is_due(true, 200_000) && !is_due(false, 200_500), "running programs reset the time");
         assert!(!is_due(false, 201_400) && is_due(false, 201_500));
     }
 
     #[test]
-    fn what_is_waited_for_is_named() {
+    fn remaining_tasks_are_counted_by_state() {
         let mut info = Info { delayed: 1, ..Info::default() };
         let soon = std::time::SystemTime::now() + Duration::from_secs(7_230);
         let due = soon.duration_since(std::time::UNIX_EPOCH).expect("it is later").as_millis() as u64;

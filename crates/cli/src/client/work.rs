@@ -1,4 +1,4 @@
-//! `sureq work`: a program for each task, the payload on its standard input.
+//! `sureq work`: runs a program for each task, with the payload on its standard input.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -25,30 +25,29 @@ use super::{Common, Make, Typed, lasting, time};
 use crate::format::{many, number};
 use crate::{exit, log, print, signals};
 
-/// The exit code with which a program gives its task back at no cost of a try.
+/// The exit code of a program that returns its task at no cost of a try.
 const GIVE_BACK: i32 = 75;
 
-/// How long a task that was given back so waits, so that it does not come again at once and again; where the home delays nothing,
-/// a failed one waits so long too.
+/// The delay of a task that its program returned, so that it is not redelivered in a tight loop. A home without delays
+/// also waits this long before a failed task is returned.
 const GIVE_BACK_DELAY: Duration = Duration::from_secs(1);
 
-/// What `work` can be told.
 #[derive(Args)]
 #[command(after_help = HELP)]
 pub(crate) struct WorkArguments {
     /// The queues
     #[arg(required = true)]
     queues: Vec<Typed>,
-    /// Largest number of programs that run at once
+    /// Largest number of programs running at once
     #[arg(long, short, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     jobs: u32,
     /// Pop from a queue only if those before it are empty
     #[arg(long)]
     strict: bool,
-    /// Length of a lease; it is extended while the program runs
+    /// Length of a lease, which is extended while the program runs
     #[arg(long, value_name = "TIME", value_parser = lasting, default_value = "30s")]
     lease: Duration,
-    /// Longest run of a program; then it is stopped, and the try fails
+    /// Longest run of a program; after that it is stopped and the try fails
     #[arg(long, value_name = "TIME", value_parser = lasting, default_value = "1h")]
     timeout: Duration,
     /// Time for running programs to finish after SIGTERM, and for a stopped program to exit
@@ -57,7 +56,7 @@ pub(crate) struct WorkArguments {
     /// Finish each task before its program runs: at-most-once delivery
     #[arg(long)]
     ack_first: bool,
-    /// Name of the worker
+    /// Name of the worker [default: from the program and the process id]
     #[arg(long)]
     name: Option<Typed>,
     /// Stop when the queues are empty; waits also for delayed tasks and for tasks of other workers
@@ -93,10 +92,10 @@ Examples:
   sureq work emails --jobs 8 -- ./send.sh
   sureq work urgent normal --strict -- sh -c 'echo \"$SUREQ_ID: $(cat)\"'";
 
-/// How long a program has that is stopped because this ends.
+/// The time between SIGTERM and SIGKILL of a program when the worker stops.
 const LAST_GRACE: Duration = Duration::from_secs(2);
 
-/// What runs for each task.
+/// The program that runs for each task.
 struct Program {
     words: Vec<OsString>,
     timeout: Duration,
@@ -111,7 +110,7 @@ impl Program {
     }
 }
 
-/// The process groups of the programs that run.
+/// The process groups of the running programs.
 #[derive(Default)]
 struct Groups(Mutex<HashSet<Pid>>);
 
@@ -120,7 +119,7 @@ impl Groups {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends them all, for good: no further one can be started.
+    /// Kills all of them. The lock is never released, so that no further program can start.
     fn kill_for_good(&self) {
         let list = self.list();
         for &group in &*list {
@@ -133,7 +132,7 @@ impl Groups {
 
 pub(crate) fn run(arguments: &WorkArguments) -> ExitCode {
     if let Some(queue) = named_twice(&arguments.queues) {
-        return exit::failed(exit::USAGE, format_args!("the queue {queue} is named twice"));
+        return exit::failed(exit::USAGE, format_args!("queue {queue} is given twice: name each queue once"));
     }
     if let Err(why) = find(&arguments.command[0]) {
         return exit::failed(exit::CANNOT_START, why);
@@ -157,7 +156,7 @@ async fn work(arguments: &WorkArguments, home: Home, mut output: Output) -> Comm
         .state(program)
         .concurrency(arguments.jobs as usize)
         .lease(arguments.lease)
-        // A handler stops its program by itself: these only catch one that could not.
+        // Handlers stop their programs themselves; these limits are for a handler that hangs.
         .run_max(timeout + grace + 2 * LAST_GRACE)
         .grace(grace + 2 * LAST_GRACE);
     if arguments.strict {
@@ -170,12 +169,12 @@ async fn work(arguments: &WorkArguments, home: Home, mut output: Output) -> Comm
         let each = route(handle);
         worker = worker.work(queue, if arguments.ack_first { each.ack_first() } else { each });
     }
-    let (tell, told_to_end) = oneshot::channel();
-    signals::on_both(move || _ = tell.send(()), move || groups.kill_for_good());
+    let (request_stop, stop_requested) = oneshot::channel();
+    signals::on_both(move || _ = request_stop.send(()), move || groups.kill_for_good());
     let (mut error, handle) = (None, worker.handle());
     let ended = async {
         tokio::select! {
-            _ = told_to_end => {}
+            _ = stop_requested => {}
             looked = until_empty(&arguments.queues, &home, &handle), if arguments.until_empty => {
                 error = looked.err();
             }
@@ -202,15 +201,15 @@ async fn work(arguments: &WorkArguments, home: Home, mut output: Output) -> Comm
     error.map_or(Ok(ExitCode::SUCCESS), |error| Err(CommandError::Home(error)))
 }
 
-/// What came of the tasks. What hardly ever happens is told if it did.
+/// The tally as text; rare outcomes only if they occurred.
 fn summary(tally: &Tally) -> String {
     let (done, failed) = (many(tally.done, "task"), number(tally.failed + tally.dead));
-    let mut text = format!("{done} done, {failed} failed, {} given back", number(tally.given_back));
+    let mut text = format!("{done} done, {failed} failed, {} returned", number(tally.given_back));
     let rare = [
-        (tally.dead, "of the failed dead"),
+        (tally.dead, "of the failed ones dead"),
         (tally.cancelled, "cancelled"),
-        (tally.lost, "lost to another worker before the program ended"),
-        (tally.unknown, "of which the home may have taken note or not"),
+        (tally.lost, "lost to another worker"),
+        (tally.unknown, "with unknown outcome"),
     ];
     for (count, what) in rare.into_iter().filter(|(count, _)| *count > 0) {
         text = format!("{text}, {} {what}", number(count));
@@ -218,7 +217,7 @@ fn summary(tally: &Tally) -> String {
     text
 }
 
-/// Looks for the program, so that no task is taken for one that is not there.
+/// Checks that the program exists, before a task is popped for it.
 fn find(program: &OsStr) -> Result<(), String> {
     let is_there = |path: &Path| path.is_file() && access(path, Access::EXEC_OK).is_ok();
     let path = Path::new(program);
@@ -226,14 +225,14 @@ fn find(program: &OsStr) -> Result<(), String> {
     let found = match std::env::var_os("PATH") {
         _ if is_named => is_there(path),
         Some(dirs) => std::env::split_paths(&dirs).any(|dir| is_there(&dir.join(path))),
-        // Where the system looks then is its own affair.
+        // Without PATH the system has its own default.
         None => true,
     };
     let why = match found {
         true => return Ok(()),
-        false if !is_named => "there is no such program in PATH",
-        false if path.is_file() => "it may not be executed",
-        false => "there is no such program",
+        false if !is_named => "no such program in PATH",
+        false if path.is_file() => "it is not executable",
+        false => "no such program",
     };
     Err(format!("cannot run {}: {why}", path.display()))
 }
@@ -245,7 +244,7 @@ async fn handle(delivery: Delivery, program: State<Program>) -> Outcome {
         Outcome::GiveBack { after } => !after.is_zero(),
         _ => false,
     };
-    // A home that counts no deliveries delays nothing either: the task would come again at once, and again.
+    // A home without delivery numbers has no delays either: the task would be redelivered in a tight loop.
     if comes_again && delivery.task().receipt().fence().is_none() {
         let (token, mut is_stopping) = (delivery.token(), program.is_stopping.clone());
         tokio::select! {
@@ -264,17 +263,17 @@ async fn run_program(delivery: &Delivery, program: &Program) -> Outcome {
     };
     let token = delivery.token();
     let mut is_stopping = program.is_stopping.clone();
-    let told_to_end = async {
-        // The sender is there until the worker has ended.
+    let stop_requested = async {
+        // The sender lives until the worker has ended.
         let _ = is_stopping.wait_for(|&is_stopping| is_stopping).await;
         sleep(program.grace).await;
     };
     let ended = tokio::select! {
         ended = running.run(delivery.task().payload()) => Ok(ended),
-        // What to do when this ends is said below.
+        // When the worker stops, `stop_requested` decides.
         why = token.wait_beyond(Stop::Stopping) => Err(Some(why)),
         () = sleep(program.timeout) => Err(Some(Stop::TooLong)),
-        () = told_to_end => Err(None),
+        () = stop_requested => Err(None),
     };
     match ended {
         Ok(Ok(status)) => outcome_of(status),
@@ -288,7 +287,7 @@ async fn run_program(delivery: &Delivery, program: &Program) -> Outcome {
             match why {
                 Stop::Cancelled => Outcome::Cancelled,
                 Stop::TooLong => failed(format!("ran longer than {:?}", program.timeout)),
-                // Somebody else has it; what is said of it here is not heard.
+                // Another worker has the task; this outcome is ignored.
                 _ => Outcome::GiveBack { after: Duration::ZERO },
             }
         }
@@ -308,7 +307,7 @@ fn failed(reason: String) -> Outcome {
     Outcome::Failed { reason: reason.into(), again: Again::Backoff }
 }
 
-/// A program that runs, with all that it started. Dropped, it is killed.
+/// A running program and its process group; killed on drop.
 struct Running {
     child: Child,
     group: Option<Pid>,
@@ -317,7 +316,7 @@ struct Running {
 
 impl Running {
     fn start(program: &Program, task: &Task) -> std::io::Result<Self> {
-        // Nobody kills them all between the start of this one and its being listed.
+        // Held across the start, so that `kill_for_good` cannot miss this program.
         let mut list = program.groups.list();
         let child = Command::new(&program.words[0])
             .args(&program.words[1..])
@@ -326,7 +325,7 @@ impl Running {
             .env("SUREQ_QUEUE", OsStr::from_bytes(task.queue_bytes()))
             .env("SUREQ_DELIVERY", task.delivery().to_string())
             .stdin(Stdio::piped())
-            // A Ctrl-C in the terminal is for the worker, which decides what becomes of its programs.
+            // A Ctrl-C in the terminal is for the worker, which stops its programs itself.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()?;
@@ -335,19 +334,19 @@ impl Running {
         Ok(Self { child, group, groups: Arc::clone(&program.groups) })
     }
 
-    /// Gives it its payload and waits for its end.
+    /// Feeds the payload to the program and waits for its exit.
     async fn run(&mut self, payload: &[u8]) -> std::io::Result<ExitStatus> {
         let stdin = self.child.stdin.take();
         let feed = async {
             if let Some(mut stdin) = stdin {
-                // A program need not read what it is given.
+                // A program may exit without reading its input.
                 let _ = stdin.write_all(payload).await;
             }
         };
         let status = {
             let mut ended = pin!(self.child.wait());
             tokio::select! {
-                // What the program has started may hold its input without reading it.
+                // A child of the program may hold its input open without reading it.
                 status = &mut ended => status,
                 () = feed => ended.await,
             }
@@ -356,7 +355,8 @@ impl Running {
         status
     }
 
-    /// Tells it to end, and ends it if it does not. Whatever it started does not outlive it: its task is somebody else's next.
+    /// Sends SIGTERM, and SIGKILL after `grace`. Its children are killed too, since the task is delivered to another worker
+    /// next.
     async fn stop(&mut self, grace: Duration) {
         self.signal(Signal::TERM);
         let _ = timeout(grace, self.child.wait()).await;
@@ -391,12 +391,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tally_tells_what_hardly_ever_happens_if_it_did() {
+    fn rare_outcomes_are_printed_only_if_they_occurred() {
         let mut tally = Tally::default();
         (tally.done, tally.failed, tally.dead) = (1, 2, 3);
-        assert_eq!(summary(&tally), "1 task done, 5 failed, 0 given back, 3 of the failed dead");
+        assert_eq!(summary(&tally), "1 task done, 5 failed, 0 returned, 3 of the failed ones dead");
         (tally.lost, tally.unknown) = (4, 5);
-        let rare = ", 4 lost to another worker before the program ended, 5 of which the home may have taken note or not";
+        let rare = ", 4 lost to another worker, 5 with unknown outcome";
         assert!(summary(&tally).ends_with(rare), "{}", summary(&tally));
     }
 
@@ -408,9 +408,9 @@ mod tests {
         };
         check("sh", "");
         check("/bin/sh", "");
-        check("/nonexistent", "cannot run /nonexistent: there is no such program");
-        check("no-such-program", "cannot run no-such-program: there is no such program in PATH");
-        check("./Cargo.toml", "cannot run ./Cargo.toml: it may not be executed");
-        check("/", "cannot run /: there is no such program");
+        check("/nonexistent", "cannot run /nonexistent: no such program");
+        check("no-such-program", "cannot run no-such-program: no such program in PATH");
+        check("./Cargo.toml", "cannot run ./Cargo.toml: it is not executable");
+        check("/", "cannot run /: no such program");
     }
 }

@@ -1,7 +1,7 @@
-//! `sureq prove`: crashes a server and its workers on the user's own disk, under load, and counts what was lost.
+//! `sureq prove`: crashes a server and its workers on the user's own disk, under load, and counts lost tasks.
 //!
-//! * `stage` has the processes and kills them; `worker` is one of them. `producer` pushes.
-//! * `sureq-history` checks what producers and workers asked and were told: the verdict.
+//! * `stage` starts and kills the processes; `worker` is one of them. `producer` pushes.
+//! * `sureq-history` checks the requests and replies of producers and workers: the verdict.
 
 mod producer;
 mod stage;
@@ -55,7 +55,6 @@ Exit codes:
   1  it could not be tried: no server, no home, or nothing was killed, held when it was killed, or finished
   3  a promise was broken";
 
-/// What `prove` can be told.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ProveArguments {
@@ -75,7 +74,7 @@ pub(crate) struct ProveArguments {
     /// Where to make the directory: the disk under test
     #[arg(long, value_name = "DIR", default_value = ".", conflicts_with = "home")]
     dir: PathBuf,
-    /// Answer in JSON
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
     /// Break a promise, to see that it is noticed.
@@ -85,14 +84,14 @@ pub(crate) struct ProveArguments {
 
 const PRODUCERS: usize = 4;
 const WORKERS: usize = 3;
-/// How long the last tasks may take to be finished once nothing is killed any more.
+/// The time limit for emptying the queue after the last kill.
 const DRAIN: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(50);
-/// How long a kill waits for its victim to hold a task: workers have to come up, and to find the server again.
+/// How long a kill waits for its victim to hold a task: workers have to start and to reconnect.
 const HOLD_WAIT: Duration = Duration::from_secs(5);
-/// So many looks in a row, a millisecond apart, have to find tasks held.
+/// Consecutive checks, a millisecond apart, that must find tasks held.
 const HELD_LOOKS: u32 = 10;
-/// The largest seed: a larger number is not exact in JSON.
+/// The largest seed that JSON represents exactly.
 const SEED_MAX: u64 = (1 << 53) - 1;
 
 pub(crate) fn run(arguments: &ProveArguments) -> ExitCode {
@@ -101,7 +100,7 @@ pub(crate) fn run(arguments: &ProveArguments) -> ExitCode {
             let code = verdict.show(arguments.json);
             if verdict.is_broken && arguments.durability == "none" {
                 print::err(format_args!(
-                    "sureq: at the level none a kill takes what was confirmed in the last moments: try interval or always"
+                    "sureq: with --durability none a kill loses the last confirmations: use interval or always"
                 ));
             }
             code
@@ -110,13 +109,13 @@ pub(crate) fn run(arguments: &ProveArguments) -> ExitCode {
     }
 }
 
-/// `serve`, until whoever started it is gone.
+/// `serve` that ends with the process that started it.
 pub(crate) fn run_server(arguments: &ServeArguments) -> ExitCode {
     end_with_parent();
     serve::run(arguments)
 }
 
-/// Nothing is ever written to the standard input of what is started here: it ends with the process that holds the other end.
+/// Exits when standard input closes: nothing is ever written to it, and the process that started this one holds its other end.
 fn end_with_parent() {
     std::thread::spawn(|| {
         let _ = std::io::stdin().read(&mut [0]);
@@ -163,16 +162,16 @@ fn prove(arguments: &ProveArguments) -> Result<Verdict, Box<dyn Error>> {
     Ok(stage.verdict(seed, left))
 }
 
-/// Workers take tasks with leases: a home that has none cannot be proven, which is no broken promise.
+/// Refuses a home without leases, which the workers of a proof need.
 async fn check_leases(home: &Home, queue: &str) -> Result<(), String> {
     match home.queue(queue).pop().await {
-        Err(no @ sureq::Error::Refused(_)) => Err(format!("this home cannot be proven: {no}")),
-        // Whatever else is wrong with it is found out.
+        Err(no @ sureq::Error::Refused(_)) => Err(format!("cannot prove this home: {no}")),
+        // Any other error shows up during the run.
         _ => Ok(()),
     }
 }
 
-/// Everything that runs, and what is known of it.
+/// The processes of a proof and its records.
 struct Stage {
     url: String,
     queue: String,
@@ -181,16 +180,16 @@ struct Stage {
     line: ProgressLine,
     crashes: Crashes,
     workers: Vec<Worker>,
-    // The server ends before its directory goes.
+    // Dropped after the server.
     server: Option<Server>,
     dir: Option<StoreDir>,
 }
 
-/// What producers and workers said.
+/// The records of producers and workers.
 #[derive(Clone, Debug, Default)]
 struct Records {
     history: Arc<SharedHistory>,
-    /// Deliveries of tasks that had been delivered before, by what the home says or the workers said: the home may know of
+    /// Deliveries of tasks that had been delivered before, as reported by the home or seen by the workers. The home may count
     /// deliveries that never arrived.
     redelivered: Arc<AtomicU64>,
 }
@@ -214,7 +213,7 @@ impl Stage {
         let (dir, server, url) = match &arguments.home {
             Some(url) if url.starts_with("file:") || url.starts_with("mem:") => {
                 return Err(format!(
-                    "{url} is one process's alone, and workers are processes: leave --home out, or serve it"
+                    "cannot prove {url}: only one process can open it; leave out --home, or serve it and give its sureq:// URL"
                 )
                 .into());
             }
@@ -236,7 +235,7 @@ impl Stage {
         Ok(Self { url, queue, records, rng, line, crashes, workers, server, dir })
     }
 
-    /// Kills one after the other at random times.
+    /// Kills the server or a worker at random times, one after the other.
     fn crash_at_random(&mut self, time: Duration, is_interrupted: &AtomicBool) -> std::io::Result<()> {
         let since = Instant::now();
         while since.elapsed() < time && !is_interrupted.load(SeqCst) {
@@ -248,7 +247,7 @@ impl Stage {
             if is_interrupted.load(SeqCst) {
                 break;
             }
-            // The first is a worker: what it holds must come again, however little time there is.
+            // The first victim is a worker, so that even a short run has a redelivery.
             let is_first = self.crashes.total() == 0;
             let victims = WORKERS + usize::from(self.server.is_some() && !is_first);
             let victim = self.rng.usize(..victims);
@@ -260,8 +259,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits until the worker of this number holds tasks, or any if it is the server, and not only for the moment between taking
-    /// and finishing them. More than one batch, if there are as many: one may be finished just before the kill.
+    /// Waits until the victim (a worker, or any worker if it is the server) holds tasks for several checks in a row. It holds
+    /// more than one batch if possible: one may be finished just before the kill.
     fn await_held(&self, victim: usize, is_interrupted: &AtomicBool) {
         let (since, mut looks) = (Instant::now(), 0);
         while looks < HELD_LOOKS && since.elapsed() < HOLD_WAIT && !is_interrupted.load(SeqCst) {
@@ -275,7 +274,7 @@ impl Stage {
         self.workers.get(victim).map_or_else(|| self.workers.iter().map(Worker::held).sum(), Worker::held)
     }
 
-    /// Ends the worker of this number, or the server, and starts it again.
+    /// Kills a worker, or the server, and restarts it.
     fn kill(&mut self, victim: usize) -> std::io::Result<()> {
         match (&mut self.server, self.workers.get_mut(victim)) {
             (_, Some(worker)) => {
@@ -294,7 +293,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits until the queue is empty; answers how many tasks are in it after all.
+    /// Waits until the queue is empty; returns the number of tasks that remain after a time limit.
     async fn drain(&mut self, home: &Home) -> Result<u64, Box<dyn Error>> {
         let (since, mut most) = (Instant::now(), 0);
         loop {
@@ -310,7 +309,7 @@ impl Stage {
                 Err(error) if since.elapsed() > DRAIN => return Err(error.into()),
                 Err(_) => {}
             }
-            // Nobody signals that a queue is empty.
+            // No signal says that a queue is empty.
             tokio::time::sleep(LOOK).await;
         }
     }
@@ -357,11 +356,11 @@ impl Stage {
     }
 }
 
-/// What is told while it kills, in a line that fits a terminal.
+/// The progress line during the kills, short enough for a terminal.
 fn crashing(counts: &Counts, crashes: Crashes) -> String {
     let total = crashes.total();
     format!(
-        "{} confirmed · {} · {} held then · {} redelivered",
+        "{} confirmed · {} · {} held at crashes · {} redelivered",
         number(counts.confirmed),
         if total == 1 { "1 crash".to_owned() } else { format!("{} crashes", number(total)) },
         number(crashes.held),
@@ -369,24 +368,24 @@ fn crashing(counts: &Counts, crashes: Crashes) -> String {
     )
 }
 
-/// What is told when nothing is killed any more.
+/// The progress line after the last kill.
 fn draining(info: &Info, redelivered: u64) -> String {
     let (waiting, leased) = (number(info.ready + info.delayed), number(info.leased));
     format!("emptying the queue: {waiting} waiting · {leased} leased · {} redelivered", number(redelivered))
 }
 
-/// The line that is told in the end.
+/// The result line.
 fn summary(counts: &Counts, crashes: Crashes, found: &Findings) -> String {
     let (lost, twice) = (number(found.lost), number(found.finished_twice));
     format!("{} · {lost} lost · {twice} finished twice", crashing(counts, crashes))
 }
 
-/// What came of it.
+/// The result of a proof.
 #[derive(Debug, Serialize)]
 struct Verdict {
     #[serde(rename = "kept")]
     is_kept: bool,
-    /// Neither kept nor broken is what could not be tried.
+    /// False together with `is_kept` if the run proved nothing.
     #[serde(skip)]
     is_broken: bool,
     confirmed: u64,
@@ -435,15 +434,18 @@ impl Verdict {
             print::err(format_args!("sureq: {} could not be finished", many(self.left, "task")));
         }
         if self.altered > 0 {
-            print::err(format_args!("sureq: {} came with another payload", many(self.altered, "task")));
+            print::err(format_args!(
+                "sureq: {} was delivered with a wrong payload",
+                many(self.altered, "task")
+            ));
         }
         if self.resurrected > 0 {
             let tasks = many(self.resurrected, "task");
-            print::err(format_args!("sureq: {tasks} came again after the finish was confirmed"));
+            print::err(format_args!("sureq: {tasks} was redelivered after its finish was confirmed"));
         }
         if self.double_held > 0 {
             print::err(format_args!(
-                "sureq: {} came while another worker held it",
+                "sureq: {} was delivered while another worker held it",
                 many(self.double_held, "task")
             ));
         }
@@ -454,7 +456,7 @@ impl Verdict {
             ));
         }
         if self.torn > 0 {
-            print::err(format_args!("sureq: of {} only a part was pushed", many(self.torn, "command")));
+            print::err(format_args!("sureq: {} pushed only in part", many(self.torn, "command")));
         }
         if !self.is_kept && !self.is_broken {
             let what = match self {
@@ -462,12 +464,10 @@ impl Verdict {
                 Self { server_crashes: 0, worker_crashes: 0, .. } => "killed",
                 _ => "held when it was killed",
             };
-            print::err(format_args!(
-                "sureq: nothing was {what}, and so nothing is proven: give it more --seconds"
-            ));
+            print::err(format_args!("sureq: nothing was {what}, so nothing is proven: use more --seconds"));
         }
         if let Some(evidence) = &self.evidence {
-            print::err(format_args!("sureq: the store is left in {evidence}; the seed was {}", self.seed));
+            print::err(format_args!("sureq: the store is kept in {evidence}; the seed was {}", self.seed));
         }
     }
 }
@@ -477,7 +477,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn while_the_queue_is_emptied_it_says_so() {
+    fn the_progress_line_shows_that_the_queue_is_being_emptied() {
         let info = Info { ready: 16_000, delayed: 248, leased: 864, ..Info::default() };
         let line = "emptying the queue: 16,248 waiting · 864 leased · 32 redelivered";
         assert_eq!(draining(&info, 32), line);

@@ -111,7 +111,10 @@ fn launch(dir: &Path, durability: &str, address: &str) -> io::Result<(Child, Str
         }
     }
     end(&mut child)?;
-    Err(io::Error::other(format!("a server in {} does not start: try `sureq serve` there", dir.display())))
+    Err(io::Error::other(format!(
+        "cannot start a server in {0}: run `sureq serve --home file:{0}` to see why",
+        dir.display()
+    )))
 }
 
 /// A worker, and who writes down what it says.

@@ -43,7 +43,7 @@ fn what_foreign_clients_left_behind_comes_back_in_every_layout_and_is_told_for_e
     let url_of = |layout| url(&redis, layout);
     send(&redis, &["SET a:item:1 x", "LPUSH a:processing 1", "SET b:item:2 y", "LPUSH b:queue 2"]);
     let (code, out, _) = clean(&[&url_of("work-queue")]);
-    assert_eq!((code, &out[..]), (0, "a: 1 came back, 0 removed\nb: nothing to do\n"));
+    assert_eq!((code, &out[..]), (0, "a: 1 requeued, 0 removed\nb: nothing to do\n"));
     assert_eq!(list(&redis, "a:queue"), ["1"]);
     send(&redis, &["SET lost:item:3 x", "LPUSH lost:queue ghost"]);
     let (code, out, _) = clean(&[&url_of("work-queue"), "lost", "--deep", "--json"]);
@@ -62,12 +62,12 @@ fn what_foreign_clients_left_behind_comes_back_in_every_layout_and_is_told_for_e
         ],
     );
     let (code, out, _) = clean(&[&url_of("worqr"), "--deep"]);
-    let told = "jobs: 1 came back, 0 removed\n1 marks of unique tasks removed that no task had\n";
+    let told = "jobs: 1 requeued, 0 removed\n1 stale marks of unique tasks removed\n";
     assert_eq!((code, &out[..]), (0, told));
     assert_eq!(list(&redis, "worqr:queues:jobs"), ["t"]);
     send(&redis, &["FLUSHALL", "SET jobs:data:i x"]);
     let (code, out, _) = clean(&[&url_of("redis-queue"), "--deep"]);
-    assert_eq!((code, &out[..]), (0, "jobs: 1 came back, 0 removed\n"));
+    assert_eq!((code, &out[..]), (0, "jobs: 1 requeued, 0 removed\n"));
     assert_eq!(list(&redis, "jobs"), ["i"]);
     let (code, out, _) = clean(&[&format!("{}&prefix=none", url_of("worqr"))]);
     assert_eq!((code, &out[..]), (0, "no queues\n"));
@@ -97,7 +97,7 @@ fn a_queue_that_cannot_be_cleaned_is_told_and_the_others_are_cleaned() {
     let (code, out, _) = clean(&[&url(&redis, "work-queue")]);
     assert_eq!(code, 75, "{out}");
     let lines: Vec<&str> = out.lines().collect();
-    assert_eq!(lines[0], "a: 1 came back, 0 removed");
+    assert_eq!(lines[0], "a: 1 requeued, 0 removed");
     assert!(lines[1].starts_with("old: not cleaned: ") && lines.len() == 2, "{out}");
 }
 
@@ -110,7 +110,7 @@ fn with_every_it_goes_on_until_a_signal_and_tells_what_it_did() {
         send(&redis, &["LPUSH worqr:processes:jobs_p t", "SADD worqr:workingProcesses:jobs jobs_p"]);
         let seen = std::cell::Cell::new(0);
         cleaning.find_in_stdout(|line| {
-            seen.set(seen.get() + usize::from(line.contains("jobs: 1 came back, 0 removed")));
+            seen.set(seen.get() + usize::from(line.contains("jobs: 1 requeued, 0 removed")));
             (seen.get() > round).then_some(())
         });
     }

@@ -109,7 +109,7 @@ fn exit_codes_say_what_happened() {
     check_refused(home, &["pop", "other"], 4, "");
     check_refused(home, &["explain", "q", "1-1"], 4, "there is no task 1-1 in q");
     check_refused(home, &["ack", "q", "nonsense"], 1, "malformed task id");
-    check_refused(home, &["purge", "q"], 2, "This removes 1 task of q for good: confirm it with --yes");
+    check_refused(home, &["purge", "q"], 2, "This permanently removes 1 task of q: confirm it with --yes");
     check_refused(home, &["config", "q", "colour=red"], 2, "unknown setting 'colour'");
     check_refused(home, &["config", "q", "tries"], 2, "write NAME=VALUE");
     check_refused(home, &["push", "q", "a", "--delay", "soon"], 2, "write a number with its unit");
@@ -119,7 +119,7 @@ fn exit_codes_say_what_happened() {
         check_refused(home, words, 2, "write a time longer than 0");
     }
     check_refused(home, &["work", "q"], 2, "COMMAND");
-    check_refused("ftp://here", &["queues"], 1, "names no home");
+    check_refused("ftp://here", &["queues"], 1, "is not the URL of a home");
     check_refused("sureq://127.0.0.1:1", &["queues"], 69, "127.0.0.1:1");
     check_refused("redis://127.0.0.1:1", &["queues"], 69, "cannot open");
     assert_eq!(lines(home, &["purge", "q", "--yes"]), ["1 task removed"]);
@@ -178,7 +178,7 @@ fn only_what_was_finished_is_shown_as_taken_for_good() {
     assert_eq!((all.code, all.out.as_str(), all.err.as_str()), (0, "one\ntwo\n", ""));
     let one = pop_and_ack(&[POPPED, "*0\r\n", "*1\r\n$7\r\n1-2@1.1\r\n"]);
     assert_eq!((one.code, one.out.as_str()), (0, "two\n"));
-    assert!(one.err.contains("1 task not finished: somebody else took it meanwhile"), "{}", one.err);
+    assert!(one.err.contains("1 task not finished: another client holds it now"), "{}", one.err);
     let none = pop_and_ack(&[POPPED, "*0\r\n", "*0\r\n"]);
     assert_eq!((none.code, none.out.as_str()), (4, ""));
 }
@@ -187,7 +187,7 @@ fn only_what_was_finished_is_shown_as_taken_for_good() {
 fn what_was_finished_before_something_went_wrong_is_shown() {
     let refused = pop_and_ack(&[POPPED, "*1\r\n$7\r\n1-1@1.1\r\n", "-UNAVAILABLE nothing was done: no\r\n"]);
     assert_eq!((refused.code, refused.out.as_str()), (69, "one\n"));
-    assert!(refused.err.contains("1 task shown; then nothing was done: no"), "{}", refused.err);
+    assert!(refused.err.contains("1 task printed; then nothing was done: no"), "{}", refused.err);
     // What may be gone is shown rather than lost.
     let unknown =
         pop_and_ack(&[POPPED, "*1\r\n$7\r\n1-1@1.1\r\n", "-UNKNOWN it may have been done or not: no\r\n"]);

@@ -98,11 +98,11 @@ fn tasks_that_are_there_already_are_not_counted_as_pushed() {
     let homes = Homes::start();
     for home in &homes.urls {
         let said = fed(home, &["push", "u", "--unique"], b"a\na\nb\na\n");
-        assert_eq!((said.code, said.out.as_str()), (0, "2 tasks pushed, 2 were there already\n"), "{home}");
+        assert_eq!((said.code, said.out.as_str()), (0, "2 tasks pushed, 2 already existed\n"), "{home}");
         let said = fed(home, &["push", "u", "--unique", "--json"], b"a\nc\n");
         assert_eq!(said.out, "{\"queue\":\"u\",\"pushed\":1,\"already_there\":1}\n", "{home}");
         let said = sureq(home, &["push", "u", "a", "d", "--unique"]);
-        assert_eq!((said.code, said.out.matches("is there already").count()), (0, 1), "{home}: {}", said.out);
+        assert_eq!((said.code, said.out.matches("already exists").count()), (0, 1), "{home}: {}", said.out);
         assert_eq!(count(home, "u", "ready"), 4, "{home}");
     }
 }
@@ -199,7 +199,7 @@ fn no_task_at_all_is_not_asked_for() {
         check_refused(home, &["inspect", "q", "-n", "0"], 2, "0 is not in 1..");
         check_refused(home, &["pop", "q", "-n", "0"], 2, "0 is not in 1..");
         check_refused(home, &["work", "q", "--timeout", "0s", "--", "true"], 2, "write a time longer than 0");
-        check_refused(home, &["work", "q", "p", "q", "--", "true"], 2, "the queue q is named twice");
+        check_refused(home, &["work", "q", "p", "q", "--", "true"], 2, "queue q is given twice");
     }
 }
 
@@ -228,7 +228,7 @@ fn memory_that_ends_with_the_command_takes_no_tasks() {
         &["config", "q", "tries=1"],
         &["work", "q", "--", "true"],
     ] {
-        check_refused("mem:", words, 2, "mem: lives in one process and ends with this command");
+        check_refused("mem:", words, 2, "cannot open mem: it would end with this command");
     }
     assert_eq!(lines("mem:", &["bench", "--tasks", "20", "--rounds", "1", "--json"]).len(), 4);
 }
@@ -315,7 +315,7 @@ fn only_what_can_be_purged_is_offered() {
             home,
             &["purge", "q", "--drop"],
             2,
-            "This removes the queue with 1 task of q for good: confirm it with --yes",
+            "This permanently removes the queue with 1 task of q: confirm it with --yes",
         );
         assert_eq!(lines(home, &["purge", "q", "--drop", "--yes"]), ["q is removed"], "{home}");
         assert_eq!(json_lines(home, &["config", "q"])[0]["tries"], "0", "{home}");
@@ -338,7 +338,7 @@ fn keys_of_other_programs_are_emptied_by_removing_them() {
 
 #[test]
 fn a_pop_that_a_layout_does_not_know_says_what_to_write() {
-    for (name, advice) in [("redis-queue", "write --no-lease"), ("worqr", "use `sureq work`")] {
+    for (name, advice) in [("redis-queue", "use --no-lease"), ("worqr", "use `sureq work`")] {
         let layout = Layout::start(name);
         for home in &layout.urls {
             lines(home, &["push", "q", "a"]);
@@ -503,9 +503,9 @@ fn a_name_that_is_empty_is_seen() {
 #[test]
 fn a_task_without_an_id_that_is_there_already_is_told() {
     let layout = Layout::start("worqr");
-    for (home, first) in layout.urls.iter().zip(["pushed", "it is there already"]) {
+    for (home, first) in layout.urls.iter().zip(["pushed", "already exists"]) {
         assert_eq!(lines(home, &["push", "q", "a", "--unique"]), [first]);
-        assert_eq!(lines(home, &["push", "q", "a", "--unique"]), ["it is there already"]);
+        assert_eq!(lines(home, &["push", "q", "a", "--unique"]), ["already exists"]);
     }
 }
 

@@ -80,19 +80,19 @@ fn with_users_the_redis_port_may_be_open_and_the_text_port_acts_for_one_of_them(
     assert!(told.contains("--user NAME --askpass"), "{told}");
     expect_said(&process, "is not encrypted");
     for (args, why) in [
-        (&["--text", "127.0.0.1:0"][..], "--text 127.0.0.1:0: the text protocol has no passwords"),
+        (&["--text", "127.0.0.1:0"][..], "--text 127.0.0.1:0: the text protocol has no authentication"),
         (
             &["--text", "0.0.0.0:0", "--text-user", "worker"],
             "--text 0.0.0.0:0 can be reached from other machines",
         ),
-        (&["--text-user", "nobody"], "--text-user nobody: there is no such user"),
+        (&["--text-user", "nobody"], "--text-user nobody: no such user"),
         (&["--resp", "off"], "nothing would be served"),
     ] {
         let said = refused(&users.clone().args(args), 1);
         assert!(said.contains(why), "{args:?}: {said}");
     }
     let said = refused(&bare().args(["--home", "mem:", "--text-user", "worker"]), 1);
-    assert!(said.contains("--text-user worker: there is no such user"), "{said}");
+    assert!(said.contains("--text-user worker: no such user"), "{said}");
 }
 
 #[test]

@@ -24,12 +24,12 @@ fn a_program_per_task_says_by_its_exit_code_what_becomes_of_it() {
     let script = r#"n=$(cat); test "$n" = 75 && test "$SUREQ_DELIVERY" -gt 1 && n=0; echo "$SUREQ_QUEUE $SUREQ_ID $n"; exit $n"#;
     let worked = sureq(home, &["work", "q", "--jobs", "2", "--until-empty", "--", "sh", "-c", script]);
     assert_eq!(worked.code, 0, "{}", worked.err);
-    assert!(worked.err.contains("2 tasks done, 1 failed, 1 given back"), "{}", worked.err);
+    assert!(worked.err.contains("2 tasks done, 1 failed, 1 returned"), "{}", worked.err);
     assert_eq!(worked.out.lines().count(), 4, "{}", worked.out);
     let dead = lines(home, &["inspect", "q", "--state", "dead", "--json"]).concat();
     assert!(dead.contains(r#""reason":"exit status: 3","failed":1"#), "{dead}");
-    check_refused(home, &["workers", "--fail", "nobody", "--yes"], 4, "there is no worker nobody");
-    assert_eq!(lines(home, &["workers"]), ["no worker is alive"]);
+    check_refused(home, &["workers", "--fail", "nobody", "--yes"], 4, "no worker nobody");
+    assert_eq!(lines(home, &["workers"]), ["no live workers"]);
 }
 
 #[test]
@@ -137,10 +137,10 @@ fn a_worker_that_was_taken_for_dead_tells_what_it_lost() {
     let words = ["work", "q", "--name", "w", "--lease", "600ms", "--until-empty", "--", "sh", "-c", script];
     let mut worker = Process::start(&mut command(home, &words));
     await_word(&worker, "begun");
-    assert_eq!(lines(home, &["workers", "--fail", "w", "--yes"]), ["1 task given back"]);
+    assert_eq!(lines(home, &["workers", "--fail", "w", "--yes"]), ["1 task requeued"]);
     assert_eq!(worker.exit_code(PATIENCE), 0, "{worker}");
     let said = worker.stderr();
-    assert!(said.contains("1 task done, 0 failed, 0 given back, 1 lost to another worker"), "{said}");
+    assert!(said.contains("1 task done, 0 failed, 0 returned, 1 lost to another worker"), "{said}");
     assert!(said.contains("sureq: the worker was taken for dead; its tasks went back (worker w,"), "{said}");
 }
 
@@ -176,11 +176,6 @@ fn tasks_that_died_are_counted() {
 fn no_task_is_taken_for_a_program_that_is_not_there() {
     let dir = scratch();
     let home = &in_dir(dir.path());
-    check_refused(
-        home,
-        &["work", "q", "--", "/nonexistent"],
-        1,
-        "cannot run /nonexistent: there is no such program",
-    );
+    check_refused(home, &["work", "q", "--", "/nonexistent"], 1, "cannot run /nonexistent: no such program");
     check_refused(home, &["queues"], 1, "there is no store in");
 }
