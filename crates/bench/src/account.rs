@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_crash_only_what_was_answered_is_certain() {
+    fn after_a_crash_only_answered_requests_are_certain() {
         let mut account = Account::new(1);
         let [lost, acked, open, unsure] = [account.make(), account.make(), account.make(), account.make()];
         account.confirm(0, 3);

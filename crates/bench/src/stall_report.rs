@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn aims_are_judged_by_what_the_server_tells() {
+    fn goals_are_judged_by_the_figures_of_the_server() {
         let check = |copied, expected: &str| {
             let text = finding(Some(Written { log: 100, checkpoints: 10, copied })).render();
             assert!(text.contains(expected), "{text}");

@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_payload_tells_its_task_and_nothing_else_does() {
+    fn only_a_payload_identifies_its_task() {
         for number in [0, 1, 77, 1 << 40] {
             let mut payload = encode(number);
             assert_eq!(decode(&payload), Some(number));

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_is_missed_only_beyond_what_the_machine_took_itself() {
+    fn a_wait_counts_as_missed_only_beyond_the_delay_of_the_machine() {
         let verdict = |longest: u64, machine: u64| {
             let (longest, machine) = (Duration::from_millis(longest), Duration::from_millis(machine));
             let waits = Waits { count: 1, longest, longest_look: longest, machine };

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn loading_is_told_from_other_errors() {
+    fn loading_differs_from_other_errors() {
         let check = |reply: &[u8], expected| {
             assert_eq!(List.loading(reply, &scan(&List, reply)), expected);
         };
