@@ -1,4 +1,4 @@
-//! From the pushes of `stall` and what was under way meanwhile to its table.
+//! Makes the table of `stall` from its pushes and the server's work meanwhile.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(crate) struct Sample {
     pub(crate) took: Duration,
 }
 
-/// What may be under way.
+/// The server's background work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     Checkpoint,

@@ -1,4 +1,4 @@
-//! How one builds a reliable queue on plain Redis lists: a task is in one list or the other until it is done.
+//! The usual reliable queue on plain Redis lists: a task is in one of two lists until it is done.
 
 use super::{Dialect, QUEUE, Step};
 use crate::account::Account;
