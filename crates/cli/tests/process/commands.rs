@@ -107,7 +107,7 @@ fn exit_codes_match_the_outcome() {
     check_refused(home, &["queues"], 1, "there is no store in");
     lines(home, &["push", "q", "a"]);
     check_refused(home, &["pop", "other"], 4, "");
-    check_refused(home, &["explain", "q", "1-1"], 4, "there is no task 1-1 in q");
+    check_refused(home, &["explain", "q", "1-1"], 4, "no task 1-1 in q");
     check_refused(home, &["ack", "q", "nonsense"], 1, "malformed task id");
     check_refused(home, &["purge", "q"], 2, "This permanently removes 1 task of q: confirm it with --yes");
     check_refused(home, &["config", "q", "colour=red"], 2, "unknown setting 'colour'");

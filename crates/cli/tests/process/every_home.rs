@@ -75,7 +75,7 @@ fn a_name_is_for_one_task() {
             home,
             &["push", "q", "x", "y", "z", "--name", "same"],
             2,
-            "--name is for one task, and 3 are",
+            "--name is for one task, but 3 are",
         );
         check_refused(home, &["push", "q", "x", "--file", "/dev/null", "--name", "same"], 2, "2 are given");
         assert_eq!(count(home, "q", "ready"), 1, "{home}: nothing was pushed");
@@ -87,7 +87,12 @@ fn arguments_that_make_no_sense_make_no_store() {
     let dir = scratch();
     let home = &in_dir(dir.path());
     check_refused(home, &["push", "q", "x", "y", "--name", "n"], 2, "--name is for one task");
-    check_refused(home, &["push", "q", "--file", "-", "--file", "-"], 2, "standard input can be read once");
+    check_refused(
+        home,
+        &["push", "q", "--file", "-", "--file", "-"],
+        2,
+        "standard input can be read only once",
+    );
     check_refused(home, &["push", "q", "--file", "/nonexistent"], 1, "cannot read /nonexistent");
     assert_eq!(fed(home, &["push", "q", "--name", "n"], b"x\n").code, 2);
     assert!(!dir.path().join("store").exists());
@@ -526,7 +531,7 @@ fn tasks_that_were_taken_and_not_shown_are_no_success() {
                 command(home, words).stdin(Stdio::null()).stdout(unread()).output().expect("it starts");
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             assert_eq!(output.status.code(), Some(1), "{home}: {words:?}: {said}");
-            assert!(said.contains("cannot show what was taken on standard output"), "{home}: {said}");
+            assert!(said.contains("cannot print popped tasks to standard output"), "{home}: {said}");
         }
     }
 }

@@ -155,5 +155,5 @@ fn a_directory_cannot_be_shared_by_workers_and_it_says_so() {
     let dir = scratch();
     let (output, _) = prove(dir.path(), &["--home", "file:x"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("leave --home out"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("leave out --home"));
 }
