@@ -1,10 +1,10 @@
-//! The client's own account of every task, which the server is held to.
+//! The client's account of every task, against which the server is checked.
 
 use sureq_history::{Delivery, History, Outcome, Push, Time};
 
 use crate::payload::{PAYLOAD_BYTES, Payloads};
 
-/// What was pushed, delivered and acked in one run.
+/// The pushes, deliveries and acks of one run.
 pub(crate) struct Account {
     payloads: Payloads,
     history: History,
@@ -14,7 +14,7 @@ pub(crate) struct Account {
     unacked: u64,
 }
 
-/// What must not happen. All of it is zero, or the server is broken.
+/// Errors of the server. All must be zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wrong {
     /// Confirmed, and never delivered.
@@ -73,7 +73,7 @@ impl Account {
         self.payloads.make(self.history.invoke_push(1).first)
     }
 
-    /// Enters that the pushes of so many tasks from number `first` on were confirmed.
+    /// Records that the pushes of `count` tasks from number `first` on were confirmed.
     pub(crate) fn confirm(&mut self, first: u64, count: u64) {
         self.history.complete_push(Push { first, count }, Outcome::Ok);
     }
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_crash_only_what_was_answered_is_certain() {
+    fn after_a_crash_only_answered_requests_are_certain() {
         let mut account = Account::new(1);
         let [lost, acked, open, unsure] = [account.make(), account.make(), account.make(), account.make()];
         account.confirm(0, 3);

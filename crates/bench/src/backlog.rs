@@ -1,7 +1,7 @@
-//! What a backlog costs: memory, disk, CPU per task on top of it, and the time of a restart; on every system.
+//! Measures a backlog on every system: memory, disk, CPU per further task, and the time of a restart.
 //!
-//! A server is filled and comes to rest. Then tasks go through it while the backlog stays as long as it is: each is pushed
-//! at the tail, and for each the oldest is popped at the head and acked. Then the server is killed and started again.
+//! A server is filled and comes to rest. Then tasks pass through it while the backlog keeps its length: each is pushed
+//! at the back, and for each the oldest is popped and acked. Then the server is killed and restarted.
 
 use std::error::Error;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! One blocking connection, for whatever is not measured by the request: filling, draining, looking.
+//! A blocking connection for everything that is not timed per request: filling, draining, inspecting.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -74,7 +74,7 @@ impl Load {
     }
 }
 
-/// What is meant by what was typed.
+/// The parsed arguments.
 struct Plan {
     repetitions: usize,
     aim: Duration,

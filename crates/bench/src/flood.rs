@@ -1,4 +1,5 @@
-//! How long others wait while very much happens in the same instant: tasks that are all due, workers that are all lost.
+//! Measures how long others wait while many things happen in the same instant: tasks that are all due, workers that are
+//! all lost.
 
 use std::error::Error;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -24,7 +25,7 @@ pub(crate) struct Arguments {
     common: Common,
 }
 
-/// What nobody waits for longer than.
+/// The longest acceptable wait.
 const AIM: Duration = Duration::from_millis(50);
 /// A gap in a loop that does nothing but look at the clock, from which on the machine itself is to blame.
 const GAP: Duration = Duration::from_millis(5);
@@ -32,7 +33,7 @@ const REST: Duration = Duration::from_secs(5);
 /// Commands that are sent before their replies are read.
 const BURST: u64 = 1000;
 
-/// What one flood did to others.
+/// The effect of one flood on other clients.
 struct Row {
     what: String,
     /// How long it lasted.

@@ -1,4 +1,4 @@
-//! What sureq aims at, as ratios to Redis measured in the same run.
+//! The goals of sureq, as ratios to Redis measured in the same run.
 
 use crate::load::SHAPES;
 use crate::report::{self, Figures, LATENCY, Run};

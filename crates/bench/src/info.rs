@@ -1,4 +1,4 @@
-//! What sureq says of itself in `INFO`.
+//! The figures in sureq's `INFO`.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -48,7 +48,7 @@ impl Info {
         Ok(Info::read(bytes, tokens)?)
     }
 
-    /// A number, if this server tells it.
+    /// A number, if this server has it.
     pub(crate) fn number(&self, name: &str) -> Option<u64> {
         self.0.get(name).copied()
     }

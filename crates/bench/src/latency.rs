@@ -1,7 +1,7 @@
-//! How long a task is under way to a consumer that waits for it.
+//! Measures the time from a push to the delivery to a waiting consumer.
 //!
-//! One producer pushes at a fixed rate, whether the pushes before are answered or not. One consumer is blocked in a pop;
-//! a delivery is acked together with the next blocking pop. Both sit in the same thread, so that one clock and one sleep see both ends.
+//! One producer pushes at a fixed rate, whether earlier pushes are answered or not. One consumer is blocked in a pop; a
+//! delivery is acked together with the next blocking pop. Both run in one thread, so that one clock measures both ends.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -36,7 +36,7 @@ pub(crate) fn run(server: &Server, rate: u32, aim: Duration, salt: u64) -> Resul
     })
 }
 
-/// What the consumer waits for.
+/// The reply that the consumer waits for.
 enum Awaited {
     /// That of the task with this number, if it is one of ours.
     Ack(Option<u64>),

@@ -1,4 +1,4 @@
-//! What a lease costs: the same load with plain pops and with pops that have a deadline and a worker, in turns.
+//! Measures leases: the same load with plain pops and with pops that have a deadline and a worker, in turns.
 
 use std::error::Error;
 use std::time::Duration;

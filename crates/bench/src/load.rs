@@ -72,7 +72,7 @@ const _: () = {
     }
 };
 
-/// What a run showed.
+/// The result of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Measured {
     pub(crate) tasks: u64,
@@ -82,7 +82,7 @@ pub(crate) struct Measured {
     pub(crate) wrong: Wrong,
 }
 
-/// What a load does next.
+/// The next step of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Push more.

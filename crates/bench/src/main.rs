@@ -1,13 +1,13 @@
-//! `sureq-bench`: sureq beside other queues, and against its own aims.
+//! `sureq-bench`: compares sureq with other queues and with its own goals.
 //!
-//! * `compare` is what runs without a subcommand; `report` and `goals` make its tables. docs/understand/benchmarks.md
-//!   explains them.
-//! * `targets` says what is measured, `servers` starts and ends it, `procstat` reads what it costs, and `janitor` cleans up
-//!   behind a benchmark that was interrupted.
-//! * `load` drives producers and consumers, `latency` a single pair, over `connection`, one thread and one epoll; `client` is one
-//!   blocking connection.
-//! * `dialect` says the same steps in each system's words, `resp` puts them on the wire.
-//! * `payload` and `account` hold the server to account, `histogram` counts durations, `tables` shows figures.
+//! * `compare` runs without a subcommand; `report` and `goals` make its tables. docs/understand/benchmarks.md explains
+//!   them.
+//! * `targets` defines the systems under test, `servers` starts and stops them, `procstat` reads their cost, and
+//!   `janitor` cleans up after an interrupted benchmark.
+//! * `load` drives producers and consumers, `latency` a single pair, over `connection` with one thread and one epoll;
+//!   `client` is one blocking connection.
+//! * `dialect` has the same steps in the commands of each system, `resp` encodes and decodes them.
+//! * `payload` and `account` check every task, `histogram` counts durations, `tables` formats figures.
 
 mod account;
 mod backlog;
@@ -55,7 +55,7 @@ use account::Wrong;
 use clap::{Parser, Subcommand};
 use servers::Place;
 
-/// Measure sureq: beside redis-server under load, or what a subcommand says
+/// Measure sureq: beside redis-server under load, or as a subcommand says
 #[derive(Parser)]
 #[command(version, after_help = HELP, args_conflicts_with_subcommands = true)]
 struct Arguments {
@@ -67,25 +67,25 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Measurement {
-    /// What a backlog costs: memory, disk, CPU per task, restart; sureq beside Redis, beanstalkd and NATS
+    /// Measure a backlog: memory, disk, CPU per task, restart; sureq beside Redis, beanstalkd and NATS
     Backlog(backlog::Arguments),
-    /// What a task costs sureq in resident memory, against the aims
+    /// Measure the resident memory per task, against the goals
     Memory(memory::Arguments),
-    /// How long sureq takes to start again after kill -9 under load, just before a checkpoint
+    /// Measure a restart of sureq after kill -9 under load, just before a checkpoint
     Restart(restart::Arguments),
-    /// How much disk sureq takes beside what is live
+    /// Measure the disk use of sureq beside live data
     Disk(disk::Arguments),
-    /// How long a push of sureq takes while it checkpoints and copies forward, and how much it writes
+    /// Measure pushes of sureq while it takes checkpoints and compacts, and how much it writes
     Stall(stall::Arguments),
-    /// What a lease costs: pops with a deadline and a worker, acked by receipt, beside plain ones
+    /// Measure leases: pops with a deadline and a worker, acked by receipt, beside plain ones
     Leased(leased::Arguments),
-    /// How long others wait while very many tasks are due, or very many workers are lost, in the same instant
+    /// Measure how long others wait while many tasks are due, or many workers are lost, in the same instant
     Flood(flood::Arguments),
-    /// How long another client waits while each command runs, with a million tasks in each state
+    /// Measure how long another client waits while each command runs, with a million tasks in each state
     Crowd(crowd::Arguments),
-    /// What a worker on plain Redis gets done, beside the published crate `redis-work-queue`
+    /// Measure a worker on Redis, beside the published crate `redis-work-queue`
     Redis(on_redis::Arguments),
-    /// What the worker of the library gets done on the embedded home, and what it takes when idle
+    /// Measure the worker of the library on the embedded home, busy and idle
     Worker(worker::Arguments),
     #[command(name = janitor::COMMAND, hide = true)]
     Janitor,

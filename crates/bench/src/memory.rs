@@ -1,4 +1,4 @@
-//! What a task costs sureq in resident memory, by its state, its size and the number of queues; against the aims.
+//! Measures the resident memory per task, by state, size and number of queues, against the goals.
 
 use std::error::Error;
 use std::time::Duration;

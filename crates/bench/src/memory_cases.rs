@@ -2,7 +2,7 @@
 
 use crate::queues::Length;
 
-/// What becomes of the tasks before memory is read.
+/// The state of the tasks when memory is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TaskState {
     Waiting,

@@ -85,7 +85,7 @@ impl Kind {
     }
 }
 
-/// What one run took.
+/// The cost of one run.
 struct Run {
     kind: Kind,
     per_second: f64,
@@ -200,7 +200,7 @@ fn filled(watch: &Watch<'_>, kind: Kind, tasks: usize) -> Result<Home, Box<dyn E
     Ok(home)
 }
 
-/// What people run: the worker of the library, with one handler that does nothing.
+/// The worker of the library, with one handler that does nothing.
 async fn worker(watch: &Watch<'_>, kind: Kind, tasks: usize) -> Result<Run, Box<dyn Error>> {
     let home = filled(watch, kind, tasks)?;
     let worker = Worker::new(&home).concurrency(1).work("bench", async || ());

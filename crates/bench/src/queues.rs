@@ -250,7 +250,7 @@ fn is_cancelled(number: u64, share: f64) -> bool {
     f64::from((mix(!number) >> 32) as u32) / f64::from(u32::MAX) < share
 }
 
-/// What a queue is called.
+/// The name of a queue.
 pub(crate) fn name(queue: u64) -> String {
     format!("bench:{queue}")
 }

@@ -1,4 +1,4 @@
-//! From runs to tables: medians, ratios to Redis, and what was aimed at beside what was measured.
+//! Makes tables of runs: medians, ratios to Redis, and goals beside measurements.
 
 use std::fmt::Write as _;
 

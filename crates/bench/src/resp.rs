@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reply_is_refused() {
+    fn malformed_replies_are_refused() {
         assert!(scan(b"HTTP/1.1 400\r\n", &mut Vec::new()).is_err());
         assert!(scan(b":1x\r\n", &mut Vec::new()).is_err());
         assert!(scan(b"$\r\n", &mut Vec::new()).is_err());

@@ -1,4 +1,4 @@
-//! From the pushes of `stall` and what was under way meanwhile to its table.
+//! Makes the table of `stall` from its pushes and the server's work meanwhile.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(crate) struct Sample {
     pub(crate) took: Duration,
 }
 
-/// What may be under way.
+/// The server's background work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     Checkpoint,
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn aims_are_judged_by_what_the_server_tells() {
+    fn goals_are_judged_by_the_figures_of_the_server() {
         let check = |copied, expected: &str| {
             let text = finding(Some(Written { log: 100, checkpoints: 10, copied })).render();
             assert!(text.contains(expected), "{text}");

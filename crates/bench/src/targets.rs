@@ -23,7 +23,7 @@ pub(crate) enum Target {
     Nats,
 }
 
-/// What a target runs.
+/// The program of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
     Sureq,
@@ -114,7 +114,7 @@ impl Target {
         }
     }
 
-    /// What the tables call it.
+    /// Its name in the tables.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Target::Redis => "redis, persistence off",
@@ -130,7 +130,7 @@ impl Target {
         }
     }
 
-    /// What a confirmation of it promises.
+    /// The guarantee of its confirmations.
     pub(crate) fn durability(self) -> &'static str {
         match self {
             Target::Redis | Target::SureqModule => "nothing is kept",
@@ -242,7 +242,7 @@ impl Target {
 
     /// The one place where sureq's flags are made.
     fn sureq(self, command: &mut Command, port: u16, directory: &Path, settings: &Settings) {
-        // What is set for another server must not change this one.
+        // Variables for another server must not change this one.
         for (variable, _) in std::env::vars_os() {
             if variable.as_encoded_bytes().starts_with(b"SUREQ_") {
                 command.env_remove(variable);

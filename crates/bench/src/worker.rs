@@ -1,4 +1,4 @@
-//! What the worker costs: empty tasks on the embedded home, in one process, and a worker that has nothing to do.
+//! Measures the worker: empty tasks on the embedded home in one process, and an idle worker.
 
 use std::error::Error;
 use std::future::pending;
@@ -36,7 +36,7 @@ const FILL: usize = 1_000;
 const LEVELS: [(Durability, &str, f64); 2] =
     [(Durability::None, "none", 150_000.0), (Durability::Always, "always", 60_000.0)];
 
-/// What one run took.
+/// The cost of one run.
 struct Run {
     level: &'static str,
     per_second: f64,

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_refuses_is_refused() {
+    fn arguments_that_go_refuses_are_refused() {
         for (line, why) in [
             ("-x 1", "flag provided but not defined: -x"),
             ("-ict", "flag needs an argument: -ict"),

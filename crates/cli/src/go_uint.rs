@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_go_accepts() {
+    fn numbers_that_go_accepts() {
         for (text, number) in [
             ("0", 0),
             ("00", 0),
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_refuses() {
+    fn numbers_that_go_refuses() {
         for text in [
             "", "+1", "-1", " 1", "1 ", "08", "0b2", "0o8", "0xg", "0x", "0b", "0o", "_1", "1_", "1__0",
             "0_", "0x_", "0x1_", "1.0", "1e3", "ten", "0x+1", "1_a",

@@ -1,4 +1,4 @@
-//! What is known of one task. A benchmark has tens of millions of them, so that it is one byte.
+//! The state of one task, in one byte, since a benchmark has tens of millions of them.
 
 /// ```text
 /// 7 invoked   6 confirmed   5 delivered   4 held without end   3 finished   2 timed   1-0 finishes without an answer
@@ -13,7 +13,7 @@ impl Entry {
     pub(crate) const CONFIRMED: Self = Self(0x40);
     /// It was delivered at least once.
     pub(crate) const DELIVERED: Self = Self(0x20);
-    /// Someone holds it until it is finished or released.
+    /// A client holds it until it is finished or released.
     pub(crate) const HELD: Self = Self(0x10);
     /// Its finish was confirmed.
     pub(crate) const FINISHED: Self = Self(0x08);
@@ -34,7 +34,7 @@ impl Entry {
         self.0 &= !flag.0;
     }
 
-    /// How many finishes were sent and not answered, or answered with unknown; 3 stands for any larger number too.
+    /// The number of finishes without a certain reply; 3 means 3 or more.
     pub(crate) const fn open_finishes(self) -> u8 {
         self.0 & Self::OPEN_FINISHES
     }
@@ -45,7 +45,7 @@ impl Entry {
         }
     }
 
-    /// A finish was answered for certain. From 3 nothing is taken away: it may stand for more.
+    /// Records a certain reply to a finish. A count of 3 stays, since it may mean more.
     pub(crate) const fn close_finish(&mut self) {
         if matches!(self.open_finishes(), 1..Self::OPEN_FINISHES) {
             self.0 -= 1;

@@ -1,32 +1,32 @@
-//! What is counted.
+//! Findings and counts.
 
 use std::ops::AddAssign;
 
-/// What no correct queue can have done. All of it must be zero, except where a durability level promises less.
+/// Violations that no correct queue can commit. All must be zero, except where a durability level promises less.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// Tasks whose push was confirmed, that nobody finished and that are gone.
+    /// Confirmed tasks that are gone without having been finished.
     pub lost: u64,
     /// Deliveries of tasks that were never pushed, whose push certainly failed, or whose payload changed.
     pub phantom: u64,
-    /// Deliveries that were asked for after the finish of their task had been confirmed.
+    /// Deliveries requested after the finish of their task was confirmed.
     pub resurrected: u64,
-    /// Deliveries of tasks that someone else certainly held.
+    /// Deliveries of tasks that another client certainly held.
     pub double_held: u64,
-    /// Finishes that were confirmed although the same task's finish had been confirmed before.
+    /// Confirmed finishes of tasks whose finish had been confirmed before.
     pub finished_twice: u64,
-    /// Finishes that were refused although whoever asked certainly held the task.
+    /// Refused finishes by clients that certainly held the task.
     pub denied: u64,
-    /// Finishes by receipt that were confirmed although the task had been delivered to someone else before.
+    /// Confirmed finishes by receipt after the task had been delivered to another client.
     pub stale: u64,
-    /// Pushes of several tasks of which only some happened.
+    /// Pushes of several tasks that were executed in part.
     pub torn: u64,
     /// Ids of two tasks, and tasks with two ids.
     pub repeated_ids: u64,
 }
 
 impl Findings {
-    /// All findings in one number.
+    /// The sum of all findings.
     pub const fn total(&self) -> u64 {
         let Self {
             lost,
@@ -57,7 +57,7 @@ impl AddAssign for Findings {
     }
 }
 
-/// How much happened.
+/// Counts of operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Push commands that were confirmed.
@@ -66,7 +66,7 @@ pub struct Counts {
     pub confirmed: u64,
     /// Tasks whose push certainly failed.
     pub failed: u64,
-    /// Tasks whose push happened or not.
+    /// Tasks whose push has an unknown outcome.
     pub unknown: u64,
     /// Deliveries.
     pub deliveries: u64,

@@ -1,4 +1,4 @@
-//! The history itself: operations in, findings out.
+//! [`History`]: records operations and computes findings.
 
 use std::fmt;
 use std::ops::Range;
@@ -8,10 +8,10 @@ use crate::entry::Entry;
 use crate::holds::{EPSILON, Hold, Holds};
 use crate::{Counts, Findings, Time};
 
-/// How many findings are described in words.
+/// The most findings that are described in text.
 const EXAMPLES_MAX: usize = 20;
 
-/// How an operation completed, as far as its client knows.
+/// How an operation completed, from the view of its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It was confirmed.
@@ -49,7 +49,7 @@ pub struct Delivery {
     pub asked: Time,
     /// When the reply was received.
     pub received: Time,
-    /// How long the client holds it; without one, until it is finished or released.
+    /// The length of its lease; `None` if it is held until it is finished or released.
     pub lease: Option<Duration>,
 }
 
@@ -70,14 +70,14 @@ pub enum Seen {
     Again,
 }
 
-/// What all clients asked and were told. Tasks have numbers, from 0 on, in the order of their pushes.
+/// The requests and replies of all clients. Tasks have numbers from 0 in the order of their pushes.
 ///
-/// It takes one byte per task, eight more if ids are compared, and some 100 bytes for each task that is held by a
+/// It takes one byte per task, eight more if ids are compared, and about 100 bytes for each task that is held by a
 /// lease with a time or was finished in the last ten seconds.
 #[derive(Debug, Default)]
 pub struct History {
     tasks: Vec<Entry>,
-    /// By number; 0 if it is not known.
+    /// By task number; 0 if unknown.
     ids: Vec<u64>,
     holds: Holds,
     /// Pushes of several tasks with an unknown outcome.
@@ -88,7 +88,7 @@ pub struct History {
 }
 
 impl History {
-    /// A push of so many new tasks is about to be sent.
+    /// A push of `count` new tasks is about to be sent.
     pub fn invoke_push(&mut self, count: u64) -> Push {
         let first = self.tasks.len() as u64;
         self.tasks.resize(self.tasks.len() + count as usize, Entry::INVOKED);
@@ -171,7 +171,7 @@ impl History {
         Seen::First
     }
 
-    /// It may have been on its way when the finish was confirmed to someone else.
+    /// It may have been in flight when the finish was confirmed to another client.
     fn deliver_finished(&mut self, number: u64, task: Entry, delivery: &Delivery) {
         if !task.has(Entry::TIMED) || self.holds.was_finished_before(number, delivery.asked) {
             self.found.resurrected += 1;
@@ -184,7 +184,7 @@ impl History {
         let entry = &mut self.tasks[number as usize];
         entry.set(if lease.is_some() { Entry::TIMED } else { Entry::HELD });
         let until = lease.map_or(Time::NEVER, |lease| asked.after(lease).before(EPSILON));
-        // Without times the flag says it all.
+        // Without times the flag suffices.
         let hold = entry.has(Entry::TIMED).then_some(Hold { asked, received, until });
         let overlapped = hold.and_then(|hold| self.holds.add(number, hold));
         if overlapped.is_some() || task.has(Entry::HELD) {
@@ -193,8 +193,8 @@ impl History {
         }
     }
 
-    /// Somebody else may hold the task from now on: it is about to be returned or recovered, or its worker's end to be
-    /// declared.
+    /// Other clients may hold the task from now on: it is about to be returned or recovered, or its worker to be
+    /// declared lost.
     pub fn release(&mut self, number: u64, at: Time) {
         if let Some(task) = self.tasks.get_mut(number as usize) {
             task.clear(Entry::HELD);
@@ -204,8 +204,8 @@ impl History {
         }
     }
 
-    /// Nobody certainly holds any task from now on, as after a crash of a queue that does not promise to remember
-    /// leases. No operation may be under way.
+    /// No client certainly holds a task from now on, as after a crash of a queue that does not promise to keep leases.
+    /// No operation may be in progress.
     pub fn release_all(&mut self) {
         self.tasks.iter_mut().for_each(|task| task.clear(Entry::HELD));
         self.holds.release_all();
@@ -243,11 +243,11 @@ impl History {
         }
     }
 
-    /// A finish completed: the queue said that whoever asked does not hold the task. `at` is when it said so.
+    /// A finish was refused: the client does not hold the task. `at` is when the reply was received.
     pub fn deny_finish(&mut self, number: u64, at: Time) {
         let Some(task) = self.tasks.get(number as usize).copied() else { return };
         let is_held = task.has(Entry::HELD) || self.holds.is_certain(number, at);
-        // Another finish of the same task may have happened, and its reply been lost.
+        // Another finish of the same task may have succeeded, with a lost reply.
         if is_held && task.open_finishes() == 1 && !task.has(Entry::FINISHED) {
             self.found.denied += 1;
             self.tell(format_args!("{number} was held, and its finish refused at {at}"));
@@ -270,23 +270,23 @@ impl History {
         }
     }
 
-    /// How much happened so far.
+    /// The counts so far.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// How many tasks were made, confirmed or not.
+    /// The number of invoked tasks, confirmed or not.
     pub fn tasks(&self) -> u64 {
         self.tasks.len() as u64
     }
 
-    /// How many tasks were delivered although their push was not confirmed.
+    /// The number of tasks that were delivered although their push was not confirmed.
     pub fn executed_unconfirmed(&self) -> u64 {
         let is_so = |task: &&Entry| task.has(Entry::DELIVERED) && !task.has(Entry::CONFIRMED);
         self.tasks.iter().filter(is_so).count() as u64
     }
 
-    /// What went wrong, when nothing is under way any more and the queue says that it still has `left` tasks.
+    /// The findings, when no operation is in progress and the queue reports that it still has `left` tasks.
     pub fn findings(&self, left: u64) -> Findings {
         let must_be_left = self.tasks.iter().filter(|task| task.must_be_left()).count() as u64;
         let torn = self.unknown.iter().filter(|push| left == 0 && self.is_torn(**push)).count() as u64;
@@ -297,7 +297,7 @@ impl History {
         Findings { lost, torn, repeated_ids: self.found.repeated_ids + repeated, ..self.found }
     }
 
-    /// Once nothing is left, all of its tasks were seen, or none.
+    /// Once no task is left, all tasks of a push were seen, or none.
     fn is_torn(&self, push: Push) -> bool {
         let seen = self.tasks[range(push)].iter().filter(|task| task.has(Entry::DELIVERED)).count() as u64;
         seen != 0 && seen != push.count
@@ -310,7 +310,7 @@ impl History {
     }
 }
 
-/// What happened, with the numbers of some lost tasks and the first of the other findings.
+/// A description with the numbers of some lost tasks and the first of the other findings.
 impl fmt::Display for History {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Counts { pushes, confirmed, failed, unknown, deliveries, redelivered, finished } = self.counts;

@@ -1,4 +1,4 @@
-//! Who certainly held a task when, and when finishes were confirmed.
+//! When clients certainly held tasks, and when finishes were confirmed.
 //!
 //! ```text
 //! request sent                 reply received                          request sent + lease
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::Time;
 
-/// How much earlier than its holder reckons a lease may end: homes count whole milliseconds, and round.
+/// How much earlier than its holder computes a lease may end: homes round to whole milliseconds.
 pub const EPSILON: Duration = Duration::from_millis(2);
 
 /// How long the time of a finish is remembered.
@@ -22,7 +22,7 @@ const REMEMBERED: Duration = Duration::from_secs(10);
 pub(crate) struct Hold {
     pub(crate) asked: Time,
     pub(crate) received: Time,
-    /// It is certain up to here, and not at it.
+    /// The end of the certain part, exclusive.
     pub(crate) until: Time,
 }
 
@@ -39,12 +39,12 @@ pub(crate) struct Holds {
     finished: HashMap<u64, Time>,
     /// Oldest first, as they were recorded.
     finishes: VecDeque<(Time, u64)>,
-    /// No finish that was forgotten is later than this.
+    /// No forgotten finish is later than this.
     forgotten: Time,
 }
 
 impl Holds {
-    /// Adds a delivery; answers one that it overlaps.
+    /// Adds a delivery; returns one that it overlaps.
     pub(crate) fn add(&mut self, number: u64, hold: Hold) -> Option<Hold> {
         let others = self.of_tasks.entry(number).or_default();
         let overlapped = others.iter().find(|other| other.overlaps(&hold)).copied();
@@ -52,7 +52,7 @@ impl Holds {
         overlapped
     }
 
-    /// From now on somebody else may hold the task.
+    /// Other clients may hold the task from now on.
     pub(crate) fn release(&mut self, number: u64, at: Time) {
         for hold in self.of_tasks.get_mut(&number).into_iter().flatten() {
             hold.until = hold.until.min(at);
@@ -74,8 +74,7 @@ impl Holds {
         holds.find(|hold| received < hold.asked && hold.received < sent).copied()
     }
 
-    /// The finish of a task was confirmed at this time. Answers a delivery that was asked for later and recorded
-    /// before.
+    /// Records a confirmed finish. Returns a delivery that was requested later and recorded before.
     pub(crate) fn finish(&mut self, number: u64, at: Time) -> Option<Hold> {
         self.finished.insert(number, at);
         self.finishes.push_back((at, number));

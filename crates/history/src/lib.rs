@@ -1,8 +1,8 @@
-//! Decides from what clients asked and were told whether a queue kept its promises.
+//! Checks from the requests and replies of clients whether a queue kept its promises.
 //!
 //! Clients record every operation: when it is *invoked*, before the request is sent, and how it *completed*:
-//! [`Outcome::Ok`], [`Outcome::Failed`] (it certainly did not happen) or [`Outcome::Unknown`] (the reply was lost, so
-//! that it happened or not). [`History::findings`] then counts what no correct queue can have done:
+//! [`Outcome::Ok`], [`Outcome::Failed`] (it certainly had no effect) or [`Outcome::Unknown`] (the reply was lost, so
+//! that it had an effect or not). [`History::findings`] then counts violations:
 //!
 //! ```
 //! use sureq_history::{Delivery, Findings, History, Outcome, Time};
@@ -14,17 +14,16 @@
 //! history.deliver(&Delivery::untimed(first));
 //! history.invoke_finish(first);
 //! history.complete_finish(first, Outcome::Ok, Time::now());
-//! // The queue says that it is empty.
+//! // The queue reports that it is empty.
 //! assert_eq!(history.findings(0), Findings { lost: 1, ..Findings::default() }, "{second}");
 //! ```
 //!
-//! A finding is always true: whatever the unknown operations did, and whenever within its request and its reply an
-//! operation took effect, something went wrong. Therefore a violation may go unnoticed, but a legal history is never
-//! reported.
+//! A finding is always true: whatever the unknown operations did, and whenever between request and reply an operation
+//! took effect, something went wrong. Therefore a violation may go unnoticed, but a legal history is never reported.
 //!
-//! * `entry`: what is known of one task, in one byte.
-//! * `holds`: who certainly held a task when, and when its finish was confirmed; only for leases with a time.
-//! * [`payload`]: payloads that tell which task they belong to.
+//! * `entry`: the state of one task, in one byte.
+//! * `holds`: when a client certainly held a task, and when its finish was confirmed; only for leases with a time.
+//! * [`payload`]: payloads that identify their task.
 //! * `time`: the machine's monotonic clock, the same for all processes.
 
 mod entry;

@@ -1,6 +1,6 @@
-//! Payloads that tell which task they belong to, so that a changed one shows itself.
+//! Payloads that identify their task, so that a changed one is noticed.
 
-/// The payload of task `number`: eight bytes with the number, and 8 to 95 more that follow from it.
+/// The payload of task `number`: its number in eight bytes, and 8 to 95 more bytes derived from it.
 pub fn encode(number: u64) -> Vec<u8> {
     let seed = mix(number);
     let len = 2 * NUMBER_BYTES + (seed >> 32) as usize % 88;
@@ -9,7 +9,7 @@ pub fn encode(number: u64) -> Vec<u8> {
     number.to_le_bytes().into_iter().chain(filler).take(len).collect()
 }
 
-/// The task that this is the payload of, byte for byte.
+/// The task with exactly this payload.
 pub fn decode(payload: &[u8]) -> Option<u64> {
     let number = u64::from_le_bytes(*payload.first_chunk::<NUMBER_BYTES>()?);
     (encode(number) == payload).then_some(number)
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_payload_tells_its_task_and_nothing_else_does() {
+    fn only_a_payload_identifies_its_task() {
         for number in [0, 1, 77, 1 << 40] {
             let mut payload = encode(number);
             assert_eq!(decode(&payload), Some(number));

@@ -1,4 +1,4 @@
-//! One history, recorded by many threads.
+//! A history that many threads record.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -15,7 +15,7 @@ impl SharedHistory {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The history, once nobody records any more.
+    /// The history, after recording has ended.
     pub fn into_inner(self) -> History {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }

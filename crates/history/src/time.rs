@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 pub struct Time(u64);
 
 impl Time {
-    /// Later than any time that is reached.
+    /// Later than any real time.
     pub const NEVER: Self = Self(u64::MAX);
 
     /// Now.
@@ -21,18 +21,18 @@ impl Time {
         Self(now.tv_sec.unsigned_abs() * 1_000_000 + now.tv_nsec.unsigned_abs() / 1_000)
     }
 
-    /// So many microseconds after the clock's start.
+    /// A time in microseconds after the clock's start.
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros)
     }
 
-    /// The time so much later.
+    /// The time plus a duration.
     #[must_use]
     pub fn after(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)))
     }
 
-    /// The time so much earlier.
+    /// The time minus a duration.
     #[must_use]
     pub fn before(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)))

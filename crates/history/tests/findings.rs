@@ -95,7 +95,7 @@ fn a_push_without_an_answer_may_have_happened() {
 }
 
 #[test]
-fn what_was_never_pushed_is_a_phantom() {
+fn a_delivery_without_a_push_is_a_phantom() {
     let mut history = confirmed(1);
     let failed = [history.invoke_push(1), history.invoke_push(1)];
     history.deliver(&leased(failed[0].first, 0, 1));

@@ -1,4 +1,5 @@
-//! Memory of the module is memory of Redis: counted in `used_memory`, bounded by `maxmemory`.
+//! The global allocator of the module uses Redis' allocator, so that its memory is counted in `used_memory` and limited
+//! by `maxmemory`.
 
 use std::alloc::{GlobalAlloc, Layout};
 
@@ -9,23 +10,23 @@ struct RedisAllocator;
 #[global_allocator]
 static ALLOCATOR: RedisAllocator = RedisAllocator;
 
-/// What every allocator of Redis aligns to by itself. The jemalloc that comes with it has size classes of 24 and 40 bytes.
+/// The alignment of every block. The jemalloc that comes with Redis has size classes of 24 and 40 bytes.
 const ALIGNMENT: usize = 8;
 
-/// What a block is aligned to whose size is a multiple of it, in every allocator of Redis.
+/// The alignment of a block whose size is a multiple of it.
 const ALIGNMENT_OF_MULTIPLES: usize = 16;
 
-/// Nothing can be said without memory, and nothing of this library runs before Redis has handed out its functions.
+/// Aborts: without memory there is nothing to report, and nothing here runs before Redis has passed its functions.
 fn no_redis() -> ! {
     std::process::abort()
 }
 
-/// Bytes to ask for. What wants more than the usual alignment gets a size that is a multiple of it.
+/// The bytes to request. A larger alignment than the usual one needs a size that is a multiple of it.
 const fn padded(layout: Layout) -> usize {
     if layout.align() <= ALIGNMENT { layout.size() } else { layout.pad_to_align().size() }
 }
 
-/// Whether a block for this is aligned by hand: within a larger one, with where that begins written before it.
+/// Whether a block for this layout is aligned by hand: inside a larger one, whose start is stored before it.
 const fn is_by_hand(layout: Layout) -> bool {
     layout.align() > ALIGNMENT_OF_MULTIPLES
 }

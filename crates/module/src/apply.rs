@@ -1,7 +1,7 @@
-//! RQ.APPLY: what another server decided, or this one before it was started. Never a client.
+//! RQ.APPLY: replays decisions of the primary, or of this server before its restart. Clients may not use it.
 //!
-//! The bytes are hostile. Events that do not fit are an error; what they may have changed by then is kept only if it is still
-//! a queue, since the rest of the stream goes on.
+//! The bytes may be hostile. Events that do not fit are an error. The queue keeps the changes before the error only if
+//! it is still consistent, since the rest of the stream continues.
 
 use sureq_core::queue::HolderNews;
 use sureq_core::task::Holder;
@@ -84,7 +84,7 @@ fn take(ctx: Ctx<'_>, name: Str<'_>, events: &[u8]) -> Result<(), Wrong> {
     if is_sound { taken } else { taken.and(Err("it left no queue behind".to_owned())) }
 }
 
-/// Time is what the events say, whatever this machine's clock does: a replica that is promoted goes on from there.
+/// Log time is taken from the events, and not from this machine's clock: a promoted replica continues from there.
 fn take_events(object: &mut Object, mut events: &[u8], holders: &mut Holders) -> Result<(), Wrong> {
     let mut at = LogTime(0);
     while !events.is_empty() {
@@ -120,11 +120,11 @@ fn apply_to(object: &mut Object, event: &Event<'_>, at: LogTime) -> Result<(), W
     queue.apply(event, at, &mut Silent(usage)).map_err(|inconsistent| inconsistent.to_string())
 }
 
-/// Who may hold tasks since some events.
+/// The holders that some events may have added.
 #[derive(Default)]
 struct Holders {
     named: Vec<Holder>,
-    /// Whoever the queue says.
+    /// Any holder of the queue may be new.
     are_unknown: bool,
 }
 
@@ -139,7 +139,7 @@ impl Holders {
     }
 }
 
-/// Forgets those who hold nothing of the queue any more.
+/// Forgets holders that have no task of the queue any more.
 fn release(ctx: Ctx<'_>, name: Str<'_>, object: &mut Object) {
     process::with(|process| {
         object.queue.drain_holder_news(|holder, news| {
@@ -150,7 +150,8 @@ fn release(ctx: Ctx<'_>, name: Str<'_>, object: &mut Object) {
     });
 }
 
-/// Notes what the queue has seen, and what is to happen in it if this server comes to decide.
+/// Records the ids and incarnations of the queue, and schedules its deadlines for the case that this server becomes the
+/// primary.
 fn welcome(ctx: Ctx<'_>, name: Str<'_>, object: &mut Object, mut holders: Holders) {
     if holders.are_unknown {
         holders.named.extend(object.queue.holders());
@@ -168,7 +169,7 @@ fn welcome(ctx: Ctx<'_>, name: Str<'_>, object: &mut Object, mut holders: Holder
     });
 }
 
-/// Whoever does not beat once this server decides is lost then.
+/// A worker without heartbeats is declared lost when this server becomes the primary.
 fn take_workers(ctx: Ctx<'_>, name: Str<'_>, table: &mut Table, events: &[u8]) -> Result<(), Wrong> {
     let at = table.apply(events)?;
     process::with(|process| {

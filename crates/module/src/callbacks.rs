@@ -1,4 +1,4 @@
-//! What Redis calls. Each callback turns pointers into what they stand for, and nothing of it unwinds into Redis.
+//! The callbacks that Redis calls. Each converts pointers to safe types and catches panics.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -42,7 +42,7 @@ pub(crate) extern "C" fn command(
     }
     let ran = guarded("command", None, || Some(commands::execute(ctx, words, Popper::Asking)));
     if ran.is_none() {
-        ctx.error("ERR an internal error: the log of the server tells which");
+        ctx.error("ERR an internal error: see the log of the server");
     }
     OK
 }
@@ -60,12 +60,12 @@ pub(crate) extern "C" fn apply(
         true
     });
     if !applied {
-        ctx.error("ERR an internal error: the log of the server tells which");
+        ctx.error("ERR an internal error: see the log of the server");
     }
     OK
 }
 
-/// A client waits for a key in which there may be something now.
+/// A client that waits for a key is woken: the key may have tasks now.
 pub(crate) extern "C" fn woken(
     ctx: *mut raw::RedisModuleCtx,
     argv: *mut *mut raw::RedisModuleString,
@@ -76,13 +76,14 @@ pub(crate) extern "C" fn woken(
     match guarded("woken", None, || Some(commands::execute(ctx, words, Popper::Woken))) {
         Some(Answered::NotYet) => return ERR,
         Some(Answered::Yes) => {}
-        None => ctx.error("ERR an internal error: the log of the server tells which"),
+        None => ctx.error("ERR an internal error: see the log of the server"),
     }
     waiting::end(ctx.waiter());
     OK
 }
 
-/// A client has waited in vain: its time is over, or its worker has ended. In the latter case a step has the process.
+/// The wait of a client ends: its timeout is over, or its worker has ended. In the latter case a step borrows the
+/// process.
 pub(crate) extern "C" fn over(
     ctx: *mut raw::RedisModuleCtx,
     _: *mut *mut raw::RedisModuleString,
@@ -98,24 +99,24 @@ pub(crate) extern "C" fn over(
     OK
 }
 
-/// A client that waits in the name of a worker is gone, or was sent away.
+/// A client that waits in the name of a worker disconnected or was unblocked.
 pub(crate) extern "C" fn left(_: *mut raw::RedisModuleCtx, client: *mut raw::RedisModuleBlockedClient) {
     waiting::end(WaiterId::of(client));
 }
 
-/// A client is gone whose command is executed slice by slice.
+/// A client disconnected while its command is executed in slices.
 pub(crate) extern "C" fn gone(_: *mut raw::RedisModuleCtx, client: *mut raw::RedisModuleBlockedClient) {
     guarded("gone", (), || process::try_with(|process| process.jobs.lose(client)));
 }
 
-/// Something is due.
+/// The timer fired.
 pub(crate) extern "C" fn alarm(ctx: *mut raw::RedisModuleCtx, _: *mut c_void) {
     // SAFETY: Redis passes it for the time of this call.
     let ctx = unsafe { Ctx::new(ctx) };
     guarded("alarm", (), || tick::ring(ctx));
 }
 
-/// Something happened to a key that is not a command of ours.
+/// A keyspace event that no command of this module caused.
 pub(crate) extern "C" fn key_event(
     ctx: *mut raw::RedisModuleCtx,
     _: c_int,
@@ -152,7 +153,7 @@ pub(crate) extern "C" fn key_event(
     OK
 }
 
-/// Something happened to the server.
+/// A server event.
 pub(crate) extern "C" fn server_event(
     ctx: *mut raw::RedisModuleCtx,
     event: raw::RedisModuleEvent,
@@ -222,7 +223,7 @@ pub(crate) extern "C" fn server_event(
     });
 }
 
-/// A database is about to be emptied: its workers may have tasks of queues that were moved to another.
+/// A database is about to be flushed: its workers may hold tasks of queues that were moved to another database.
 fn begin_flush(ctx: Ctx<'_>, db: i32) {
     let before = ctx.db();
     if decides() && ctx.select(db) {
@@ -232,7 +233,7 @@ fn begin_flush(ctx: Ctx<'_>, db: i32) {
     }
 }
 
-/// Whether this server decides what happens, and is not told.
+/// Whether this server is a primary, which decides.
 fn decides() -> bool {
     // SAFETY: without a context the flags are those of the server.
     let flags = unsafe { Ctx::new(ptr::null_mut()) }.flags();
@@ -246,11 +247,11 @@ fn begin(ctx: Ctx<'_>, why: Start) {
     });
 }
 
-/// The strings of a snapshot, up to an empty one. Redis' own errors end it, too.
+/// The strings of a snapshot, up to an empty one. A read error of Redis ends them, too.
 struct Strings(*mut raw::RedisModuleIO);
 
 impl Strings {
-    /// Hands the next one to `take`; none if it is the end.
+    /// Passes the next string to `take`; `None` at the end.
     fn next<T>(&self, take: impl FnOnce(&[u8]) -> Result<T, Wrong>) -> Result<Option<T>, Wrong> {
         let mut len = 0;
         // SAFETY: the stream of this call.
@@ -287,7 +288,7 @@ impl Strings {
         unsafe { function!(RedisModule_SaveUnsigned)(self.0, number) };
     }
 
-    /// The key that is being loaded, as far as Redis knows.
+    /// The key that is being loaded, if Redis knows it.
     fn place(&self) -> Option<(i32, &[u8])> {
         // SAFETY: the stream of this call.
         let name = unsafe { function!(RedisModule_GetKeyNameFromIO)(self.0) };
@@ -297,7 +298,7 @@ impl Strings {
         (!name.is_null()).then(|| (db, unsafe { Str::new(name.cast_mut()) }.bytes()))
     }
 
-    /// What is wrong with what was read, in the log.
+    /// Logs an error in the data.
     fn complain(&self, wrong: &str) {
         let name =
             self.place().map_or_else(String::new, |(_, name)| String::from_utf8_lossy(name).into_owned());
@@ -305,7 +306,7 @@ impl Strings {
     }
 }
 
-/// Whether data are being loaded that this server, or its primary, has written.
+/// Whether data of this server or its primary are being loaded.
 fn is_trusted() -> bool {
     // SAFETY: without a context the flags are those of the server.
     unsafe { Ctx::new(ptr::null_mut()) }.flags().is_loading()
@@ -324,7 +325,7 @@ pub(crate) extern "C" fn load_queue(io: *mut raw::RedisModuleIO, version: c_int)
     }
 }
 
-/// The version of what is saved.
+/// The version of the snapshot format.
 pub(crate) const VERSION: c_int = 1;
 
 fn read_queue(io: &Strings, version: c_int) -> Result<Box<Object>, Wrong> {
@@ -387,11 +388,11 @@ pub(crate) extern "C" fn queue_memory(
     guarded("memory", 0, || object.memory())
 }
 
-/// About how many blocks of memory are to be freed.
+/// An estimate of the blocks of memory to free.
 pub(crate) extern "C" fn queue_effort(_: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) -> usize {
-    /// About so many tasks share a run.
+    /// The typical number of tasks in a run.
     const RUN: usize = 100;
-    /// What was purged and is not released yet is much, or it would have been released at once.
+    /// Purged tasks that are not released yet are many, or they would have been released at once.
     const PURGED: usize = 1_000;
     // SAFETY: Redis passes a value of this type.
     let object = unsafe { &*value.cast::<Object>() };
@@ -402,7 +403,7 @@ pub(crate) extern "C" fn queue_effort(_: *mut raw::RedisModuleKeyOptCtx, value: 
     })
 }
 
-/// A queue is taken from its key: deleted, replaced, or on its way to another key, which is told then.
+/// A queue leaves its key: it is deleted, replaced, or moved to another key (another event follows).
 pub(crate) extern "C" fn unlink_queue(ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
     // SAFETY: Redis passes a value of this type.
     let object = unsafe { &*value.cast::<Object>() };
@@ -421,7 +422,7 @@ pub(crate) extern "C" fn unlink_queue(ctx: *mut raw::RedisModuleKeyOptCtx, value
     });
 }
 
-/// A table of workers is taken from its key.
+/// A table of workers leaves its key.
 pub(crate) extern "C" fn unlink_workers(ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
     // SAFETY: Redis passes a value of this type.
     let table = unsafe { &*value.cast::<Table>() };
@@ -440,7 +441,7 @@ pub(crate) extern "C" fn unlink_workers(ctx: *mut raw::RedisModuleKeyOptCtx, val
     });
 }
 
-/// A copy, of which Redis tells once it is in its place and what was there before is gone.
+/// Copies a queue. An event follows when the copy is in its place.
 pub(crate) extern "C" fn copy_queue(
     ctx: *mut raw::RedisModuleKeyOptCtx,
     value: *const c_void,
@@ -472,7 +473,7 @@ fn add_digest(digest: *mut raw::RedisModuleDigest, of: impl FnOnce() -> u64) {
     unsafe { function!(RedisModule_DigestEndSequence)(digest) };
 }
 
-/// Moves the object itself, which has no pointers into itself, to where there is less waste.
+/// Defragmentation: moves the object, which has no pointers into itself, to a better place.
 pub(crate) extern "C" fn defrag_queue(
     ctx: *mut raw::RedisModuleDefragCtx,
     _: *mut raw::RedisModuleString,
@@ -552,7 +553,7 @@ pub(crate) extern "C" fn digest_workers(digest: *mut raw::RedisModuleDigest, val
     add_digest(digest, || table.digest());
 }
 
-/// What INFO tells.
+/// The INFO section.
 pub(crate) extern "C" fn info(ctx: *mut raw::RedisModuleInfoCtx, is_crash: c_int) {
     if is_crash != 0 {
         // In the middle of anything: nothing may be asked or allocated then.
@@ -581,7 +582,7 @@ pub(crate) extern "C" fn info(ctx: *mut raw::RedisModuleInfoCtx, is_crash: c_int
     });
 }
 
-/// What spans keys, in a snapshot: the marks, and what time it is.
+/// The auxiliary data of a snapshot: the marks and the time.
 pub(crate) extern "C" fn save_marks(io: *mut raw::RedisModuleIO, _: c_int) {
     let io = Strings(io);
     guarded("save marks", (), || {

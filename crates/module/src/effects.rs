@@ -1,7 +1,7 @@
-//! What one step of one queue decided, encoded for the log and for replicas.
+//! The decisions of one step of one queue, encoded for the log and replicas.
 //!
-//! The bytes are a [`Event::Clock`] and the events behind it, as [`codec`] writes them; the checksums of payloads are left
-//! out (0), since a log and a snapshot of Redis have their own.
+//! The bytes are an [`Event::Clock`] and the events of the step, in the format of [`codec`]. The checksums of payloads
+//! are 0, since logs and snapshots of Redis have their own.
 
 use sha2::{Digest as _, Sha256};
 use sureq_core::task::Body as _;
@@ -10,17 +10,17 @@ use sureq_core::{Event, LogTime, Recorder, codec};
 use crate::object::Usage;
 use crate::payload::Payload;
 
-/// Writes down what a step does.
+/// Records the events of a step.
 pub(crate) struct Effects<'o> {
     record: Record,
-    /// Whether it is written down.
+    /// Whether events are recorded.
     is_wanted: bool,
     now: LogTime,
     usage: &'o mut Usage,
 }
 
 impl<'o> Effects<'o> {
-    /// An empty record that uses this room, if anyone wants to read it.
+    /// An empty record in the given buffer, or none if nobody follows.
     pub(crate) fn new(mut room: Vec<u8>, is_wanted: bool, now: LogTime, usage: &'o mut Usage) -> Self {
         room.clear();
         Self { record: Record { bytes: room, has_events: false }, is_wanted, now, usage }
@@ -32,9 +32,9 @@ impl<'o> Effects<'o> {
     }
 }
 
-/// What a step did.
+/// The result of a step.
 pub(crate) struct Record {
-    /// The events; none if nobody wants to read them.
+    /// The encoded events; `None` if nobody follows.
     pub(crate) bytes: Vec<u8>,
     /// Whether anything happened.
     pub(crate) has_events: bool,
@@ -65,8 +65,8 @@ impl Recorder for Effects<'_> {
         Payload::from(payload)
     }
 
-    /// Without a key, so that every server that ever holds the queue finds the same name; and so strong that nobody can
-    /// aim at it.
+    /// Unkeyed, so that every server that ever holds the queue computes the same name, and cryptographic, so that
+    /// nobody can forge one.
     fn payload_hash(&self, payload: &[u8]) -> u128 {
         let hash = Sha256::digest(payload);
         let first = hash.first_chunk().expect("a digest has 32 bytes");
@@ -78,7 +78,7 @@ impl Recorder for Effects<'_> {
     }
 }
 
-/// Takes events in that were decided elsewhere: nothing is recorded of them.
+/// Applies events that were decided elsewhere; records nothing.
 pub(crate) struct Silent<'o>(pub(crate) &'o mut Usage);
 
 impl Recorder for Silent<'_> {

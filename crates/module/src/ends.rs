@@ -1,7 +1,7 @@
-//! Ends of workers and connections: what they hold goes back to its queues, a slice at a time.
+//! Ends of workers and connections: requeues the tasks that they hold, a slice at a time.
 //!
-//! A worker is known until all of it is back, so that a server that takes over meanwhile finds it lost in due time; but
-//! nothing is done in its name any more.
+//! A worker stays registered until all of them are requeued, so that a server that takes over meanwhile finds it lost
+//! in due time. Commands in its name are refused.
 
 use sureq_core::task::{Cause, Holder};
 use sureq_core::{Progress, limits};
@@ -11,15 +11,15 @@ use crate::schedule::{Ending, Fronts, Place};
 use crate::sliced;
 use crate::workers;
 
-/// How many keys one slice goes through.
+/// The most keys in a slice.
 const SLICE_PLACES: usize = 64;
 
-/// One slice of taking back what a holder has that is gone. Done as well if there is nothing left to do.
+/// One slice of requeueing the tasks of an ended holder. `Done` if nothing is left.
 pub(crate) fn step(steps: &mut Steps<'_, '_>, holder: Holder) -> Progress {
     step_counted(steps, holder, &mut 0)
 }
 
-/// The same; tells how many tasks were taken back by now, in all slices.
+/// The same; `count` becomes the number of tasks requeued so far, in all slices.
 pub(crate) fn step_counted(steps: &mut Steps<'_, '_>, holder: Holder, count: &mut u64) -> Progress {
     let Some(mut ending) = steps.process.schedule.take_ending(holder) else { return Progress::Done };
     let mut room = limits::SLICE_TASKS;
@@ -45,7 +45,7 @@ pub(crate) fn step_counted(steps: &mut Steps<'_, '_>, holder: Holder, count: &mu
     Progress::More
 }
 
-/// A key of which a holder that is gone has tasks. A worker lives on in other databases that know it, and keeps what it has
+/// A key with tasks of an ended holder. A worker stays alive in other databases that know it, and keeps its tasks
 /// there.
 fn next_place(steps: &Steps<'_, '_>, holder: Holder, ending: &Ending) -> Option<Place> {
     let mut known = None;
@@ -68,7 +68,7 @@ fn is_known_in(steps: &Steps<'_, '_>, holder: Holder, db: i32) -> bool {
     is_known
 }
 
-/// Takes back up to `room` tasks that a holder has in a place; answers how many.
+/// Requeues up to `room` tasks of a holder in a key; returns how many.
 pub(crate) fn take_back(
     steps: &mut Steps<'_, '_>,
     (db, name): &Place,

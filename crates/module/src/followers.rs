@@ -1,42 +1,42 @@
-//! Whether anyone follows what is decided here: a log, a replica, whoever takes a slot over.
+//! Whether anyone follows this server: an append-only file, a replica, or a node that takes over a slot.
 //!
-//! A server that is followed by nobody need not tell what it does, which is a good part of what a command costs. Whoever
-//! begins to follow begins with a snapshot that a child of the server takes; or the server was theirs before it was
-//! started again, or they were there when the module was loaded. So all is told at first; once the data are loaded it is looked whether
-//! there is anyone, and again whenever a child is born. Whoever was seen is told for good: a replica that comes back goes on
-//! where it left off.
+//! Without a follower no effects need to be recorded, which saves a good part of the cost of a command. A new follower
+//! begins with a snapshot that a child process takes. A follower may also have existed before this server was restarted
+//! or the module was loaded. Therefore effects are recorded at first; the server checks for followers when its data are
+//! loaded, and again whenever a child process starts. Once a follower was seen, effects are recorded for ever: a
+//! replica that reconnects continues where it stopped.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::redis::Ctx;
 
-/// Nobody has looked yet.
+/// Not checked yet.
 const UNKNOWN: u8 = 0;
 const NONE: u8 = 1;
 const SOME: u8 = 2;
 
 static SEEN: AtomicU8 = AtomicU8::new(UNKNOWN);
 
-/// Whether anyone follows, or may have.
+/// Whether there is, or may have been, a follower.
 pub(crate) fn are_possible() -> bool {
     SEEN.load(Ordering::Relaxed) != NONE
 }
 
-/// Looks for the first time, when the server has come up; costs nothing from then on.
+/// Checks for the first time after loading; free from then on.
 pub(crate) fn look_once(ctx: Ctx<'_>) {
     if SEEN.load(Ordering::Relaxed) == UNKNOWN && !ctx.flags().is_loading() {
         SEEN.store(if exist(ctx) { SOME } else { NONE }, Ordering::Relaxed);
     }
 }
 
-/// Looks whether anyone has begun to follow.
+/// Checks for a new follower.
 pub(crate) fn look(ctx: Ctx<'_>) {
     if SEEN.load(Ordering::Relaxed) == NONE && exist(ctx) {
         see();
     }
 }
 
-/// There may be some.
+/// There may be a follower.
 pub(crate) fn see() {
     SEEN.store(SOME, Ordering::Relaxed);
 }

@@ -1,11 +1,11 @@
-//! No panic gets out: one that unwinds into Redis ends the server.
+//! Catches panics: one that unwinds into Redis would end the server.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::redis;
 
-/// Runs a callback. A panic in it is logged, and answered with `otherwise`.
+/// Runs a callback. A panic is logged, and `otherwise` is returned.
 pub(crate) fn guarded<T>(what: &'static str, otherwise: T, callback: impl FnOnce() -> T) -> T {
     let ran = catch_unwind(AssertUnwindSafe(|| {
         injected(what);
@@ -23,7 +23,7 @@ fn text_of(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
-/// Panics if the environment asks for it here, so that tests see what becomes of it: only in debug builds.
+/// Panics at this place if the environment requests it, for tests; only in debug builds.
 fn injected(what: &str) {
     if cfg!(debug_assertions) {
         let asked = std::env::var_os("SUREQ_MODULE_PANIC");

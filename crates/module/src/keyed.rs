@@ -1,4 +1,5 @@
-//! One step of the queue of a key, and all that follows from it: effects, dead letters, waking, planning, the end of the key.
+//! One step of the queue of a key with all its consequences: effects, dead letters, wake-ups, scheduling, removal of
+//! the key.
 
 use std::ffi::CStr;
 use std::mem;
@@ -15,10 +16,10 @@ use crate::redis::{Ctx, Key, Str, Value};
 use crate::slot::slot_of;
 use crate::workers;
 
-/// Room for effects that is kept between steps.
+/// The buffer for effects, kept between steps.
 const ROOM_KEPT_BYTES: usize = 1 << 20;
 
-/// Whether a queue that is not there is made.
+/// Whether a missing queue is created.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Make {
     Never,
@@ -28,14 +29,14 @@ pub(crate) enum Make {
 /// Why a key was not touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Untouched {
-    /// It holds something else.
+    /// The key holds another type.
     WrongType,
-    /// A step in it never came to its end.
+    /// A step in it panicked.
     InDoubt,
 }
 
 impl Untouched {
-    /// What the client is told.
+    /// The error for the client.
     pub(crate) const fn text(self) -> &'static str {
         match self {
             Self::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",
@@ -46,18 +47,18 @@ impl Untouched {
     }
 }
 
-/// What one command, or one call of the clock, does to keys.
+/// The steps of one command or timer call.
 pub(crate) struct Steps<'c, 'p> {
     pub(crate) ctx: Ctx<'c>,
     pub(crate) process: &'p mut Process,
     pub(crate) now: Now,
-    /// Whether anyone is to be told what happens, besides those who listen to keys.
+    /// Whether effects are recorded; keyspace events are sent in any case.
     pub(crate) is_followed: bool,
-    /// What those are told who listen to keys.
+    /// The name of the keyspace event.
     pub(crate) event: &'static CStr,
 }
 
-/// A queue that is being stepped: the parts of its object that a step needs.
+/// A queue during a step: the parts of its object that a step needs.
 struct Stepped<'o, 'e> {
     queue: &'o mut Queue<Payload>,
     rec: &'e mut Effects<'o>,
@@ -66,7 +67,7 @@ struct Stepped<'o, 'e> {
 }
 
 impl<'c> Steps<'c, '_> {
-    /// Has a step happen to the queue of a key, behind all that time has done to it. None if there is no queue.
+    /// Executes a step on the queue of a key, after all its due deadlines. `None` if there is no queue.
     pub(crate) fn on<T>(
         &mut self,
         name: Str<'_>,
@@ -117,8 +118,8 @@ impl<'c> Steps<'c, '_> {
         key.db().unwrap_or_else(|| self.ctx.db())
     }
 
-    /// A queue that this process has not decided about yet begins a new incarnation: receipts from before stay valid, and
-    /// none is ever given out twice.
+    /// Starts a new incarnation of a queue at the first decision of this process: earlier receipts stay valid, and no
+    /// receipt is ever issued twice.
     fn enter(&mut self, stepped: &mut Stepped<'_, '_>, is_foreign: &mut bool) {
         let marks = &mut self.process.marks;
         let (incarnation, time) = if mem::take(is_foreign) {
@@ -137,8 +138,8 @@ impl<'c> Steps<'c, '_> {
         }
     }
 
-    /// Takes back what workers hold that are not alive here, of this queue alone and at once: a worker that is not known in
-    /// this database may live in another, where it keeps what it has.
+    /// Requeues tasks of workers that are not alive here, in this queue and at once. A worker that this database does
+    /// not know may live in another one, where it keeps its tasks.
     fn end_orphans(&mut self, stepped: &mut Stepped<'_, '_>) {
         let holders: Vec<Holder> = stepped.queue.holders().collect();
         for holder in holders {
@@ -151,7 +152,7 @@ impl<'c> Steps<'c, '_> {
         }
     }
 
-    /// What a step leaves to be done: all of it is done at once, since a snapshot may be taken at any time.
+    /// The consequences of a step. All happen at once, since a snapshot may be taken at any time.
     fn follow_up(&mut self, stepped: &mut Stepped<'_, '_>) {
         while stepped.queue.is_unfinished() {
             stepped.queue.settle(self.now, stepped.rec);
@@ -169,7 +170,8 @@ impl<'c> Steps<'c, '_> {
         }
     }
 
-    /// Moves tasks that just died to where their queue sends them, if that is a queue, and in a cluster in the same slot.
+    /// Moves tasks that just died to the dead-letter queue, if that key holds a queue and, in a cluster, is in the same
+    /// slot.
     fn move_dying(&mut self, from: &mut Stepped<'_, '_>, dying: &[TaskId]) {
         let Some(letter) = from.queue.settings().dead_letter.clone() else { return };
         let elsewhere = self.ctx.flags().is_cluster() && slot_of(&letter) != slot_of(from.name);
@@ -198,7 +200,7 @@ impl<'c> Steps<'c, '_> {
         self.keep(&mut key, name.as_str(), fresh);
     }
 
-    /// Tells the log, the replicas and those who listen, and plans what comes next.
+    /// Propagates the effects to the log and replicas, sends keyspace events, and schedules the next deadline.
     fn conclude(&mut self, (db, name): (i32, Str<'_>), object: &mut Object, record: &Record) {
         object.is_busy = false;
         if record.has_events {
@@ -215,7 +217,7 @@ impl<'c> Steps<'c, '_> {
         self.process.schedule.plan(object, || (db, name.bytes().into()), self.now);
     }
 
-    /// Keeps a queue that has come to be, removes one that nobody would miss, and wakes those who wait for it.
+    /// Stores a new queue, removes one without content, and wakes clients that wait for it.
     fn keep(&mut self, key: &mut Key<'c>, name: Str<'_>, fresh: Option<Box<Object>>) {
         if let Some(object) = fresh.filter(|object| !object.queue.is_forgettable()) {
             key.set_queue(object);
@@ -233,7 +235,7 @@ impl<'c> Steps<'c, '_> {
     }
 }
 
-/// Whether something in the queue is to happen by now.
+/// Whether something in the queue is due.
 pub(crate) fn is_due(queue: &Queue<Payload>, now: Now) -> bool {
     queue.next_deadline().is_some_and(|at| at <= now.log)
         || queue.next_appointment().is_some_and(|at| at <= now.wall)

@@ -1,4 +1,4 @@
-//! What the server is told when it loads the module: types, commands, and what to call when.
+//! Registers the module with the server: types, commands and callbacks.
 
 use std::ffi::{CStr, CString, c_int};
 use std::ptr;
@@ -17,7 +17,7 @@ const ERR: c_int = raw::REDISMODULE_ERR as c_int;
 /// The version of the methods that Redis 7.0 knows.
 const METHODS: u64 = 4;
 
-/// Redis calls it first.
+/// The entry point of the module.
 ///
 /// # Safety
 ///
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     })
 }
 
-/// Whether the server has all that is used without asking: Redis 7.0 and what came after it do.
+/// Whether the server has all functions that are called without a check: Redis 7.0 and later.
 fn is_new_enough() -> bool {
     macro_rules! has {
         ($name:ident) => {{
@@ -91,7 +91,7 @@ fn load(ctx: Ctx<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// All that a type can do, nothing of it set.
+/// The methods of a type, all unset.
 const fn no_methods() -> raw::RedisModuleTypeMethods {
     raw::RedisModuleTypeMethods {
         version: METHODS,
@@ -162,28 +162,28 @@ fn make_type(
     }
 }
 
-/// A command as Redis is told of it.
+/// A command and its registration data.
 struct Native {
     name: &'static str,
     function: raw::RedisModuleCmdFunc,
     flags: &'static str,
-    /// Its ACL categories, where the server lets modules have some.
+    /// Its ACL categories, for servers that let modules set them.
     categories: &'static str,
     summary: &'static str,
     arity: c_int,
     keys: Keys,
 }
 
-/// Which words of a command are keys, and what it does to them.
+/// Which arguments of a command are keys, and how it uses them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keys {
-    /// None, or none that has a place.
+    /// None at a fixed position.
     None,
-    /// The first word, which it looks at, adds to or changes.
+    /// The first argument, which it reads or changes.
     Read,
     Add,
     Change,
-    /// The last words, behind its options.
+    /// The last arguments, after its options.
     Last,
 }
 
@@ -198,7 +198,7 @@ impl Native {
         keys: Keys::Add,
     };
 
-    /// By the row of the table that all dialects share.
+    /// From the row of the table that all dialects share.
     fn of(row: &Row) -> Self {
         let has = |flag| row.flags.contains(&flag);
         let (flags, categories, keys) = match row.name {
@@ -244,7 +244,7 @@ fn make_command(ctx: Ctx<'_>, command: &Native) -> Result<(), String> {
     categorise(made, command.categories).ok_or_else(refused)
 }
 
-/// What COMMAND INFO and COMMAND DOCS tell, and how Cluster and ACLs find the keys.
+/// The data of COMMAND INFO and COMMAND DOCS, and the key positions for Cluster and ACLs.
 fn describe(made: *mut raw::RedisModuleCommand, command: &Native) -> Option<()> {
     let summary = CString::new(command.summary).ok()?;
     let version = raw::RedisModuleCommandInfoVersion {

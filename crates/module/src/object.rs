@@ -1,4 +1,4 @@
-//! What a key of type `RELIABLEQ` holds: a queue, and what the process has noted about it.
+//! The value of a key of type `RELIABLEQ`: a queue, and hints of the process about it.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,22 +9,21 @@ use sureq_core::{LogTime, Queue};
 use crate::effects::Silent;
 use crate::payload::{HEAP_BYTES, PACKED_BYTES_MAX, Payload};
 
-/// The number that each queue goes by in its own events.
+/// The number of every queue in its own events.
 pub(crate) const NUMBER: QueueNo = QueueNo(0);
 
 /// The value of a key.
 #[derive(Clone)]
 pub(crate) struct Object {
     pub(crate) queue: Queue<Payload>,
-    /// No other object of this process has the same, so that a command in slices notices when its key holds another queue.
+    /// Unique among the objects of this process, so that a command in slices notices when its key holds another queue.
     /// Volatile.
     pub(crate) serial: u64,
-    /// It came as bytes from a snapshot of this or another server (RESTORE), or is a copy: deliveries from here on must not
-    /// be mistaken for those that its original made.
+    /// It was restored from bytes (RESTORE) or copied: its further deliveries must differ from those of its original.
     pub(crate) is_foreign: bool,
-    /// A step is under way. One that never ended has left the queue in doubt.
+    /// A step is in progress. If it panicked, the queue is in doubt.
     pub(crate) is_busy: bool,
-    /// Until when nothing needs to happen, as the schedule has it; it may have an earlier entry, never a later one.
+    /// The time of its entry in the schedule; an earlier entry may exist, but never a later one.
     pub(crate) planned: Option<LogTime>,
     pub(crate) usage: Usage,
 }

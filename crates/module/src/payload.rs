@@ -8,14 +8,14 @@ use std::sync::Arc;
 use sureq_core::codec::{read_number, write_number};
 use sureq_core::task::Body;
 
-/// Payloads up to this size are coded into runs.
+/// The largest payload that is coded into runs.
 pub(crate) const PACKED_BYTES_MAX: usize = 1 << 10;
 
-/// What an allocation of a payload has besides its bytes: two counters.
+/// The overhead of an allocated payload: two counters.
 pub(crate) const HEAP_BYTES: usize = 16;
 
-/// A payload. Shared, since what is being answered may leave the queue meanwhile, and copies of a key share theirs; by
-/// counters that threads agree on, since Redis frees large values on a thread of its own.
+/// A payload, reference-counted: a reply may outlive the task, and copies of a key share payloads. The counter is
+/// atomic, since Redis frees large values on another thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Payload(Arc<[u8]>);
 

@@ -1,7 +1,7 @@
-//! RQ.POP: handing out tasks, and waiting for some.
+//! RQ.POP: delivers tasks, and blocks clients that wait for some.
 //!
-//! Those who wait are Redis' own blocked clients, in its order. Whoever is woken pops as if it had just asked, and goes on
-//! waiting if another was faster.
+//! Waiting clients are Redis' own blocked clients, in its order. A woken client executes its pop again, and blocks
+//! again if another client was faster.
 
 use sureq_core::command::{Block, Command, Pop};
 use sureq_core::event::LeaseTerms;
@@ -20,36 +20,36 @@ use crate::sliced::{self, SLICE_BYTES, SLICE_TASKS, Slice, serial_of};
 use crate::waiting;
 use crate::workers;
 
-/// Who pops.
+/// The client that pops.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Popper {
-    /// A client that has just asked.
+    /// A client that just sent its command.
     Asking,
-    /// A client that waits, and was woken.
+    /// A waiting client that was woken.
     Woken,
 }
 
-/// Whether a client has its answer.
+/// Whether a client was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answered {
     Yes,
-    /// It waits.
+    /// It is blocked.
     NotYet,
 }
 
-/// The most tasks that a waiting client gets when it is woken. It is answered in one go, as Redis lets clients wait for
-/// keys only, so that the rest of a larger pop could not be handed out in slices.
+/// The most tasks that a woken client gets. It is answered at once, since Redis blocks clients on keys only, so that a
+/// larger pop could not continue in slices.
 const WOKEN_TASKS_MAX: u32 = 10_000;
 
-/// What was popped, by the queues it is of, wherever those are by now.
+/// The popped tasks by queue, wherever those keys are by now.
 #[derive(Default)]
 pub(crate) struct Handed {
-    /// Deliveries in their order, each with the number of its source.
+    /// Deliveries in order, each with the index of its source.
     receipts: Vec<(usize, Receipt)>,
     sources: Vec<Source>,
 }
 
-/// A queue that tasks were popped from.
+/// A queue with popped tasks.
 struct Source {
     /// Its serial number.
     of: u64,
@@ -57,7 +57,7 @@ struct Source {
 }
 
 impl Handed {
-    /// Takes note of tasks that were just popped from a key.
+    /// Records tasks that were just popped from a key.
     fn extend(&mut self, ctx: Ctx<'_>, key: Str<'_>, tasks: &[TaskView<Payload>]) {
         let Some(of) = serial_of(ctx, key).filter(|_| !tasks.is_empty()) else { return };
         if self.sources.last().is_none_or(|last| last.of != of) {
@@ -67,7 +67,7 @@ impl Handed {
         self.receipts.extend(tasks.iter().map(|task| (source, task.receipt())));
     }
 
-    /// A queue has come to this place, perhaps from another.
+    /// A queue was moved to this key.
     pub(crate) fn follow(&mut self, of: u64, db: i32, name: &[u8]) {
         for source in self.sources.iter_mut().filter(|source| source.of == of) {
             source.place = (db, name.into());
@@ -79,7 +79,7 @@ impl Handed {
         self.sources.iter_mut().map(|source| &mut source.place.0)
     }
 
-    /// Takes the last deliveries of one queue, a slice at most.
+    /// Takes the last deliveries of one queue, at most a slice.
     fn take_last(&mut self) -> Option<(&Source, Vec<Receipt>)> {
         let &(last, _) = self.receipts.last()?;
         let same = self.receipts.iter().rev().take(SLICE_TASKS).take_while(|(source, _)| *source == last);
@@ -89,16 +89,16 @@ impl Handed {
     }
 }
 
-/// What a pop may still hand out.
+/// The rest of a pop.
 pub(crate) struct PopRest {
-    /// The queue to go on with.
+    /// The next queue.
     from: usize,
     tasks: u32,
     bytes: usize,
-    /// Whether something was handed out.
+    /// Whether a task was delivered.
     has_any: bool,
-    /// What was handed out, if that may come in several slices and nothing else brings it back if the client is gone: what
-    /// a connection holds comes back with its end.
+    /// The delivered tasks, if the pop may need several slices and nothing else would requeue them when the client
+    /// disconnects (a CONN lease does).
     handed: Handed,
 }
 
@@ -117,8 +117,8 @@ impl PopRest {
         &mut self.handed
     }
 
-    /// Hands out a slice: all that is wanted from the first queue, then from the next. A key of another type is an error
-    /// unless something was found before it.
+    /// Delivers a slice, from the first queue as long as it has tasks, then from the next. A key of another type is an
+    /// error unless a task was delivered before it.
     pub(crate) fn step(
         &mut self,
         steps: &mut Steps<'_, '_>,
@@ -181,7 +181,8 @@ fn done(out: &Replies<Payload>) -> Slice {
     Slice::Done(Ok(Reply::Tasks(Span::new(0, out.tasks.len()))))
 }
 
-/// Gives back a slice of what was popped for a client that is gone: the last first, so that all are in order at the front.
+/// Requeues a slice of the tasks that were popped for a client that disconnected, the last first, so that they are in
+/// order at the front.
 pub(crate) fn requeue(steps: &mut Steps<'_, '_>, handed: &mut Handed) -> Slice {
     let Some((source, last)) = handed.take_last() else { return Slice::Done(Ok(Reply::Ok)) };
     let (db, name) = &source.place;
@@ -210,13 +211,13 @@ fn terms(steps: &Steps<'_, '_>, pop: &Pop<'_>) -> Result<LeaseTerms, Refusal> {
     Ok(LeaseTerms { length_ms: lease.ms, holder, lapse: lease.lapse })
 }
 
-/// Whether a command waits if there is nothing.
+/// Whether a pop waits if there is no task.
 pub(crate) const fn may_wait(command: &Command<'_>) -> bool {
     matches!(command, Command::Pop(pop) if pop.count > 0 && pop.block.is_some())
 }
 
-/// There is nothing: the client waits, or goes on waiting. Where nobody may wait, its time is over at once, as that of
-/// Redis' own blocking commands is.
+/// Blocks the client, again if it was woken. Where blocking is not allowed, it times out at once, like Redis' own
+/// blocking commands.
 pub(crate) fn wait(mut ctx: Ctx<'_>, command: &Command<'_>, keys: &[Str<'_>], popper: Popper) -> Answered {
     if popper == Popper::Woken {
         return Answered::NotYet;

@@ -1,8 +1,8 @@
-//! The door to Redis: its C API as safe Rust, thin. No decision is made here.
+//! Safe wrappers around the C API of Redis, without decisions.
 //!
-//! A [`Ctx`] and what is borrowed from it live no longer than the callback that Redis passed it to. The functions are set by
-//! the loader, which refuses a server that lacks one that is needed; all of them are called on Redis' main thread only, but
-//! for [`log`].
+//! A [`Ctx`] and everything borrowed from it live no longer than the callback that received it. The loader sets the
+//! functions and refuses a server that lacks a required one. All of them are called on Redis' main thread, except
+//! [`log`].
 
 use std::ffi::{CStr, CString, c_int, c_longlong, c_void};
 use std::marker::PhantomData;
@@ -15,7 +15,7 @@ use sureq_proto::resp::{Pieces, harmless};
 use crate::object::Object;
 use crate::workers::Table;
 
-/// One of Redis' functions, for use where calling it is explained. They are set once by the loader.
+/// Calls one of Redis' functions, which the loader has set; each use explains why it is sound.
 macro_rules! function {
     ($name:ident) => {
         raw::$name.expect("the loader has seen that it is there")
@@ -27,7 +27,7 @@ pub(crate) use function;
 static QUEUES: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(ptr::null_mut());
 static WORKERS: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(ptr::null_mut());
 
-/// Remembers the types that the server has made.
+/// Stores the types that the server created.
 pub(crate) fn set_types(queues: *mut raw::RedisModuleType, workers: *mut raw::RedisModuleType) {
     QUEUES.store(queues, Ordering::Relaxed);
     WORKERS.store(workers, Ordering::Relaxed);
@@ -43,7 +43,7 @@ pub(crate) fn log(level: &str, text: &str) {
     }
 }
 
-/// A clock that nobody sets.
+/// The monotonic clock.
 pub(crate) fn monotonic_us() -> u64 {
     // SAFETY: takes nothing.
     unsafe { function!(RedisModule_MonotonicMicroseconds)() }
@@ -56,13 +56,13 @@ pub(crate) fn wall_ms() -> u64 {
     u64::try_from(ms).unwrap_or(0)
 }
 
-/// Whether nothing may be written now, lest a failover that is under way lose it.
+/// Whether writes are paused for a failover, which would lose them.
 pub(crate) fn is_paused() -> bool {
     // SAFETY: takes nothing.
     unsafe { function!(RedisModule_AvoidReplicaTraffic)() != 0 }
 }
 
-/// No timer is set for later than this.
+/// The longest time of a timer.
 const TIMER_MS_MAX: u64 = 600_000;
 
 /// A string of Redis.
@@ -88,7 +88,7 @@ impl<'c> Str<'c> {
     }
 }
 
-/// A string of our own.
+/// An owned string.
 pub(crate) struct Owned<'c>(Ctx<'c>, Str<'c>);
 
 impl Owned<'_> {
@@ -104,7 +104,7 @@ impl Drop for Owned<'_> {
     }
 }
 
-/// What a command's words are.
+/// The arguments of a command.
 ///
 /// # Safety
 ///
@@ -124,17 +124,17 @@ impl Flags {
         self.0 & flag != 0
     }
 
-    /// Whether this server follows another.
+    /// Whether this server is a replica.
     pub(crate) const fn is_replica(self) -> bool {
         self.has(raw::REDISMODULE_CTX_FLAGS_SLAVE)
     }
 
-    /// Whether this server is one of a cluster.
+    /// Whether this server is a cluster node.
     pub(crate) const fn is_cluster(self) -> bool {
         self.has(raw::REDISMODULE_CTX_FLAGS_CLUSTER)
     }
 
-    /// Whether this server writes a log of its commands.
+    /// Whether this server writes an append-only file.
     pub(crate) const fn has_log(self) -> bool {
         self.has(raw::REDISMODULE_CTX_FLAGS_AOF)
     }
@@ -144,12 +144,12 @@ impl Flags {
         self.has(raw::REDISMODULE_CTX_FLAGS_LOADING)
     }
 
-    /// Whether what is executed came from the primary or from the log, and was decided then.
+    /// Whether the command came from the primary or the append-only file.
     pub(crate) const fn is_decided(self) -> bool {
         self.has(raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING)
     }
 
-    /// Whether nobody may be made to wait.
+    /// Whether clients may not be blocked.
     pub(crate) const fn may_not_wait(self) -> bool {
         self.has(
             raw::REDISMODULE_CTX_FLAGS_LUA
@@ -158,13 +158,13 @@ impl Flags {
         )
     }
 
-    /// Whether a script asks.
+    /// Whether a script called the command.
     pub(crate) const fn is_script(self) -> bool {
         self.has(raw::REDISMODULE_CTX_FLAGS_LUA)
     }
 }
 
-/// What a callback may do with the server.
+/// The context of a callback.
 #[derive(Clone, Copy)]
 pub(crate) struct Ctx<'c>(*mut raw::RedisModuleCtx, PhantomData<&'c ()>);
 
@@ -186,7 +186,7 @@ impl<'c> Ctx<'c> {
         Flags(flags.cast_unsigned())
     }
 
-    /// The connection that asks.
+    /// The id of the calling client.
     pub(crate) fn client(self) -> u64 {
         // SAFETY: a context.
         unsafe { function!(RedisModule_GetClientId)(self.0) }
@@ -210,12 +210,12 @@ impl<'c> Ctx<'c> {
         Owned(self, unsafe { Str::new(string) })
     }
 
-    /// Opens a key to change it.
+    /// Opens a key for writing.
     pub(crate) fn open(self, name: Str<'_>) -> Key<'c> {
         self.open_as(name, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE)
     }
 
-    /// Opens a key to look at it.
+    /// Opens a key for reading.
     pub(crate) fn open_to_read(self, name: Str<'_>) -> Key<'c> {
         self.open_as(name, raw::REDISMODULE_READ)
     }
@@ -226,13 +226,13 @@ impl<'c> Ctx<'c> {
         Key(key, PhantomData)
     }
 
-    /// Says that a key has changed, to those who watch or track it.
+    /// Marks a key as changed for WATCH and client-side caching.
     pub(crate) fn touch(self, key: Str<'_>) {
         // SAFETY: a context and a string.
         unsafe { function!(RedisModule_SignalModifiedKey)(self.0, key.0) };
     }
 
-    /// Has the log and the replicas do this with a key.
+    /// Propagates a command on a key to the log and replicas.
     pub(crate) fn replicate(self, key: Str<'_>, effects: &[u8]) {
         let (name, format) = (c"RQ.APPLY".as_ptr(), c"sb".as_ptr());
         // SAFETY: the format takes a string, a buffer and its length.
@@ -241,13 +241,13 @@ impl<'c> Ctx<'c> {
         };
     }
 
-    /// Has the log and the replicas do the same as this command, and counts it as a change that is yet to be saved.
+    /// Propagates the current command verbatim, and counts it as an unsaved change.
     pub(crate) fn replicate_as_is(self) {
         // SAFETY: a context of a command.
         unsafe { function!(RedisModule_ReplicateVerbatim)(self.0) };
     }
 
-    /// Whether there are replicas, or what one that comes back would go on with.
+    /// Whether there are replicas, or a backlog for one that reconnects.
     pub(crate) fn has_replicas(self) -> bool {
         // SAFETY: a context and an ended string.
         let info = unsafe { function!(RedisModule_GetServerInfo)(self.0, c"replication".as_ptr()) };
@@ -266,18 +266,18 @@ impl<'c> Ctx<'c> {
         has
     }
 
-    /// Wakes those who wait for a key.
+    /// Wakes clients that are blocked on a key.
     pub(crate) fn signal(self, key: Str<'_>) {
         // SAFETY: a context and a string.
         unsafe { function!(RedisModule_SignalKeyAsReady)(self.0, key.0) };
     }
 
-    /// Tells those who listen to keys.
+    /// Sends a keyspace event.
     pub(crate) fn notify(self, event: &CStr, key: Str<'_>) {
         self.notify_of(raw::REDISMODULE_NOTIFY_MODULE, event, key);
     }
 
-    /// Tells those who listen to keys that one is gone.
+    /// Sends the keyspace event for a removed key.
     pub(crate) fn notify_deleted(self, key: Str<'_>) {
         self.notify_of(raw::REDISMODULE_NOTIFY_GENERIC, c"del", key);
     }
@@ -287,8 +287,7 @@ impl<'c> Ctx<'c> {
         unsafe { function!(RedisModule_NotifyKeyspaceEvent)(self.0, kind, event.as_ptr(), key.0) };
     }
 
-    /// Has the client wait for one of these keys; nothing is answered until `woken` has something, or the time is over.
-    /// 0 is for ever.
+    /// Blocks the client on keys; it is answered when `woken` has a reply, or after the timeout. 0 means no timeout.
     pub(crate) fn wait(
         self,
         keys: &[Str<'_>],
@@ -315,14 +314,14 @@ impl<'c> Ctx<'c> {
         Waiter(client)
     }
 
-    /// The client that `woken` or `over` is called for.
+    /// The client for which `woken` or `over` is called.
     pub(crate) fn waiter(self) -> WaiterId {
         // SAFETY: a context.
         WaiterId::of(unsafe { function!(RedisModule_GetBlockedClientHandle)(self.0) })
     }
 
-    /// Has the client wait until it is answered by [`Blocked::end`], however long that takes. `gone` is called if it is
-    /// gone before, and it is to be ended in that case as well.
+    /// Blocks the client until [`Blocked::end`] answers it, without a timeout. `gone` is called if it disconnects
+    /// before; it must be ended in that case as well.
     pub(crate) fn block(self, gone: raw::RedisModuleDisconnectFunc) -> Blocked {
         // SAFETY: the context of a command whose client may wait; there is nothing to call back, and no private data.
         let client = unsafe { function!(RedisModule_BlockClient)(self.0, None, None, None, 0) };
@@ -333,45 +332,45 @@ impl<'c> Ctx<'c> {
         Blocked { client, reply }
     }
 
-    /// Begins an array whose length is told when all of it is written.
+    /// Begins an array of a length that is set at its end.
     pub(crate) fn begin_array(self) {
         let unknown = raw::REDISMODULE_POSTPONED_LEN.into();
         // SAFETY: a context.
         unsafe { function!(RedisModule_ReplyWithArray)(self.0, unknown) };
     }
 
-    /// So many pieces were written since [`Self::begin_array`].
+    /// Sets the number of elements written since [`Self::begin_array`].
     pub(crate) fn end_array(self, len: usize) {
         // SAFETY: a context in which an array was begun.
         unsafe { function!(RedisModule_ReplySetArrayLength)(self.0, len.cast_signed() as i64) };
     }
 
-    /// Whether Redis only wants to know which words of a command are keys.
+    /// Whether Redis only asks for the positions of keys.
     pub(crate) fn is_about_keys(self) -> bool {
         // SAFETY: a context.
         unsafe { function!(RedisModule_IsKeysPositionRequest)(self.0) != 0 }
     }
 
-    /// Says that this word is a key.
+    /// Reports an argument as a key.
     pub(crate) fn is_key(self, at: usize) {
         // SAFETY: a context that asks for keys.
         unsafe { function!(RedisModule_KeyAtPos)(self.0, c_int::try_from(at).unwrap_or(c_int::MAX)) };
     }
 
-    /// Has a function be called later, once; or sooner, if that is far: Redis reckons microseconds, in places in 32 bits.
+    /// Sets a timer; it fires earlier if the time is long, since Redis counts microseconds, in places in 32 bits.
     pub(crate) fn call_later(self, ms: u64, function: raw::RedisModuleTimerProc) -> u64 {
         let ms = ms.min(TIMER_MS_MAX).cast_signed();
         // SAFETY: the function takes no data.
         unsafe { function!(RedisModule_CreateTimer)(self.0, ms, function, ptr::null_mut()) }
     }
 
-    /// Has it not be called.
+    /// Cancels a timer.
     pub(crate) fn do_not_call(self, timer: u64) {
         // SAFETY: a timer that has gone off is not there any more, which is an error and no more.
         unsafe { function!(RedisModule_StopTimer)(self.0, timer, ptr::null_mut()) };
     }
 
-    /// One page of the keys that hold queues: the next cursor, and their names. None if this server does not answer.
+    /// A page of the keys that hold queues: the next cursor and names. `None` if the server does not answer.
     pub(crate) fn scan(self, cursor: u64, pattern: Option<&[u8]>, count: u32) -> Option<(u64, Vec<Vec<u8>>)> {
         let (cursor, count) = (cursor.to_string(), count.to_string());
         let pattern = pattern.unwrap_or(b"*");
@@ -403,7 +402,7 @@ impl<'c> Ctx<'c> {
     }
 }
 
-/// A client whose command is executed slice by slice. Its reply is gathered by Redis, beside the client, and sent at the end.
+/// A client whose command is executed in slices. Redis collects its reply and sends it at the end.
 ///
 /// There is no `Drop`: the state of the process outlives the API when the server exits.
 pub(crate) struct Blocked {
@@ -412,17 +411,17 @@ pub(crate) struct Blocked {
 }
 
 impl Blocked {
-    /// Where its reply is written to.
+    /// The context for its reply.
     pub(crate) const fn reply(&self) -> Ctx<'_> {
         Ctx(self.reply, PhantomData)
     }
 
-    /// Whether Redis means this one.
+    /// Whether this is the handle that Redis passed.
     pub(crate) fn is(&self, client: *mut raw::RedisModuleBlockedClient) -> bool {
         ptr::eq(self.client, client)
     }
 
-    /// Sends what was written, if the client is still there.
+    /// Sends the collected reply, if the client is still connected.
     pub(crate) fn end(self) {
         // SAFETY: made by `Ctx::block`, and freed once; no array that was begun is left open.
         unsafe { function!(RedisModule_FreeThreadSafeContext)(self.reply) };
@@ -431,8 +430,8 @@ impl Blocked {
     }
 }
 
-/// A client that waits for keys. It is valid until Redis has called `woken` with success, `over`, or what
-/// [`Self::on_leave`] sets; its owner must drop it then.
+/// A client that is blocked on keys. It is valid until Redis has called `woken` with success, `over`, or the callback
+/// of [`Self::on_leave`]; its owner must drop it then.
 ///
 /// There is no `Drop`: most clients are left to Redis.
 pub(crate) struct Waiter(*mut raw::RedisModuleBlockedClient);
@@ -442,20 +441,21 @@ impl Waiter {
         WaiterId::of(self.0)
     }
 
-    /// Has `left` be called if the client is gone or sent away before it is answered. Redis ends it in that case.
+    /// Sets `left` as the callback for a client that disconnects or is unblocked before its answer. Redis ends the
+    /// handle in that case.
     pub(crate) fn on_leave(&self, left: raw::RedisModuleDisconnectFunc) {
         // SAFETY: a client that waits.
         unsafe { function!(RedisModule_SetDisconnectCallback)(self.0, left) };
     }
 
-    /// Ends the waiting now: `over` is called, before this returns, to answer.
+    /// Unblocks the client now: `over` is called before this returns, and answers it.
     pub(crate) fn end(self) {
         // SAFETY: a client that waits, which is not used again.
         unsafe { function!(RedisModule_UnblockClient)(self.0, ptr::null_mut()) };
     }
 }
 
-/// Tells clients that wait apart, for as long as they do.
+/// Identifies a blocked client as long as it is blocked.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct WaiterId(usize);
 
@@ -468,12 +468,12 @@ impl WaiterId {
     }
 }
 
-/// A reply of the server to itself, or a part of one.
+/// A reply to a command that this module calls, or a part of one.
 #[derive(Clone, Copy)]
 struct Reply(*mut raw::RedisModuleCallReply);
 
 impl Reply {
-    /// What a scan answered: the next cursor, and names.
+    /// The reply to SCAN: the next cursor and names.
     fn page(self) -> Option<(u64, Vec<Vec<u8>>)> {
         let next = std::str::from_utf8(self.at(0)?.bytes()?).ok()?.parse().ok()?;
         let names = self.at(1)?;
@@ -507,20 +507,20 @@ impl Reply {
     }
 }
 
-/// A key that is open.
+/// An open key.
 pub(crate) struct Key<'c>(*mut raw::RedisModuleKey, PhantomData<&'c ()>);
 
-/// What a key holds.
+/// The content of a key.
 pub(crate) enum Value<'k> {
     Nothing,
     Queue(&'k mut Object),
     Workers(&'k mut Table),
-    /// Something of another type.
+    /// A value of another type.
     Other,
 }
 
 impl Key<'_> {
-    /// What it holds. A key is opened once at a time, so that nobody else has it.
+    /// Its content. A key is opened once at a time, so that the borrow is unique.
     pub(crate) fn value(&mut self) -> Value<'_> {
         // SAFETY: an open key, or null for one that is not there.
         let kind = unsafe { function!(RedisModule_KeyType)(self.0) };
@@ -545,19 +545,19 @@ impl Key<'_> {
         Value::Other
     }
 
-    /// The database it is in; none for a key that is not there and was opened to look at it. Unlike [`Ctx::db`] this is
-    /// right in MULTI on Valkey, which tells the database of the client even if another is selected.
+    /// Its database; `None` for a missing key that was opened for reading. Unlike [`Ctx::db`] this is right in MULTI on
+    /// Valkey, which reports the database of the client even if another is selected.
     pub(crate) fn db(&self) -> Option<i32> {
         // SAFETY: an open key.
         (!self.0.is_null()).then(|| unsafe { function!(RedisModule_GetDbIdFromModuleKey)(self.0) })
     }
 
-    /// Has it hold a queue.
+    /// Stores a queue.
     pub(crate) fn set_queue(&mut self, object: Box<Object>) {
         self.set(&QUEUES, Box::into_raw(object).cast());
     }
 
-    /// Has it hold a table of workers.
+    /// Stores a table of workers.
     pub(crate) fn set_workers(&mut self, table: Box<Table>) {
         self.set(&WORKERS, Box::into_raw(table).cast());
     }
@@ -567,7 +567,7 @@ impl Key<'_> {
         unsafe { function!(RedisModule_ModuleTypeSetValue)(self.0, kind.load(Ordering::Relaxed), value) };
     }
 
-    /// Removes it with what it holds.
+    /// Deletes the key.
     pub(crate) fn delete(&mut self) {
         // SAFETY: a key that is open for writing; nobody has its value.
         unsafe { function!(RedisModule_DeleteKey)(self.0) };

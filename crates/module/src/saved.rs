@@ -1,8 +1,8 @@
-//! A queue as bytes: events that make an empty one the same, digest and all, in pieces of bounded size.
+//! A queue as bytes: events that rebuild the same queue, including its digest, in pieces of bounded size.
 //!
-//! [`Event::Started`], [`Event::Configured`] if it has settings, an [`Event::Task`] for each task in an order that keeps all
-//! its lines, and [`Event::Counted`]. A snapshot holds the pieces as strings and an empty one behind them, a rewritten log as
-//! one `RQ.APPLY` each. Bytes that are read are hostile.
+//! [`Event::Started`], [`Event::Configured`] if it has settings, an [`Event::Task`] for each task in an order that
+//! keeps all orders, and [`Event::Counted`]. A snapshot holds the pieces as strings followed by an empty one, a
+//! rewritten log as one `RQ.APPLY` each. Input bytes may be hostile.
 
 use sureq_core::{Event, LogTime, codec};
 
@@ -10,13 +10,13 @@ use crate::effects::{Silent, encode};
 use crate::object::{NUMBER, Object};
 use crate::process::INCARNATION_MAX;
 
-/// A piece that has come to this many bytes is full.
+/// The size at which a piece is full.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// What is wrong with bytes that are no queue.
+/// The error for bytes that are not a queue.
 pub(crate) type Wrong = String;
 
-/// Hands out the pieces of a queue.
+/// Passes the pieces of a queue to a function.
 pub(crate) fn pieces(object: &Object, mut hand_out: impl FnMut(&[u8])) {
     let (queue, mut piece) = (&object.queue, Vec::new());
     encode(&Event::Started { incarnation: queue.incarnation(), time: LogTime(0) }, &mut piece);
@@ -34,7 +34,7 @@ pub(crate) fn pieces(object: &Object, mut hand_out: impl FnMut(&[u8])) {
     hand_out(&piece);
 }
 
-/// Takes a piece in.
+/// Applies a piece.
 pub(crate) fn take_in(object: &mut Object, mut piece: &[u8]) -> Result<(), Wrong> {
     while !piece.is_empty() {
         let decoded = codec::decode(piece, |event| take_event(object, event));
@@ -55,7 +55,7 @@ fn take_event(object: &mut Object, event: &Event<'_>) -> Result<(), Wrong> {
     }
 }
 
-/// Whether what was taken in is a queue that could have been.
+/// Whether the applied pieces are a consistent queue.
 pub(crate) fn check(object: &Object) -> Result<(), Wrong> {
     if object.queue.is_unfinished() {
         return Err("something that was begun and not ended".to_owned());

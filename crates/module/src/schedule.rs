@@ -1,8 +1,7 @@
-//! What happens by itself, and where: keys in which something is due, holders that have come to an end, and which keys
-//! they hold tasks of.
+//! The schedule: keys with a deadline, holders that have ended, and the keys with tasks of each holder.
 //!
-//! All of it is by name, and goes with what it is about: Redis tells of each value that leaves its key (`unlink`) or has
-//! come to one. Code that follows a name still checks what it finds there.
+//! Keys are referred to by name. Redis reports each value that leaves its key (`unlink`) or arrives at one. Code that
+//! follows a name still checks what it finds there.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -16,59 +15,59 @@ use crate::payload::Payload;
 use crate::waiting;
 use crate::workers;
 
-/// The wall clock may be set: what follows it is looked at this often at least.
+/// The longest interval of checks for deadlines on the wall clock, which may be changed.
 const LOOK_MS: u64 = 1_000;
 
-/// A key, by its database and name.
+/// A key: its database and name.
 pub(crate) type Place = (i32, Box<[u8]>);
 
-/// What is to happen.
+/// Deadlines and ended holders.
 #[derive(Default)]
 pub(crate) struct Schedule {
     due: BTreeSet<(LogTime, Place)>,
     /// The keys in which a worker or a connection holds tasks.
     held: BTreeMap<Holder, BTreeSet<Place>>,
-    /// Holders that are gone and may still have tasks.
+    /// Holders that have ended and may still have tasks.
     endings: BTreeMap<Holder, Ending>,
-    /// The same in order. Those that are not in `endings` any more are skipped.
+    /// The same in order. Entries that are no longer in `endings` are skipped.
     endings_order: VecDeque<Holder>,
-    /// For when Redis was told to call, and the number of that call.
+    /// The time of the timer, and its id.
     pub(crate) alarm: Option<(LogTime, u64)>,
 }
 
-/// What is left to be done about a holder that is gone.
+/// The remaining work for an ended holder.
 pub(crate) struct Ending {
-    /// What that costs its tasks.
+    /// The cause, which decides whether its tasks lose a try.
     pub(crate) cause: Cause,
-    /// The databases in whose tables it is a worker at its end, which are to be told when all is done.
+    /// The databases whose tables list it as an ending worker, which it leaves at the end.
     pub(crate) worker_of: Vec<i32>,
-    /// Where its tasks go in queues of which it has more.
+    /// Its group at the front of queues where it has more tasks.
     pub(crate) fronts: Fronts,
-    /// How many tasks it had.
+    /// The number of requeued tasks.
     pub(crate) count: u64,
 }
 
-/// The group at the front of each queue that tasks go back to, slice by slice, so that they stay in order. By the serial
-/// numbers of queues, whose names and databases may change in between.
+/// The group at the front of each queue to which tasks return in slices, so that they stay in order. By serial number,
+/// since names and databases of queues may change meanwhile.
 pub(crate) type Fronts = BTreeMap<u64, u64>;
 
-/// A value that has left its key.
+/// A value that left its key.
 pub(crate) enum Departed {
     Queue { place: Place, planned: Option<LogTime>, holders: Vec<Holder> },
     Workers { place: Place, planned: Option<LogTime>, ended: Vec<u64> },
 }
 
 thread_local! {
-    /// What has left in the middle of a step, as a key does that has expired when it is opened.
+    /// Values that left during a step, for example an expired key when it is opened.
     static DEPARTED: RefCell<Vec<Departed>> = RefCell::default();
 }
 
-/// A value has left its key. The schedule knows before anything else is noted in it.
+/// Records that a value left its key. The schedule processes it before any other change.
 pub(crate) fn depart(departed: Departed) {
     DEPARTED.with_borrow_mut(|all| all.push(departed));
 }
 
-/// When something happens in a queue by itself.
+/// The next deadline of a queue.
 pub(crate) fn next_of(queue: &Queue<Payload>, now: Now) -> Option<LogTime> {
     if queue.has_purged() {
         return Some(now.log);
@@ -81,14 +80,14 @@ pub(crate) fn next_of(queue: &Queue<Payload>, now: Now) -> Option<LogTime> {
 }
 
 impl Schedule {
-    /// Sees to it that a queue is looked at when something happens in it, at the latest. Costs nothing if it is planned.
+    /// Schedules the next deadline of a queue. Free if it is scheduled already.
     pub(crate) fn plan(&mut self, object: &mut Object, place: impl FnOnce() -> Place, now: Now) {
         if let Some(next) = next_of(&object.queue, now) {
             self.plan_at(&mut object.planned, next, place);
         }
     }
 
-    /// Has a place be looked at then, at the latest. `planned` is when it is looked at by now.
+    /// Schedules a key for `next` at the latest. `planned` is its current entry.
     pub(crate) fn plan_at(
         &mut self,
         planned: &mut Option<LogTime>,
@@ -105,14 +104,14 @@ impl Schedule {
         }
     }
 
-    /// Nothing is planned for a place any more.
+    /// Removes the entry of a key.
     pub(crate) fn unplan(&mut self, planned: &mut Option<LogTime>, place: impl FnOnce() -> Place) {
         if let Some(planned) = planned.take() {
             self.due.remove(&(planned, place()));
         }
     }
 
-    /// A queue is gone from its place, or about to be, and with it all that was noted.
+    /// Removes everything about a queue that left its key or is about to.
     pub(crate) fn forget(&mut self, object: &mut Object, place: &Place) {
         let holders = object.queue.holders().collect();
         self.forget_queue(object.planned.take(), holders, place);
@@ -127,7 +126,7 @@ impl Schedule {
         }
     }
 
-    /// Takes note of all that has left its key.
+    /// Processes all values that left their keys.
     pub(crate) fn see_departed(&mut self) {
         for departed in DEPARTED.with_borrow_mut(mem::take) {
             match departed {
@@ -140,7 +139,7 @@ impl Schedule {
         }
     }
 
-    /// A database is empty, or all of them.
+    /// A database was flushed, or all of them.
     pub(crate) fn flush(&mut self, db: Option<i32>) {
         let is_kept = |place: &Place| db.is_some_and(|db| db != place.0);
         self.due.retain(|(_, place)| is_kept(place));
@@ -150,7 +149,7 @@ impl Schedule {
         });
     }
 
-    /// Notes all about a queue that has come to this place, from a snapshot, another key or another database.
+    /// Records a queue that appeared under this key, from a snapshot, another key or another database.
     pub(crate) fn welcome(&mut self, object: &mut Object, db: i32, name: &[u8], now: Now) {
         object.planned = None;
         let mut has_connection = false;
@@ -159,24 +158,24 @@ impl Schedule {
             self.hold(holder, db, name);
         }
         if has_connection || object.is_foreign && object.queue.holders().next().is_some() {
-            // Whoever holds those is another server's, or gone.
+            // Their holders belong to another server or have ended.
             self.look_at(LogTime(0), db, name);
         }
         self.plan(object, || (db, name.into()), now);
     }
 
-    /// Has a place be looked at.
+    /// Schedules a key for a check.
     pub(crate) fn look_at(&mut self, at: LogTime, db: i32, name: &[u8]) {
         self.due.insert((at, (db, name.into())));
     }
 
-    /// A place that is due.
+    /// A due key.
     pub(crate) fn take_due(&mut self, now: LogTime) -> Option<Place> {
         self.due.first().filter(|(at, _)| *at <= now)?;
         self.due.pop_first().map(|(_, place)| place)
     }
 
-    /// When to look next.
+    /// The next deadline.
     pub(crate) fn next(&self) -> Option<LogTime> {
         if !self.endings.is_empty() {
             return Some(LogTime(0));
@@ -184,27 +183,28 @@ impl Schedule {
         self.due.first().map(|&(at, _)| at)
     }
 
-    /// How many places are to be looked at, and how many of them by now.
+    /// The number of scheduled keys, and how many of them are due.
     pub(crate) fn counts(&self, now: LogTime) -> (usize, usize) {
         let overdue = self.due.iter().take_while(|(at, _)| *at <= now).count();
         (self.due.len(), overdue + self.endings.len())
     }
 
-    /// Has every key be looked at in which someone holds tasks: this server begins to decide. What connections hold comes
-    /// back, since another server had them, or this one before it was started; so does what unknown workers hold.
+    /// Schedules every key with held tasks, when this server becomes the primary: tasks of connections are requeued,
+    /// since the connections belonged to another server or to this one before its restart; so are tasks of unknown
+    /// workers.
     pub(crate) fn look_at_held(&mut self) {
         self.see_departed();
         let held = self.held.values().flatten().cloned();
         self.due.extend(held.map(|place| (LogTime(0), place)));
     }
 
-    /// A holder has tasks of this key.
+    /// Records that a holder has tasks of this key.
     pub(crate) fn hold(&mut self, holder: Holder, db: i32, name: &[u8]) {
         self.see_departed();
         self.held.entry(holder).or_default().insert((db, name.into()));
     }
 
-    /// A holder has nothing of this key any more.
+    /// Records that a holder has no tasks of this key any more.
     pub(crate) fn unhold(&mut self, holder: Holder, place: &Place) {
         let Some(places) = self.held.get_mut(&holder) else { return };
         places.remove(place);
@@ -213,17 +213,17 @@ impl Schedule {
         }
     }
 
-    /// In how many places holders have tasks.
+    /// The number of keys with held tasks, counted per holder.
     pub(crate) fn held_count(&self) -> usize {
         self.held.values().map(BTreeSet::len).sum()
     }
 
-    /// Where a holder has tasks.
+    /// The keys with tasks of a holder.
     pub(crate) fn held_by(&self, holder: Holder) -> impl Iterator<Item = &Place> {
         self.held.get(&holder).into_iter().flatten()
     }
 
-    /// A connection is gone. Answers whether anything is to be done about it.
+    /// Records the end of a connection. Returns whether it has tasks.
     pub(crate) fn end(&mut self, holder: Holder, cause: Cause) -> bool {
         self.see_departed();
         let holds = self.held.contains_key(&holder);
@@ -233,7 +233,7 @@ impl Schedule {
         holds
     }
 
-    /// A holder is gone: what it has is taken back slice by slice. `worker_of` is the database whose worker it is.
+    /// Begins the end of a holder, whose tasks are requeued in slices. `worker_of` is the database of the worker.
     pub(crate) fn begin_end(&mut self, holder: Holder, cause: Cause, worker_of: Option<i32>) {
         let new =
             Ending { cause, worker_of: worker_of.into_iter().collect(), fronts: Fronts::new(), count: 0 };
@@ -243,8 +243,8 @@ impl Schedule {
         self.insert_ending(holder, new);
     }
 
-    /// Workers are not in the table of their database any more: what they hold comes back, unless they are in another,
-    /// and clients that wait in their names are checked.
+    /// Records workers that left the table of their database: their tasks are requeued unless another database knows
+    /// them, and clients that wait in their names are checked.
     pub(crate) fn end_workers(&mut self, gone: &[u64]) {
         for &incarnation in gone {
             waiting::suspect(incarnation);
@@ -255,7 +255,7 @@ impl Schedule {
         }
     }
 
-    /// The first holder that is gone and may still have tasks.
+    /// The first ended holder that may still have tasks.
     pub(crate) fn first_ending(&mut self) -> Option<Holder> {
         loop {
             let holder = *self.endings_order.front()?;
@@ -266,18 +266,18 @@ impl Schedule {
         }
     }
 
-    /// Whether a worker of the table of a database is gone and may still have tasks. One that ended for another reason, such as
-    /// that its table was moved here, is to be ended once more.
+    /// Whether a worker of a database's table is ending. One that ended for another reason, for example because its
+    /// table was moved here, must be ended once more.
     pub(crate) fn is_ending(&self, worker: u64, db: i32) -> bool {
         self.endings.get(&Holder::Worker(worker)).is_some_and(|ending| ending.worker_of.contains(&db))
     }
 
-    /// What is left to be done about a holder, for a step of it. What remains then is to be given back.
+    /// Takes the remaining work of a holder for a slice; the rest must be put back.
     pub(crate) fn take_ending(&mut self, holder: Holder) -> Option<Ending> {
         self.endings.remove(&holder)
     }
 
-    /// What remains to be done about a holder comes before what is to be done about others.
+    /// Puts back the remaining work of a holder, before that of others.
     pub(crate) fn resume_end(&mut self, holder: Holder, ending: Ending) {
         self.insert_ending(holder, ending);
         if self.endings_order.front() != Some(&holder) {
@@ -285,7 +285,7 @@ impl Schedule {
         }
     }
 
-    /// Adds an ending to what else there is to be done about the same holder.
+    /// Merges an ending with one of the same holder.
     fn insert_ending(&mut self, holder: Holder, mut ending: Ending) {
         if let Some(other) = self.endings.remove(&holder) {
             let others = other.worker_of.into_iter().filter(|db| !ending.worker_of.contains(db));
@@ -296,8 +296,8 @@ impl Schedule {
         self.endings.insert(holder, ending);
     }
 
-    /// This server decides no longer. If it comes to decide again, it must look at the tables of workers: nobody has planned
-    /// for those whose end was under way.
+    /// This server became a replica. If it is promoted again, it must check the tables of workers, since ends that were
+    /// in progress are not scheduled.
     pub(crate) fn abandon_endings(&mut self) {
         self.endings_order.clear();
         for db in mem::take(&mut self.endings).into_values().flat_map(|ending| ending.worker_of) {
@@ -305,7 +305,7 @@ impl Schedule {
         }
     }
 
-    /// Two databases have changed places.
+    /// Two databases were swapped.
     pub(crate) fn swap(&mut self, one: i32, other: i32) {
         let moved_db = |db: i32| match db {
             _ if db == one => other,

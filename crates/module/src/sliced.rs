@@ -1,9 +1,9 @@
-//! Commands whose work grows with the number of tasks, in slices, so that no other client waits for long.
+//! Commands whose work grows with the number of tasks, executed in slices, so that no other client waits long.
 //!
-//! A command executes slices until it is done or its time is over. Then its client is blocked, and what is left is a [`Job`]
-//! that a timer goes on with, some slices at a time. Each slice is a step of its own, with its own effects: others may come
-//! in between, and a server that ends or is replaced in between has done some of the work and not the rest. Where a client
-//! may not be blocked, in MULTI and in scripts, all slices are executed at once.
+//! A command executes slices until it is done or its time is over. Then its client is blocked, and the rest is a
+//! [`Job`] that a timer continues, some slices at a time. Each slice is a step with its own effects: other commands may
+//! run in between, and after a crash in between a part of the work is done. Where a client may not be blocked, in MULTI
+//! and in scripts, all slices are executed at once.
 
 use std::collections::{HashSet, VecDeque};
 use std::mem;
@@ -33,16 +33,16 @@ use crate::schedule::{Fronts, Place};
 use crate::tick::TimeSlice;
 use crate::workers;
 
-/// How many tasks a slice changes.
+/// The most tasks that a slice changes.
 pub(crate) const SLICE_TASKS: usize = limits::SLICE_TASKS;
 
-/// How many bytes of payloads a slice hands out; a single payload may have more.
+/// The most bytes of payloads that a slice delivers, unless a single payload is larger.
 pub(crate) const SLICE_BYTES: usize = 2 << 20;
 
-/// How many tasks a slice looks at that looks for a payload.
+/// The most tasks that a slice of a search by payload reads.
 const SEEK_TASKS: usize = 10 * SLICE_TASKS;
 
-/// What is left of a command.
+/// The rest of a command.
 pub(crate) enum Work {
     Purge {
         of: u64,
@@ -60,7 +60,7 @@ pub(crate) enum Work {
     },
     Inspect(InspectRest),
     Pop(PopRest),
-    /// RQ.WORKER STOP and FAIL, whose worker is at its end.
+    /// RQ.WORKER STOP and FAIL, for an ending worker.
     End {
         incarnation: u64,
         count: u64,
@@ -73,11 +73,11 @@ pub(crate) enum Work {
         fronts: Fronts,
         count: u64,
     },
-    /// What was popped for a client that is gone.
+    /// Tasks that were popped for a client that disconnected.
     Requeue(Handed),
 }
 
-/// What came of a slice.
+/// The result of a slice.
 pub(crate) enum Slice {
     More,
     Done(Result<Reply, Refusal>),
@@ -91,7 +91,7 @@ impl Slice {
 }
 
 impl Work {
-    /// What a command has to do, if that is for slices.
+    /// The work of a command that needs slices.
     pub(crate) fn of(
         steps: &mut Steps<'_, '_>,
         command: &Command<'_>,
@@ -190,7 +190,7 @@ impl Work {
                 }
                 let name = steps.ctx.string(queue);
                 if serial_of(steps.ctx, name.as_str()) != *of {
-                    // What has taken its place is not meant.
+                    // Another queue under this key is not meant.
                     return Slice::count(*count);
                 }
                 let place: Place = (steps.ctx.db(), (*queue).into());
@@ -204,7 +204,7 @@ impl Work {
         }
     }
 
-    /// What it has popped.
+    /// The tasks that it has popped.
     const fn handed_mut(&mut self) -> Option<&mut Handed> {
         match self {
             Self::Pop(rest) => Some(rest.handed_mut()),
@@ -213,7 +213,7 @@ impl Work {
         }
     }
 
-    /// Whether its reply is a list, which grows with each slice.
+    /// Whether its reply is a list that grows with each slice.
     const fn is_list(&self) -> bool {
         matches!(self, Self::Pop(_) | Self::Inspect(_))
     }
@@ -232,8 +232,8 @@ fn look(ctx: Ctx<'_>, key: Str<'_>) -> Option<(u64, u64)> {
     }
 }
 
-/// A step of the queue that a key held when the command began. None if it is there no more: what has taken its place is not
-/// meant.
+/// A step of the queue that the key held when the command began; `None` if it is gone. Another queue under the key is
+/// not meant.
 pub(crate) fn on<T>(
     steps: &mut Steps<'_, '_>,
     key: Str<'_>,
@@ -264,7 +264,7 @@ pub(crate) struct InspectRest {
     start: i64,
     left: u32,
     bytes: usize,
-    /// A task that moves meanwhile is shown once at most.
+    /// A task that moves meanwhile appears at most once.
     shown: HashSet<TaskId>,
 }
 
@@ -309,7 +309,7 @@ impl InspectRest {
         });
         self.left -= looked_at;
         self.start += i64::from(looked_at);
-        // From the end it is shown up to the end, which is where it counts from.
+        // A negative start shows tasks up to the end, from which it counts.
         let is_at_end = looked_at < count || start < 0 && self.start >= 0;
         if is_at_end || is_full || self.left == 0 || self.bytes == 0 {
             Slice::Done(Ok(Reply::Inspected(Span::new(0, out.tasks.len()))))
@@ -319,7 +319,7 @@ impl InspectRest {
     }
 }
 
-/// Executes slices of a command until it is done, or its client is blocked because there are too many.
+/// Executes slices of a command until it is done, or blocks its client because there are too many.
 pub(crate) fn drive(
     steps: &mut Steps<'_, '_>,
     command: &Command<'_>,
@@ -357,7 +357,7 @@ pub(crate) fn drive(
     }
 }
 
-/// Which of so many words are keys of a command in slices.
+/// The positions of keys among the arguments of a command in slices.
 fn keys_of(command: &Command<'_>, words: usize) -> Range<usize> {
     match command {
         Command::Pop(pop) => words - pop.queues.len()..words,
@@ -387,21 +387,21 @@ fn block(
     steps.process.jobs.0.push_back(job);
 }
 
-/// Commands that are under way.
+/// Commands in progress.
 #[derive(Default)]
 pub(crate) struct Jobs(VecDeque<Job>);
 
 /// A command of a client that is blocked until it is done.
 struct Job {
-    /// None once it is gone.
+    /// `None` after it disconnected.
     client: Option<Blocked>,
-    /// Redis has told that it is gone.
+    /// Redis reported that it disconnected.
     is_gone: bool,
     conn: u64,
     db: i32,
     words: Vec<Box<[u8]>>,
     work: Work,
-    /// How many elements of its reply are written, if that is a list.
+    /// The number of elements written to its reply, if that is a list.
     written: usize,
 }
 
@@ -414,7 +414,7 @@ impl Jobs {
         self.0.len()
     }
 
-    /// A client is gone.
+    /// A client disconnected.
     pub(crate) fn lose(&mut self, client: *mut raw::RedisModuleBlockedClient) {
         if let Some(job) = self.0.iter_mut().find(|job| job.client.as_ref().is_some_and(|own| own.is(client)))
         {
@@ -422,7 +422,7 @@ impl Jobs {
         }
     }
 
-    /// All that a worker had was taken back, so many tasks.
+    /// All tasks of a worker were requeued: `count` of them.
     pub(crate) fn tell_ended(&mut self, worker: u64, tasks: u64) {
         for job in &mut self.0 {
             if let Work::End { incarnation, count } = &mut job.work
@@ -433,7 +433,7 @@ impl Jobs {
         }
     }
 
-    /// This server decides nothing any more. Redis has sent those clients away.
+    /// This server became a replica. Redis has unblocked those clients with an error.
     pub(crate) fn abandon(&mut self) {
         for job in self.0.drain(..) {
             job.refuse(
@@ -442,14 +442,14 @@ impl Jobs {
         }
     }
 
-    /// A queue has come to this place, perhaps from another.
+    /// A queue was moved to this key.
     pub(crate) fn follow(&mut self, of: u64, db: i32, name: &[u8]) {
         for handed in self.0.iter_mut().filter_map(|job| job.work.handed_mut()) {
             handed.follow(of, db, name);
         }
     }
 
-    /// Two databases have changed places.
+    /// Two databases were swapped.
     pub(crate) fn swap(&mut self, one: i32, other: i32) {
         for job in &mut self.0 {
             let handed = job.work.handed_mut().into_iter().flat_map(Handed::dbs_mut);
@@ -464,7 +464,7 @@ impl Jobs {
     }
 }
 
-/// Goes on with a command, if one is under way: one slice, and the next time another command has its turn.
+/// Executes a slice of the next command in progress, in rotation.
 pub(crate) fn step(steps: &mut Steps<'_, '_>, out: &mut Replies<Payload>) -> bool {
     let Some(job) = steps.process.jobs.0.pop_front() else { return false };
     steps.process.slices += 1;
@@ -476,7 +476,7 @@ pub(crate) fn step(steps: &mut Steps<'_, '_>, out: &mut Replies<Payload>) -> boo
 }
 
 impl Job {
-    /// Executes a slice. Answers what is left.
+    /// Executes a slice and returns the rest.
     fn go_on(mut self, steps: &mut Steps<'_, '_>, out: &mut Replies<Payload>) -> Option<Self> {
         if mem::take(&mut self.is_gone) {
             return self.without_client();
@@ -491,7 +491,7 @@ impl Job {
             return self.refuse("ERR its database is gone");
         }
         steps.event = event_of(&command);
-        // A panic ends this command alone, and its client is told.
+        // A panic ends this command alone, with an error for its client.
         let slice = guarded("slice", None, || {
             let ctx = steps.ctx;
             let keys: Vec<Owned<'_>> =
@@ -503,7 +503,7 @@ impl Job {
             self.write(&command, out);
         }
         match slice {
-            None => self.refuse("ERR an internal error: the log of the server tells which"),
+            None => self.refuse("ERR an internal error: see the log of the server"),
             Some(Slice::Untouched(untouched)) => self.refuse(untouched.text()),
             Some(Slice::Done(reply)) => {
                 self.end(|ctx| answer(ctx, &command, &reply.unwrap_or_else(Reply::Refused), out))
@@ -515,7 +515,7 @@ impl Job {
         }
     }
 
-    /// Writes the elements of a list that a slice has brought.
+    /// Writes the elements that a slice added to a list.
     fn write(&mut self, command: &Command<'_>, out: &Replies<Payload>) {
         let Some(client) = &self.client else { return };
         let all = Span::new(0, out.tasks.len());
@@ -525,12 +525,12 @@ impl Job {
         self.written += out.tasks.len();
     }
 
-    /// Ends it before all is done.
+    /// Ends the command early.
     fn refuse(self, why: &str) -> Option<Self> {
         self.end(|mut ctx| ctx.error(why))
     }
 
-    /// Sends the reply, which is what `answer` writes, or the list that was written by now.
+    /// Sends the reply: the output of `answer`, or the list written so far.
     fn end(self, answer: impl FnOnce(Ctx<'_>)) -> Option<Self> {
         let client = self.client?;
         if self.work.is_list() {
@@ -542,7 +542,7 @@ impl Job {
         None
     }
 
-    /// Its client is gone: what is left is not done, and what was popped goes back.
+    /// Its client disconnected: the rest is dropped, and popped tasks are requeued.
     fn without_client(mut self) -> Option<Self> {
         let client = self.client.take()?;
         if self.work.is_list() {

@@ -1,9 +1,9 @@
-//! Which slot of a cluster a key is in, as every client of Redis Cluster computes it.
+//! The cluster slot of a key.
 
-/// How many slots a cluster has.
+/// The number of slots in a cluster.
 const SLOTS: u16 = 16_384;
 
-/// The slot of a key: of the part in its first braces, if there is one.
+/// The slot of a key, which is the hash of the part in its first braces, if there is one.
 pub(crate) fn slot_of(key: &[u8]) -> u16 {
     crc16(tag_of(key)) % SLOTS
 }

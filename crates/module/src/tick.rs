@@ -1,6 +1,6 @@
-//! What happens by itself, on a primary: deadlines, appointments, and the ends of those who held tasks.
+//! Timed work of a primary: deadlines, delayed tasks, and the ends of workers and connections.
 //!
-//! One timer of Redis stands for all of it, set for what comes first. A replica decides nothing: it is told.
+//! A single Redis timer is set for the earliest deadline. A replica decides nothing: it applies effects.
 
 use sureq_core::reply::Replies;
 use sureq_core::task::Holder;
@@ -19,13 +19,13 @@ use crate::sliced;
 use crate::waiting;
 use crate::workers;
 
-/// For how long one call goes on before clients get their turn.
+/// The time slice of one call.
 const SLICE_US: u64 = 2_000;
 
-/// How soon to look again while nothing may be written.
+/// The retry interval while writes are paused.
 const PAUSED_MS: u64 = 10;
 
-/// The time in which slices are executed one after the other, before others get their turn. Redis' timers have theirs a
+/// A period in which slices are executed back to back, before clients are served. Redis runs the next timer a
 /// millisecond later.
 pub(crate) struct TimeSlice {
     until_us: u64,
@@ -42,14 +42,14 @@ impl TimeSlice {
     }
 }
 
-/// How many milliseconds there are between two turns at least, each of which is then one slice, if the environment asks for
-/// it, so that tests can do things in between: only in debug builds.
+/// The shortest pause in milliseconds between two time slices, each of which is then one slice of work, if the
+/// environment requests it, so that tests can act in between: only in debug builds.
 fn pace_ms() -> u64 {
     let asked = || std::env::var("SUREQ_MODULE_PACE").ok()?.parse().ok();
     if cfg!(debug_assertions) { asked().unwrap_or(0) } else { 0 }
 }
 
-/// Sees to it that Redis calls when something is due. Costs nothing if it does already.
+/// Sets the timer for the next deadline. Free if it is set already.
 pub(crate) fn arm(ctx: Ctx<'_>, process: &mut Process, now: Now) {
     process.schedule.see_departed();
     let Some(next) = process.next() else { return };
@@ -65,7 +65,7 @@ pub(crate) fn arm(ctx: Ctx<'_>, process: &mut Process, now: Now) {
     process.schedule.alarm = Some((next, ctx.call_later(ms, Some(callbacks::alarm))));
 }
 
-/// Sees to it anew, because it is another time than was thought.
+/// Sets the timer anew after a change of time.
 pub(crate) fn rearm(ctx: Ctx<'_>, process: &mut Process) {
     if let Some((_, timer)) = process.schedule.alarm.take() {
         ctx.do_not_call(timer);
@@ -74,14 +74,14 @@ pub(crate) fn rearm(ctx: Ctx<'_>, process: &mut Process) {
     arm(ctx, process, now);
 }
 
-/// Redis' timers follow the wall clock, which may be set back: whatever is due by now is not left to one that was set before.
+/// Redis' timers follow the wall clock, which may be set back: work that is due does not wait for an earlier timer.
 pub(crate) fn look_at_clock(ctx: Ctx<'_>, process: &mut Process) {
     if process.next().is_some_and(|next| next <= process.clock.now().log) && pace_ms() == 0 {
         rearm(ctx, process);
     }
 }
 
-/// Redis calls.
+/// The callback of the timer.
 pub(crate) fn ring(ctx: Ctx<'_>) {
     process::with(|process| {
         process.schedule.alarm = None;
@@ -95,7 +95,7 @@ pub(crate) fn ring(ctx: Ctx<'_>) {
             process.schedule.alarm = process.next().map(|next| (next, timer));
             return;
         }
-        // Nothing here is the command of a client that would count as a change by itself.
+        // No client command is being executed that would count as a change by itself.
         let mut steps = Steps { ctx, process, now, is_followed: true, event: c"rq.tick" };
         process::with_replies(|out| take_turn(&mut steps, flags.is_replica(), out));
         waiting::refuse_suspects(&steps);
@@ -103,11 +103,11 @@ pub(crate) fn ring(ctx: Ctx<'_>) {
     });
 }
 
-/// Executes slices of all there is to do, in turns, until it is done or others are to have their turn.
+/// Executes slices of all due work in rotation until it is done or the time slice is over.
 fn take_turn(steps: &mut Steps<'_, '_>, is_replica: bool, out: &mut Replies<Payload>) {
     let turn = TimeSlice::begin();
     loop {
-        // A replica has commands that only look.
+        // A replica executes read-only commands in slices.
         let mut has_worked = sliced::step(steps, out);
         steps.event = c"rq.tick";
         if !is_replica {
@@ -137,7 +137,7 @@ fn look_after_next(steps: &mut Steps<'_, '_>) -> bool {
     })
 }
 
-/// Releases some of what was purged from queues that are gone.
+/// Releases a part of the purged tasks of removed queues.
 fn release(steps: &mut Steps<'_, '_>) -> bool {
     let Some(remains) = steps.process.garbage.last_mut() else { return false };
     if !remains.release_some(limits::SLICE_TASKS, &mut Silent(&mut Usage::default())) {
@@ -146,7 +146,7 @@ fn release(steps: &mut Steps<'_, '_>) -> bool {
     true
 }
 
-/// Has what is due in a place happen.
+/// Executes the due work of a key.
 fn look_after(steps: &mut Steps<'_, '_>, (db, name): &Place) {
     if !steps.ctx.select(*db) {
         return;
@@ -154,7 +154,7 @@ fn look_after(steps: &mut Steps<'_, '_>, (db, name): &Place) {
     let name = steps.ctx.string(name);
     if let Value::Queue(object) = steps.ctx.open_to_read(name.as_str()).value() {
         let place = || (*db, name.as_str().bytes().into());
-        // What was planned is what happens now.
+        // The entry is used up.
         steps.process.schedule.unplan(&mut object.planned, place);
         if !is_needed(object, steps) {
             return steps.process.schedule.plan(object, place, steps.now);
@@ -168,7 +168,7 @@ fn look_after(steps: &mut Steps<'_, '_>, (db, name): &Place) {
     }
 }
 
-/// Whether anything is to happen in a queue. One that is only looked at stays as it is.
+/// Whether a queue has due work, without changing it.
 fn is_needed(object: &Object, steps: &Steps<'_, '_>) -> bool {
     let is_before = object.queue.incarnation() < steps.process.marks.incarnation;
     let mut holders = object.queue.holders();
@@ -178,7 +178,7 @@ fn is_needed(object: &Object, steps: &Steps<'_, '_>) -> bool {
         || is_before && holders.any(|holder| is_gone(steps.ctx, holder))
 }
 
-/// Whether someone who held tasks before this server began to decide is gone.
+/// Whether a holder has ended. Connections belonged to another server, or to this one before its restart.
 fn is_gone(ctx: Ctx<'_>, holder: Holder) -> bool {
     match holder {
         Holder::Worker(incarnation) => !workers::is_known(ctx, incarnation),

@@ -20,7 +20,7 @@ use crate::workers;
 
 thread_local! {
     static WAITERS: RefCell<Waiters> = RefCell::default();
-    /// Why the client is sent away whose handle is just being ended.
+    /// The refusal for the client whose handle is being ended.
     static REFUSAL: Cell<Option<Refusal>> = const { Cell::new(None) };
 }
 
@@ -28,11 +28,11 @@ thread_local! {
 struct Waiters {
     clients: BTreeMap<WaiterId, Client>,
     by_worker: BTreeSet<(u64, WaiterId)>,
-    /// Workers that may have ended, whose clients are to be looked at.
+    /// Workers that may have ended, whose clients must be checked.
     suspects: BTreeSet<u64>,
 }
 
-/// A client that waits.
+/// A waiting client.
 struct Client {
     waiter: Waiter,
     db: i32,
@@ -59,14 +59,14 @@ impl Waiters {
     }
 }
 
-/// A client of a database has begun to wait in the name of a worker.
+/// A client began to wait in the name of a worker.
 pub(crate) fn begin(waiter: Waiter, db: i32, worker: WorkerRef<'_>) {
     let client = Client { waiter, db, name: worker.name.into(), incarnation: worker.incarnation };
     WAITERS.with_borrow_mut(|waiters| waiters.insert(client));
 }
 
-/// A client waits no longer. Nothing happens if it was not in the name of a worker. Callbacks need no guard around
-/// this: nothing in it can fail.
+/// A client stopped waiting. No effect if it did not wait for a worker. Infallible, so that callbacks need no guard
+/// around it.
 pub(crate) fn end(id: WaiterId) {
     WAITERS.with_borrow_mut(|waiters| drop(waiters.take(id)));
 }
@@ -87,18 +87,18 @@ pub(crate) fn suspect_all() {
     });
 }
 
-/// How many workers [`refuse_suspects`] has to look at.
+/// The number of workers that [`refuse_suspects`] must check.
 pub(crate) fn suspects() -> usize {
     WAITERS.with_borrow(|waiters| waiters.suspects.len())
 }
 
-/// How many clients wait in the name of a worker.
+/// The number of clients that wait in the name of a worker.
 pub(crate) fn count() -> usize {
     WAITERS.with_borrow(|waiters| waiters.clients.len())
 }
 
-/// Refuses clients whose worker has ended, with what their pop would be refused with now. Not to be called while a
-/// client is being woken: that one is answered by its own pop.
+/// Refuses clients whose worker has ended, with the error that their pop would get now. Must not be called while a
+/// client is being woken, which its own pop answers.
 pub(crate) fn refuse_suspects(steps: &Steps<'_, '_>) {
     let suspects = WAITERS.with_borrow_mut(|waiters| mem::take(&mut waiters.suspects));
     if suspects.is_empty() {
@@ -132,7 +132,7 @@ fn refuse(id: WaiterId, refusal: Refusal) {
     }
 }
 
-/// Why the client is sent away that Redis calls `over` for. None if its time is over.
+/// The refusal for the client for which Redis calls `over`; `None` if it timed out.
 pub(crate) fn take_refusal() -> Option<Refusal> {
     REFUSAL.take()
 }

@@ -1,7 +1,7 @@
-//! The workers of a database: who is alive, and on what they say they work. They live in a key of their own, so that Redis
-//! saves, logs and replicates them as it does everything else.
+//! The workers of a database and the queues they announced. They live in a key of their own, so that Redis saves, logs
+//! and replicates them.
 //!
-//! Heartbeats are not part of it: they are known to the primary alone, and begin anew when there is another.
+//! Heartbeats are not stored: only the primary knows them, and a new primary starts all times to live anew.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -24,21 +24,21 @@ use crate::schedule::{Fronts, Place};
 use crate::sliced::{self, Slice, Work};
 use crate::waiting;
 
-/// The key that the workers of a database are in.
+/// The key with the workers of a database.
 pub(crate) const KEY: &[u8] = b"sureq:workers";
 
-/// Who is alive.
+/// The live workers.
 #[derive(Clone, Default)]
 pub(crate) struct Table {
     alive: BTreeMap<u64, Alive>,
     names: BTreeMap<Box<[u8]>, u64>,
-    /// Who works where.
+    /// The announced queues.
     works: BTreeSet<(Box<[u8]>, u64)>,
-    /// When each is lost that is not at its end.
+    /// Expiry times of workers that are not ending.
     expiries: BTreeSet<(LogTime, u64)>,
-    /// When the schedule has this table be looked at; never later than the first of `expiries`. Volatile.
+    /// The time of this table's entry in the schedule; never later than the first of `expiries`. Volatile.
     planned: Option<LogTime>,
-    /// The incarnation of the process in which the times to live were begun. Volatile, as they are.
+    /// The incarnation of the process that started the times to live. Volatile.
     entered: u64,
 }
 
@@ -46,13 +46,13 @@ pub(crate) struct Table {
 struct Alive {
     name: Box<[u8]>,
     ttl_ms: u64,
-    /// The queues that it works on.
+    /// The queues that it announced.
     works: BTreeSet<Box<[u8]>>,
-    /// When it is lost unless it beats.
+    /// When it is lost without a heartbeat.
     expires: LogTime,
-    /// It is at its end, and goes once what it holds is taken back. Volatile, as is when it expires.
+    /// It is ending, and is removed when its tasks are requeued. Volatile, like its expiry.
     is_ending: bool,
-    /// Leases of it that ran out, of which it has not been told. Volatile.
+    /// Its lapsed leases that no heartbeat has reported yet. Volatile.
     untold: VecDeque<Receipt>,
 }
 
@@ -69,7 +69,7 @@ impl Table {
         self.alive.keys().copied()
     }
 
-    /// When the schedule has it be looked at.
+    /// The time of its entry in the schedule.
     pub(crate) const fn planned(&self) -> Option<LogTime> {
         self.planned
     }
@@ -78,13 +78,13 @@ impl Table {
         self.alive.is_empty()
     }
 
-    /// The highest id that was given to any of them.
+    /// The highest incarnation of its workers.
     pub(crate) fn last_id(&self) -> TaskId {
         let last = self.alive.last_key_value().and_then(|(&incarnation, _)| TaskId::from_raw(incarnation));
         last.unwrap_or(TaskId::NONE)
     }
 
-    /// Takes events in, which may be anything; answers when they happened.
+    /// Applies events, which may be hostile; returns their time.
     pub(crate) fn apply(&mut self, mut events: &[u8]) -> Result<LogTime, Wrong> {
         let (mut at, mut queue) = (LogTime(0), Box::from([]));
         while !events.is_empty() {
@@ -96,7 +96,7 @@ impl Table {
         Ok(at)
     }
 
-    /// A queue is named by the event before the one that is about it.
+    /// An event names the queue, and the next one refers to it.
     fn apply_one(&mut self, event: &Event<'_>, at: &mut LogTime, queue: &mut Box<[u8]>) -> Result<(), Wrong> {
         match *event {
             Event::Clock(time) if time.0 <= TIME_MAX => *at = time,
@@ -135,7 +135,7 @@ impl Table {
         Ok(())
     }
 
-    /// Events that make an empty table the same.
+    /// Events that rebuild the table.
     pub(crate) fn export(&self) -> Vec<u8> {
         let mut events = Vec::new();
         for (&incarnation, Alive { name, ttl_ms, .. }) in &self.alive {
@@ -147,7 +147,7 @@ impl Table {
         events
     }
 
-    /// About how many bytes it takes.
+    /// Its approximate size in bytes.
     pub(crate) fn memory(&self) -> usize {
         let names: usize = self.alive.values().map(|alive| 2 * alive.name.len()).sum();
         let untold: usize = self.alive.values().map(|alive| alive.untold.capacity()).sum();
@@ -162,7 +162,7 @@ impl Table {
         hasher.finish()
     }
 
-    /// Once this process decides, everyone has a full time to live from its start on.
+    /// When this process becomes the primary, every worker gets a full time to live.
     fn enter(&mut self, marks: &Marks) {
         if mem::replace(&mut self.entered, marks.incarnation) != marks.incarnation {
             for alive in self.alive.values_mut() {
@@ -173,7 +173,7 @@ impl Table {
         }
     }
 
-    /// The table has come to its key, or everyone has another time to live: nobody is at its end here, and nothing is planned.
+    /// Resets the volatile state after the table was moved or the times to live were restarted.
     pub(crate) fn settle(&mut self) {
         self.planned = None;
         self.expiries.clear();
@@ -183,7 +183,7 @@ impl Table {
         }
     }
 
-    /// Refuses an incarnation that is not alive: its time is over, or a later worker of the same name took its place.
+    /// Refuses an incarnation that is not alive: it expired, or a later worker of the same name replaced it.
     fn check(&self, worker: WorkerRef<'_>, now: LogTime) -> Result<(), Refusal> {
         let is_alive = |incarnation: u64| {
             let alive = self.alive.get(&incarnation);
@@ -196,7 +196,7 @@ impl Table {
         Err(if current.is_some_and(is_alive) { Refusal::WorkerReplaced } else { Refusal::WorkerGone })
     }
 
-    /// A worker lives on from now.
+    /// Restarts the time to live of a worker.
     fn beat(&mut self, incarnation: u64, now: LogTime) {
         let Some(alive) = self.alive.get_mut(&incarnation) else { return };
         let before = mem::replace(&mut alive.expires, now.after(alive.ttl_ms));
@@ -205,18 +205,18 @@ impl Table {
         }
     }
 
-    /// Who is lost by now, the first that was first: some of them, without those that are at their end.
+    /// Some of the workers that are lost by now, in order of expiry, without those that are ending.
     fn lost(&self, now: LogTime) -> Vec<u64> {
         let lost = self.expiries.range(..=(now, u64::MAX)).take(LOST_MAX);
         lost.map(|&(_, incarnation)| incarnation).collect()
     }
 
-    /// When the next is lost that is not at its end.
+    /// The next expiry of a worker that is not ending.
     fn next_lost(&self) -> Option<LogTime> {
         self.expiries.first().map(|&(expires, _)| expires)
     }
 
-    /// Has a worker be at its end; false if there is none.
+    /// Marks a worker as ending; false if there is none.
     fn begin_end(&mut self, incarnation: u64) -> bool {
         let Some(alive) = self.alive.get_mut(&incarnation) else { return false };
         alive.is_ending = true;
@@ -225,12 +225,12 @@ impl Table {
     }
 }
 
-/// How many lost workers are looked at together.
+/// The number of lost workers per step.
 const LOST_MAX: usize = limits::SLICE_TASKS;
 
 const UNKNOWN: &str = "a worker that is not alive";
 
-/// In the events of a table a queue has no number.
+/// The number of every queue in the events of a table, which refers to queues by name.
 const QUEUE: QueueNo = QueueNo(0);
 
 fn encode_named(queue: &[u8], event: &Event<'_>, out: &mut Vec<u8>) {
@@ -248,7 +248,7 @@ pub(crate) fn are_meant_by(events: &[u8]) -> bool {
     first(events) || behind_clock.is_ok_and(|(is_clock, rest)| is_clock && first(rest))
 }
 
-/// Whether this incarnation is one of the selected database.
+/// Whether the selected database has this incarnation.
 pub(crate) fn is_known(ctx: Ctx<'_>, incarnation: u64) -> bool {
     look(ctx, |table| table.alive.contains_key(&incarnation)).unwrap_or(false)
 }
@@ -258,7 +258,7 @@ pub(crate) fn name_of(ctx: Ctx<'_>, incarnation: u64) -> Option<Box<[u8]>> {
     look(ctx, |table| table.alive.get(&incarnation).map(|alive| alive.name.clone())).flatten()
 }
 
-/// How many workers say that they work on a queue.
+/// The number of workers that announced a queue.
 pub(crate) fn count_on(ctx: Ctx<'_>, queue: &[u8]) -> u64 {
     let on = |table: &mut Table| {
         let from = (Box::from(queue), 0);
@@ -280,7 +280,7 @@ pub(crate) fn all(ctx: Ctx<'_>) -> Vec<u64> {
     look(ctx, |table| table.incarnations().collect()).unwrap_or_default()
 }
 
-/// Refuses an incarnation that is no longer alive, and whatever spans keys in a cluster.
+/// Refuses an incarnation that is not alive, and commands that span keys in a cluster.
 pub(crate) fn check(steps: &Steps<'_, '_>, worker: WorkerRef<'_>) -> Result<(), Refusal> {
     refuse_cluster(steps.ctx)?;
     let checked = look(steps.ctx, |table| {
@@ -290,7 +290,7 @@ pub(crate) fn check(steps: &Steps<'_, '_>, worker: WorkerRef<'_>) -> Result<(), 
     checked.unwrap_or(Err(Refusal::WorkerGone))
 }
 
-/// Workers are a key of their own, which in a cluster is on one node only.
+/// Workers have a key of their own, which in a cluster is on one node only.
 fn refuse_cluster(ctx: Ctx<'_>) -> Result<(), Refusal> {
     if ctx.flags().is_cluster() {
         return Err(Refusal::not_there("RQ.WORKER", "a module in a cluster"));
@@ -315,13 +315,13 @@ pub(crate) fn execute(
             Reply::Ok
         }
         Worker::List => list(steps, out),
-        // There is nothing to end, or it is at its end already.
+        // There is no such worker, or it is ending already.
         Worker::Start { .. } | Worker::Rest(..) | Worker::Stop(_) | Worker::Fail { .. } => Reply::Count(0),
     };
     Ok(Ok(reply))
 }
 
-/// What a command has to do that is for slices.
+/// The work of a command that needs slices.
 pub(crate) fn begin(steps: &mut Steps<'_, '_>, command: &Worker<'_>) -> Result<Option<Work>, Refusal> {
     match *command {
         Worker::Beat(worker) | Worker::Work(worker, _) | Worker::Rest(worker, _) | Worker::Stop(worker) => {
@@ -362,7 +362,7 @@ fn named(ctx: Ctx<'_>, name: &[u8]) -> Option<u64> {
     look(ctx, |table| table.names.get(name).copied()).flatten()
 }
 
-/// One slice of RQ.WORKER START: a predecessor ends before.
+/// One slice of RQ.WORKER START: ends the predecessor first.
 pub(crate) fn start_slice(steps: &mut Steps<'_, '_>, name: &[u8], ttl_ms: u64) -> Slice {
     let id = match ids_behind(steps.process.marks.last_id, 1, steps.now) {
         Ok(id) => id,
@@ -384,7 +384,7 @@ pub(crate) fn start_slice(steps: &mut Steps<'_, '_>, name: &[u8], ttl_ms: u64) -
     }
 }
 
-/// Not recorded: the primary alone knows who beats.
+/// Not recorded: only the primary knows heartbeats.
 fn beat(steps: &mut Steps<'_, '_>, incarnation: u64, out: &mut Replies<Payload>) -> Reply {
     let (now, start) = (steps.now.log, out.receipts.len());
     let untold = look(steps.ctx, |table| {
@@ -398,7 +398,7 @@ fn beat(steps: &mut Steps<'_, '_>, incarnation: u64, out: &mut Replies<Payload>)
             Value::Queue(object) if object.queue.held_by(holder) > 0 => {
                 object.queue.cancelled_of(holder, &mut out.receipts);
             }
-            // A key that had expired when it was loaded has never been there.
+            // A key that had expired when it was loaded never existed.
             _ => steps.process.schedule.unhold(holder, &place),
         }
     }
@@ -406,7 +406,7 @@ fn beat(steps: &mut Steps<'_, '_>, incarnation: u64, out: &mut Replies<Payload>)
     Reply::Receipts(Span::new(start, out.receipts.len()))
 }
 
-/// Leases of workers of the selected database ran out: they will be told at their next beats.
+/// Records lapsed leases of workers of the selected database, for their next heartbeats.
 pub(crate) fn note_lapses(ctx: Ctx<'_>, lapsed: Vec<(u64, Receipt)>) {
     if lapsed.is_empty() {
         return;
@@ -422,7 +422,7 @@ pub(crate) fn note_lapses(ctx: Ctx<'_>, lapsed: Vec<(u64, Receipt)>) {
     });
 }
 
-/// The keys of this database in which a holder has tasks.
+/// The keys of this database with tasks of a holder.
 fn held_here(steps: &Steps<'_, '_>, holder: Holder) -> Vec<Place> {
     let db = steps.ctx.db();
     steps.process.schedule.held_by(holder).filter(|place| place.0 == db).cloned().collect()
@@ -451,8 +451,8 @@ fn list(steps: &mut Steps<'_, '_>, out: &mut Replies<Payload>) -> Reply {
     Reply::Workers(Span::new(start, out.workers.len()))
 }
 
-/// A worker of the selected database is at its end: its tasks go back to the front of their queues, in their order, and then
-/// it is forgotten. Nothing happens if that is under way.
+/// Ends a worker of the selected database: its tasks are requeued at the front of their queues, in order, and then it
+/// is removed. No effect if that is in progress.
 fn begin_end(steps: &mut Steps<'_, '_>, incarnation: u64, cause: Cause) {
     let (marks, holder) = (&steps.process.marks, Holder::Worker(incarnation));
     let is_there = look(steps.ctx, |table| {
@@ -468,14 +468,14 @@ fn begin_end(steps: &mut Steps<'_, '_>, incarnation: u64, cause: Cause) {
     }
 }
 
-/// A worker of the selected database has nothing any more: it is forgotten.
+/// Removes a worker of the selected database that has no tasks any more.
 pub(crate) fn forget(steps: &mut Steps<'_, '_>, incarnation: u64) {
     if is_known(steps.ctx, incarnation) {
         let _ = change(steps, |_, events| encode(&Event::WorkerEnded(incarnation), events));
     }
 }
 
-/// Ends those whose time is over, and plans for the next.
+/// Ends expired workers, and schedules the next expiry.
 pub(crate) fn end_lost(steps: &mut Steps<'_, '_>, name: Str<'_>) {
     if name.bytes() != KEY {
         return;
@@ -484,7 +484,7 @@ pub(crate) fn end_lost(steps: &mut Steps<'_, '_>, name: Str<'_>) {
     let db = steps.ctx.db();
     let lost = look(steps.ctx, |table| {
         table.enter(&process.marks);
-        // What was planned is what happens now.
+        // The entry is used up.
         process.schedule.unplan(&mut table.planned, || (db, KEY.into()));
         table.lost(now)
     });
@@ -494,7 +494,7 @@ pub(crate) fn end_lost(steps: &mut Steps<'_, '_>, name: Str<'_>) {
     plan(steps);
 }
 
-/// Sees to it that the table is looked at when the next worker is lost.
+/// Schedules the next expiry of a worker.
 fn plan(steps: &mut Steps<'_, '_>) {
     let (schedule, db) = (&mut steps.process.schedule, steps.ctx.db());
     look(steps.ctx, |table| {

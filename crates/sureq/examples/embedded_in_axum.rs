@@ -38,7 +38,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let address = arguments.next().unwrap_or_else(|| "127.0.0.1:3000".to_owned());
     let dir = arguments.next().unwrap_or_else(|| "sureq-data".to_owned());
-    // This blocks its thread while the log is read, and nobody waits for it yet.
+    // Blocks the thread while the log is read; no request is being served yet.
     let home = sureq::open(&format!("file:{dir}"))?;
 
     let app =
@@ -47,10 +47,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("listening on {}", listener.local_addr()?);
     tokio::spawn(async { axum::serve(listener, app).await });
 
-    // Until SIGTERM or Ctrl-C: what runs is waited for, and what is left goes on at the next start.
+    // Runs until SIGTERM or Ctrl-C: running handlers are awaited, and other tasks continue at the next start.
     let tally = Worker::new(&home).work("greetings", greet).run().await?;
     println!("{} done", tally.done);
-    // Requests are still answered, on other threads, while this one waits for the disk.
+    // Other threads still answer requests while this one waits for the disk.
     tokio::task::spawn_blocking(move || home.close()).await??;
     Ok(())
 }

@@ -1,16 +1,17 @@
-//! The receipt as fencing token: a worker that was taken for dead and wakes up late cannot overwrite what its successor wrote.
+//! The receipt as a fencing token: a worker that was declared lost and wakes up late cannot overwrite the result of its
+//! successor.
 //!
-//! A lease alone cannot prevent that, since nobody can stop a process that does not know how late it is. What it writes to can: it
-//! takes a write only if its fence is larger than the last one's of the same task. A fence orders the deliveries of one task and says
-//! nothing of others, so that it is kept by task, and not by what is written. In SQL, and in one transaction with the write, which is
-//! made only if this changes a row:
+//! A lease alone cannot prevent that, since a paused process does not know how late it is. The system that it writes to
+//! can: it accepts a write only if its fence is larger than the last one of the same task. A fence orders the
+//! deliveries of one task and says nothing about others, so keep it per task. In SQL, in one transaction with the
+//! write, which is made only if this changes a row:
 //!
 //! ```sql
 //! INSERT INTO fences (task, e, n) VALUES ($1, $2, $3)
 //! ON CONFLICT (task) DO UPDATE SET e = $2, n = $3 WHERE (fences.e, fences.n) < ($2, $3)
 //! ```
 //!
-//! Here maps stand in for the tables. A row can go once no delivery of its task can be under way any more.
+//! Here maps stand for the tables. A row can be deleted when no delivery of its task can be in progress any more.
 
 use std::collections::HashMap;
 use std::time::Duration;

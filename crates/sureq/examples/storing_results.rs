@@ -1,8 +1,9 @@
-//! Results: a queue keeps tasks and not what came of them. The handler stores its result under the task's id, for an hour, before the
-//! task is finished; whoever pushed the task looks there. A handler that runs twice stores the same twice, which harms nothing.
+//! Storing results: a queue keeps tasks and not their results. The handler stores its result under the id of the task,
+//! for an hour, before the task is finished; the producer reads it there. A handler that runs twice stores the same
+//! result twice, which is harmless.
 //!
-//! `cargo run -p sureq --example storing_results redis://127.0.0.1:6379`. Any store with an expiry would do; here it is the Redis that
-//! the queue is on.
+//! `cargo run -p sureq --example storing_results redis://127.0.0.1:6379`. Any store with expiry would do; this example
+//! uses the Redis of the queue.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use redis::AsyncCommands;
 use redis::aio::MultiplexedConnection;
 use sureq::{Failure, Id, Json, State, Worker};
 
-/// Long enough for whoever wants it, and no longer.
+/// Long enough for the producer to read it.
 const KEPT_SECONDS: u64 = 3_600;
 
 fn key(id: &Id) -> String {

@@ -1,6 +1,6 @@
-//! A worker on your own Redis or Valkey, with no server of ours: the same lines as on a directory, and another URL.
+//! A worker on Redis or Valkey, without a sureq server: the same code as on a directory, with another URL.
 //!
-//! `cargo run -p sureq --example worker_on_redis redis://127.0.0.1:6379`. Run it twice at once: the work is shared.
+//! `cargo run -p sureq --example worker_on_redis redis://127.0.0.1:6379`. Run it twice at once to share the work.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use sureq::{Id, State, Token, Worker, route};
 use tokio::sync::mpsc::UnboundedSender;
 
 async fn resize(image: String, id: Id, token: Token, done: State<UnboundedSender<()>>) {
-    // What takes long can look at the token: it says when somebody else has the task, or nobody wants it any more.
+    // Long work should check the token, which fires when the lease is lost or the task is cancelled.
     if token.fired().is_none() {
         println!("{id}: resized {image}");
     }
@@ -29,7 +29,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let worker = Worker::new(&home)
         .name(format!("resizer-{}", std::process::id()))
         .state(done)
-        // If this process dies, its tasks are somebody else's this much later.
+        // If this process dies, its tasks are requeued after this time.
         .ttl(Duration::from_secs(5))
         .work("images", route(resize).concurrency(2));
     let five_are_done = async {

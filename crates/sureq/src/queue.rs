@@ -179,12 +179,13 @@ impl Queue {
         held(&self.home.ask_one(command).await?.0)
     }
 
-    /// Cancels a task by its id: gone if it waits, told to its holder if it runs. Answers whether it was there to cancel.
+    /// Cancels a task by its id: a waiting task is deleted, the holder of a leased one is notified. Returns whether it
+    /// existed.
     pub async fn cancel(&self, id: impl AsRef<[u8]>) -> Result<bool> {
         Ok(self.cancel_all([id]).await? == 1)
     }
 
-    /// Cancels tasks by their ids; answers how many.
+    /// Cancels tasks by their ids; returns how many.
     pub async fn cancel_all(&self, ids: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<u64> {
         self.count_of(ids, |queue, tasks| Command::Cancel { queue, which: Cancel::Ids(tasks) }).await
     }
@@ -195,7 +196,7 @@ impl Queue {
         Ok(self.count(Command::Cancel { queue: &self.name, which }).await? == 1)
     }
 
-    /// Cancels all tasks with this payload; answers how many.
+    /// Cancels all tasks with this payload; returns how many.
     pub async fn cancel_payload(&self, payload: impl Encode) -> Result<u64> {
         let payload = payload.encode()?;
         self.count(Command::Cancel { queue: &self.name, which: Cancel::Payload(&payload) }).await
@@ -236,7 +237,7 @@ impl Queue {
         self.configure(Changes::List(&[])).await
     }
 
-    /// Changes settings, in order; answers them all as they are then.
+    /// Changes settings in order; returns all settings.
     ///
     /// ```
     /// # use sureq::{Change, Changes};

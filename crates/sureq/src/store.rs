@@ -54,7 +54,7 @@ pub fn backup(
 pub fn is_within(out: &Path, dir: &Path) -> bool {
     let Ok(dir) = dir.canonicalize() else { return false };
     let absolute = std::path::absolute(out).unwrap_or_else(|_| out.to_owned());
-    // What is not there yet will be where its first parent that is there says.
+    // A path that does not exist yet is resolved by its nearest existing parent.
     let mut ancestors = absolute.ancestors();
     let there: Option<PathBuf> = ancestors.find_map(|path| path.canonicalize().ok());
     there.is_some_and(|there| there.starts_with(&dir))

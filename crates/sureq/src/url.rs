@@ -205,7 +205,7 @@ enum Place {
     Server,
 }
 
-/// One server, on a socket or not, a cluster, or whoever sentinels name; with TLS or without.
+/// One server (TCP or Unix socket), a cluster, or sentinels; with TLS or without.
 const REDIS_SCHEMES: [&str; 8] = [
     "redis",
     "rediss",

@@ -35,7 +35,7 @@ async fn a_task_that_was_taken_without_a_lease_can_be_finished_extended_and_give
 }
 
 #[tokio::test]
-async fn a_task_that_is_looked_at_tells_only_what_is_known() {
+async fn an_inspected_task_has_only_known_fields() {
     everywhere(async |home| {
         let queue = home.queue("q");
         queue.add("dies").tries(1).await.expect("it is added");

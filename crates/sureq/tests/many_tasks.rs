@@ -40,7 +40,7 @@ fn check(what: &str, mut few: impl FnMut(), mut many: impl FnMut()) {
 }
 
 #[test]
-fn counting_a_million_tasks_costs_what_counting_one_does() {
+fn counting_a_million_tasks_costs_the_same_as_one() {
     let home = home();
     push(&home, b"few", 2);
     push(&home, b"many", MANY);
@@ -60,7 +60,7 @@ fn counting_a_million_tasks_costs_what_counting_one_does() {
 }
 
 #[test]
-fn taking_one_of_a_million_delayed_tasks_costs_what_taking_one_of_a_few_does() {
+fn popping_one_of_a_million_delayed_tasks_costs_the_same_as_of_a_few() {
     let home = home();
     for (queue, count) in [(&b"few"[..], 1), (b"many", MANY)] {
         for n in 0..count {

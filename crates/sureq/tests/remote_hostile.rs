@@ -54,7 +54,7 @@ fn open_by(address: SocketAddr, patience: Patience) -> Result<RemoteHome, OpenEr
 }
 
 #[test]
-fn what_is_no_sureq_is_refused_with_words() {
+fn a_server_that_is_not_sureq_is_refused_with_an_explanation() {
     for (greeting, told) in [
         (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "no RESP reply begins with 'H'"),
         (b"%1\r\n$6\r\nserver\r\n$5\r\nredis\r\n", "Write redis://"),
@@ -97,7 +97,7 @@ fn check_by(answer: &'static [u8], told: &str, patience: Patience) {
 }
 
 #[test]
-fn garbage_is_unknown_and_harms_nobody() {
+fn garbage_is_an_unknown_outcome_without_other_effects() {
     check(b"\0\xff\xfe", "no RESP reply begins with");
     check(b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n", "nested");
     check(b"$536870913\r\n", "larger than it may be");
@@ -108,7 +108,7 @@ fn garbage_is_unknown_and_harms_nobody() {
 }
 
 #[test]
-fn answers_that_nobody_asked_for_end_the_connection() {
+fn unsolicited_replies_end_the_connection() {
     let home = open(fake(GREETING, b"+OK\r\n+OK\r\n+OK\r\n")).expect("it greets well");
     let done = home.send(&[Command::Pause { queue: b"q" }]).wait().replies.list.remove(0);
     assert_eq!(done, Reply::Ok);

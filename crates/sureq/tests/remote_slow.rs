@@ -204,7 +204,7 @@ fn is_unknown(reply: &Reply) -> bool {
 }
 
 #[test]
-fn what_is_asked_of_a_server_that_hangs_is_given_up_though_more_is_asked_meanwhile() {
+fn requests_to_a_hanging_server_time_out_though_more_are_sent() {
     let home = open(silent());
     let first = home.send(&[Command::Pause { queue: b"q" }]);
     let (since, mut later) = (Instant::now(), Vec::new());
@@ -219,7 +219,7 @@ fn what_is_asked_of_a_server_that_hangs_is_given_up_though_more_is_asked_meanwhi
 }
 
 #[test]
-fn whoever_waits_for_an_answer_is_told_when_the_home_is_closed() {
+fn closing_the_home_fails_pending_requests() {
     for block in [None, Some(Block::Forever)] {
         // One that waits leaves the line; of one that does not nobody knows what came of it.
         let is_expected =

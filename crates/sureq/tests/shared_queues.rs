@@ -61,7 +61,7 @@ async fn wait_for_the_end(token: Token) -> Outcome {
 }
 
 #[tokio::test]
-async fn a_worker_is_told_what_worqrs_own_clients_call_off() {
+async fn a_worker_learns_of_tasks_that_clients_of_worqr_cancelled() {
     let redis = RedisServer::start();
     let home = open(&redis, "worqr");
     home.queue("emails").push("a").await.expect("Redis answers");

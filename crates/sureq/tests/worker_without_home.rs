@@ -76,7 +76,7 @@ async fn fail_unheard(layout: &str) -> AtWork {
 
 /// Without a fence the same return, told again, could take the task from another one's hands.
 #[tokio::test]
-async fn a_return_by_a_bare_id_is_not_told_again_after_its_answer_was_lost() {
+async fn a_return_by_a_bare_id_is_not_retried_after_a_lost_reply() {
     let worker = fail_unheard("work-queue").await;
     worker.until(|status| status.tally.unknown == 1 && status.unconfirmed == 0).await;
     assert_eq!(worker.stop().await.unknown, 1);
@@ -84,7 +84,7 @@ async fn a_return_by_a_bare_id_is_not_told_again_after_its_answer_was_lost() {
 
 /// By a receipt it is told again until the worker ends; then it is known of none of them what came of it.
 #[tokio::test]
-async fn what_is_unconfirmed_at_the_end_is_counted_as_unknown() {
+async fn unconfirmed_outcomes_at_the_end_count_as_unknown() {
     let worker = fail_unheard("sureq").await;
     worker.until(|status| status.outages > 0).await;
     let tally = worker.stop().await;

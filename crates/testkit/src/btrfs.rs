@@ -1,7 +1,6 @@
-//! A btrfs file system in a file, and a directory of it that may hold only so much: the kernel itself answers with `EDQUOT`
-//! there.
+//! A btrfs file system in a file, with a directory that has a quota: the kernel refuses writes beyond it with `EDQUOT`.
 //!
-//! Needs root, a loop device, `mkfs.btrfs` and `btrfs`, and a kernel that knows btrfs.
+//! Needs root, a loop device, `mkfs.btrfs` and `btrfs`, and a kernel with btrfs.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -19,7 +18,7 @@ pub struct Btrfs {
 }
 
 impl Btrfs {
-    /// Makes a file system of so many bytes, at least 128 MB, and mounts it.
+    /// Makes and mounts a file system of `bytes`, at least 128 MB.
     pub fn new(bytes: u64) -> Self {
         assert!(
             rustix::process::geteuid().is_root(),
@@ -60,7 +59,7 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// Makes a directory that may hold so many bytes.
+    /// Makes a directory with a quota.
     pub fn new(bytes: u64) -> Self {
         let disk = Btrfs::new(512 << 20);
         let limited = disk.path().join("limited");

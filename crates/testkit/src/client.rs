@@ -70,7 +70,7 @@ impl Value {
         self.list().into_iter().map(Value::text).collect()
     }
 
-    /// A list of tasks as RQ.POP answers it.
+    /// The tasks in a reply to RQ.POP.
     pub fn tasks(self) -> Vec<Task> {
         let task = |value: Value| {
             let mut fields = value.list().into_iter();
@@ -107,7 +107,7 @@ impl RespClient {
         }
     }
 
-    /// Connects, if there is someone to connect to.
+    /// Connects, if a server listens.
     pub fn try_connect(address: SocketAddr) -> io::Result<Self> {
         Ok(Self { wire: Wire::connect(address)? })
     }
@@ -167,7 +167,7 @@ impl RespClient {
         self.send_raw(&encode(&line.split(' ').collect::<Vec<_>>())).expect("the server reads");
     }
 
-    /// Pushes one payload; answers its id.
+    /// Pushes one payload; returns its id.
     pub fn push(&mut self, queue: &str, payload: impl AsRef<[u8]>) -> String {
         let reply = self.command(&[b"RQ.PUSH", queue.as_bytes(), payload.as_ref()]);
         reply.ids().pop().expect("one id for one payload")
@@ -178,7 +178,7 @@ impl RespClient {
         self.say(&format!("RQ.POP COUNT {count} {queue}")).tasks()
     }
 
-    /// Acknowledges one task; answers whether that finished it.
+    /// Acknowledges one task; returns whether that finished it.
     pub fn ack(&mut self, queue: &str, id: &str) -> bool {
         match self.command(&["RQ.ACK", queue, id]).ids().as_slice() {
             [] => false,
@@ -187,7 +187,7 @@ impl RespClient {
         }
     }
 
-    /// How many tasks of a queue wait and how many are held by someone.
+    /// The numbers of waiting and leased tasks of a queue.
     pub fn counts(&mut self, queue: &str) -> (i64, i64) {
         let fields = self.command(&["RQ.INFO", queue]).list();
         match (&fields[1], &fields[3]) {
@@ -206,7 +206,7 @@ impl RespClient {
         &self.wire.stream
     }
 
-    /// Says that nothing more will be sent.
+    /// Shuts down the sending side.
     pub fn end(&self) {
         self.wire.end();
     }
@@ -243,7 +243,7 @@ impl TextClient {
         self.line()
     }
 
-    /// Adds a task; answers its id.
+    /// Adds a task; returns its id.
     pub fn add(&mut self, delay_ms: u32, body: &str) -> String {
         let reply = self.say(&format!("ADD {delay_ms} {body}"));
         reply.split(' ').nth(1).unwrap_or_else(|| panic!("ADD was answered {reply:?}")).to_owned()
@@ -349,7 +349,7 @@ impl Wire {
     }
 }
 
-/// Lets a read on this stream give up soon, for those who expect silence.
+/// Sets a short read timeout, for tests that expect silence.
 pub fn set_patience(stream: &TcpStream, patience: Duration) {
     stream.set_read_timeout(Some(patience)).expect("a positive time");
 }

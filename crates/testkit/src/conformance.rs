@@ -97,7 +97,7 @@ pub fn exercise_with(candidate: &Candidate, restarts: &[Restarts]) {
     assert!(differences.is_empty(), "{} differs from the scenarios:\n{differences}", candidate.name);
 }
 
-/// The core is what the others are measured by: what it answers is written down.
+/// The core is the reference: its replies are recorded.
 fn bless(scenarios: &[Scenario], candidate: &Candidate) {
     if candidate.name != "core" {
         return;

@@ -67,7 +67,7 @@ enum Act {
 #[derive(Clone, Debug)]
 enum Word {
     Text(Vec<u8>),
-    /// What was first seen in the replies to an earlier step.
+    /// Text that first appeared in the replies to an earlier step.
     Seen(Name),
 }
 

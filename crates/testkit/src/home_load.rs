@@ -39,7 +39,7 @@ pub struct Asking {
     pub believed_ms: u64,
 }
 
-/// What clients do besides pushing, taking and finishing tasks one by one.
+/// Commands of clients besides pushing, popping and finishing single tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Habits {
     /// Nothing.
@@ -49,7 +49,7 @@ pub enum Habits {
     Mixed,
 }
 
-/// How clients come to the home.
+/// How clients reach the home.
 #[derive(Clone, Debug)]
 pub enum Access {
     /// Through the library, by its URL.
@@ -84,7 +84,7 @@ struct Late {
     delivery: Delivery,
 }
 
-/// What a session was told about an ack.
+/// The reply to an ack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     Done,
@@ -112,7 +112,7 @@ trait Session {
     fn close(self: Box<Self>);
 }
 
-/// Says that it is over when it is dropped.
+/// Ends the load on drop.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -140,14 +140,14 @@ impl HomeLoad {
         }
     }
 
-    /// So many producers and workers each are busy while something happens.
+    /// Runs `pairs` producers and as many workers while a function runs.
     pub fn run(&self, pairs: usize, happens: impl FnOnce()) {
         std::thread::scope(|scope| {
             for _ in 0..pairs {
                 scope.spawn(|| self.produce());
                 scope.spawn(|| self.work());
             }
-            // Also if it panics: nobody is to wait for them then.
+            // Also after a panic, so that no thread waits for them.
             let _over = Over(&self.is_over);
             happens();
         });
@@ -158,7 +158,7 @@ impl HomeLoad {
         self.history.lock().counts()
     }
 
-    /// Waits until so many more pushes are confirmed.
+    /// Waits until this many more pushes are confirmed.
     pub fn until_confirmed(&self, more: u64) {
         let before = self.counts().confirmed;
         until_within("pushes are confirmed", RECOVERY, || self.counts().confirmed > before + more);
@@ -182,11 +182,11 @@ impl HomeLoad {
         assert!(history.counts().confirmed > 100, "too few were pushed to tell: {history}");
     }
 
-    /// Finishes what is left; answers what is wrong.
+    /// Finishes the remaining tasks; returns the findings.
     ///
     /// # Panics
     ///
-    /// If that does not come to an end.
+    /// If tasks remain.
     pub fn drain(&self) -> Findings {
         let mut session = self.session();
         for queue in &self.queues {
@@ -251,7 +251,7 @@ impl HomeLoad {
         session.close();
     }
 
-    /// Takes and finishes some; answers how many came, and what is to be finished later.
+    /// Pops and finishes some tasks; returns how many, and those to finish later.
     fn work_once(
         &self,
         session: &mut dyn Session,
@@ -310,7 +310,7 @@ impl HomeLoad {
     }
 }
 
-/// What a task is finished by: its id means the current delivery, its receipt only its own.
+/// How a task is finished: by its id (the current delivery) or its receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Id,

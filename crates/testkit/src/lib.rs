@@ -1,19 +1,19 @@
-//! What the tests of all crates share: scenarios, doubles for disk and clock, clients and processes.
+//! Shared test support: scenarios, doubles for disk and clock, clients and processes.
 //!
 //! The map:
 //!
-//! * [`scenario`]: a small text file becomes steps, and is played. [`subject`]: what it is played against; [`conformance`]:
-//!   all of them, against all.
-//! * [`sim_disk`], [`valve`], [`manual_clock`]: the doors of the engine, with a disk that fails or stands still on demand and a
-//!   clock moved by hand.
-//! * [`local_server`]: a server in this process. [`process`], [`server_process`], [`loop_image`], [`btrfs`], [`slow_disk`],
-//!   [`shifted_clock`]: the real binary, real disks to cut the power of, to fill or to slow down, and clocks of a process that are
-//!   moved by hand.
-//! * [`redis_server`], [`redis_cluster`], [`redis_sentinels`]: a real Redis or Valkey, or several of them; [`redis_module`]: with the
-//!   module loaded.
-//! * [`client`]: clients of our own for both dialects. [`load`]: many of them at once; [`history`] checks what they were
-//!   told. [`home_load`]: the same through the library, for homes that are harmed meanwhile; [`proxy`] harms a connection.
-//! * [`patience`]: how long tests wait for what gives no signal; [`machine_watch`]: bounds on time that hold on a busy machine.
+//! * [`scenario`]: parses a small text file into steps and plays it. [`subject`]: the homes that play scenarios;
+//!   [`conformance`]: all scenarios in all of them. [`differential`]: random commands, compared between homes.
+//! * [`sim_disk`], [`valve`], [`manual_clock`]: the engine's disk and clock, with crashes, faults and blocked calls on
+//!   demand.
+//! * [`local_server`]: a server in this process. [`process`], [`server_process`]: the real binary. [`loop_image`],
+//!   [`btrfs`], [`slow_disk`]: real file systems for power cuts, full and slow disks. [`shifted_clock`]: clocks of a
+//!   process, moved by hand.
+//! * [`redis_server`], [`redis_cluster`], [`redis_sentinels`]: a real Redis or Valkey, or several; [`redis_module`]:
+//!   with the module loaded.
+//! * [`client`]: clients for both dialects. [`load`]: many of them at once, whose replies [`history`] checks.
+//!   [`home_load`]: the same through the library, for homes with injected faults; [`proxy`]: faults of a connection.
+//! * [`patience`]: waiting for conditions without a signal; [`machine_watch`]: time limits that hold on a busy machine.
 
 #[cfg(feature = "homes")]
 pub use sureq_history as history;

@@ -1,4 +1,4 @@
-//! Load from many clients at once, who record what they ask and are told, until the server is killed.
+//! Load from many clients at once, which record requests and replies until the server is killed.
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
@@ -13,7 +13,7 @@ use sureq_history::{Delivery, Outcome, Push, SharedHistory, Time, payload};
 use crate::client::{RespClient, Task, Value, encode};
 use crate::process::{Latch, PATIENCE};
 
-/// What the clients do.
+/// The work of the clients.
 #[derive(Clone, Debug)]
 pub struct Load {
     /// Clients that push.
@@ -131,7 +131,7 @@ impl Load {
         while turn().is_ok() {}
     }
 
-    /// Takes and acknowledges everything that is left, whoever held it before.
+    /// Pops and acknowledges all remaining tasks, also those held by earlier clients.
     pub fn drain(&self, server: SocketAddr, history: &SharedHistory) {
         let mut client = RespClient::connect(server);
         for queue in self.queues {
@@ -161,7 +161,7 @@ impl Load {
     }
 }
 
-/// A task as RQ.RECOVER answers it.
+/// A task in a reply to RQ.RECOVER.
 fn recovered_from(queue: &str, task: Value) -> Task {
     let mut fields = task.list().into_iter();
     let mut next = || fields.next().expect("a recovered task has two fields");
@@ -194,7 +194,7 @@ pub fn deliver(history: &SharedHistory, tasks: &[Task], asked: Time) {
     }
 }
 
-/// Records that these tasks are about to be acknowledged; answers the command for it.
+/// Records that these tasks are about to be acknowledged; returns the command.
 pub fn invoke_finish(history: &SharedHistory, queue: &str, tasks: &[Task]) -> Vec<u8> {
     let mut history = history.lock();
     tasks.iter().filter_map(number_of).for_each(|number| history.invoke_finish(number));

@@ -28,7 +28,7 @@ pub struct LoopImage {
 }
 
 impl LoopImage {
-    /// Makes a file system of so many bytes and mounts it.
+    /// Makes and mounts a file system of `bytes`.
     pub fn new(bytes: u64) -> Self {
         Self::with(bytes, &[])
     }
@@ -62,7 +62,7 @@ impl LoopImage {
         self.mounted = true;
     }
 
-    /// Has the kernel find an error in the file system: it takes no more changes from then on.
+    /// Makes the kernel find an error in the file system, which then refuses all changes.
     pub fn make_read_only(&self) {
         let device =
             run("findmnt", &["-n".as_ref(), "-o".as_ref(), "SOURCE".as_ref(), self.mount.as_os_str()]);
@@ -81,7 +81,7 @@ impl LoopImage {
         run("python3", &["-c".as_ref(), CUT.as_ref(), self.mount.as_os_str()]);
     }
 
-    /// Brings the file system back as a reboot would. Nobody may use it any more.
+    /// Remounts the file system as after a reboot. It must not be in use.
     pub fn restore_power(&mut self) {
         self.unmount();
         // Mounting replays the journal, which a check alone would complain of.

@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "it took 3600s, at most 10ms")]
-    fn what_is_beyond_any_lateness_of_the_machine_fails() {
+    fn a_delay_beyond_that_of_the_machine_fails() {
         let watch = MachineWatch::start();
         watch.assert_within(Duration::from_millis(5), Duration::from_millis(10), "it");
         watch.assert_within(Duration::from_secs(3_600), Duration::from_millis(10), "it");

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sureq_engine::clock::Clock;
 
-/// Both clocks of a machine, standing still until someone moves them.
+/// Both clocks of a machine, which stand still until they are moved.
 #[derive(Debug)]
 pub struct ManualClock {
     monotonic_ms: AtomicU64,

@@ -1,29 +1,29 @@
-//! Waiting for what gives no signal of its own.
+//! Waiting for conditions that give no signal.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long anything may take that should take no time. Only a hang gets there.
+/// The limit for anything that should be immediate; only a hang reaches it.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What is soon so is seen at once; for the rest, a look now and then leaves the machine to those who are to bring it about.
+/// Checks without a pause at first; after that with a pause, which leaves the processor to the awaited work.
 const LOOKS_AT_ONCE: usize = 1_000;
 const NAP: Duration = Duration::from_millis(1);
 
-/// Returns once it is so. Whoever knows is asked again and again; there is no other signal to wait for.
+/// Polls a condition until it holds, for conditions without a signal.
 ///
 /// # Panics
 ///
-/// If it does not come to that.
+/// If it does not hold within [`PATIENCE`].
 pub fn until(what: &str, is_so: impl FnMut() -> bool) {
     until_within(what, PATIENCE, is_so);
 }
 
-/// The same for what takes longer.
+/// The same with another limit.
 ///
 /// # Panics
 ///
-/// If it does not come to that.
+/// If it does not hold within `patience`.
 pub fn until_within(what: &str, patience: Duration, mut is_so: impl FnMut() -> bool) {
     let (since, mut looks) = (Instant::now(), 0);
     while !is_so() {

@@ -90,7 +90,7 @@ impl Process {
         self.ends_within(Duration::ZERO)
     }
 
-    /// Waits for it to end; answers whether it did in time.
+    /// Waits for its exit; returns whether it came in time.
     pub fn ends_within(&self, within: Duration) -> bool {
         self.ended.is_open(within)
     }
@@ -109,7 +109,7 @@ impl Process {
         status
     }
 
-    /// Waits for it to end, and answers its exit code.
+    /// Waits for its exit; returns the exit code.
     pub fn exit_code(&mut self, within: Duration) -> i32 {
         let status = self.wait(within);
         status.code().unwrap_or_else(|| panic!("ended by signal {:?}:\n{self}", status.signal()))
@@ -157,7 +157,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         if self.status.is_none() {
             let _ = kill_process_group(self.pid, Signal::KILL);
-            // The waiter must have seen the end before the number may be given to someone else.
+            // The exit must be reaped before the number may be reused.
             self.ended.is_open(PATIENCE);
             let _ = self.child.wait();
         }
@@ -210,11 +210,11 @@ pub fn unread_bytes(port: u16) -> u64 {
     table.lines().skip(1).filter_map(unread).sum()
 }
 
-/// Waits for a process that is nobody's child here to end; fails the test if it does not.
+/// Waits for the exit of a process that is not a child.
 ///
 /// # Panics
 ///
-/// If it lives on.
+/// If it does not exit in time.
 pub fn await_end(id: u32) {
     let pid = Pid::from_raw(id.cast_signed()).expect("a process has a number");
     let handle = match pidfd_open(pid, PidfdFlags::empty()) {
@@ -227,7 +227,7 @@ pub fn await_end(id: u32) {
     assert_eq!(ended, Ok(1), "process {id} lives on");
 }
 
-/// Runs a command to its end and answers what it printed. Fails the test if it fails.
+/// Runs a command and returns its output. Panics if it fails.
 pub fn run<A: AsRef<OsStr>>(program: &str, arguments: &[A]) -> String {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
     let output = output.unwrap_or_else(|error| panic!("cannot run {program}: {error}"));
@@ -258,7 +258,7 @@ impl Latch {
         self.opened.notify_all();
     }
 
-    /// Waits for it; answers whether it has happened by then.
+    /// Waits for it; returns whether it happened in time.
     pub fn is_open(&self, within: Duration) -> bool {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         *self.opened.wait_timeout_while(open, within, |open| !*open).unwrap_or_else(PoisonError::into_inner).0

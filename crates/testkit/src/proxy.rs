@@ -1,4 +1,5 @@
-//! Proxies before a server: one that cuts, one that is slow, and one that does all that a network does, on demand.
+//! Proxies in front of a server: one that cuts connections, one that is slow, and one with all faults of a network, on
+//! demand.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -6,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Which way bytes go.
+/// The direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// From the client.
@@ -15,8 +16,8 @@ pub enum Way {
     FromServer,
 }
 
-/// Passes the first connection on until so many bytes have gone one way, and then cuts; all others without harm.
-/// Answers where it listens.
+/// Forwards the first connection until `cut` bytes have gone one way, and then cuts it; forwards all others unharmed.
+/// Returns its address.
 ///
 /// # Panics
 ///
@@ -28,8 +29,8 @@ pub fn cutting_proxy(server: SocketAddr, cut: usize, way: Way) -> SocketAddr {
     })
 }
 
-/// Passes so many bytes on at once one way, on each connection by itself, and then pauses for so long. Hardly anything
-/// waits within the proxy: whoever sends notices that it is slow.
+/// Forwards `bytes` at a time one way, per connection, with a pause after each. Its buffers are small, so that the
+/// sender notices.
 ///
 /// # Panics
 ///
@@ -40,13 +41,13 @@ pub fn slow_proxy(server: SocketAddr, way: Way, bytes: usize, pause: Duration) -
 
 /// The faults of one direction of a connection.
 struct Fault {
-    /// How many bytes pass before it is cut.
+    /// The number of bytes before the cut.
     left: usize,
-    /// After how many bytes it pauses, and for how long.
+    /// The number of bytes between pauses, and their length.
     pause: Option<(usize, Duration)>,
 }
 
-/// How much a slow proxy takes in that it has not passed on.
+/// The receive buffer of a slow proxy.
 const SLOW_BUFFER_BYTES: usize = 16 << 10;
 
 fn proxy(server: SocketAddr, fault_of: impl Fn(usize, Way) -> Fault + Send + 'static) -> SocketAddr {
@@ -80,7 +81,7 @@ fn pass(mut from: &TcpStream, mut to: &TcpStream, Fault { mut left, pause }: Fau
         }
         left -= passed;
         if let Some((_, pause)) = pause {
-            // What is slow about it; nobody waits for this to happen.
+            // The delay under test; no test waits for it.
             std::thread::sleep(pause);
         }
     }
@@ -243,7 +244,7 @@ pub struct FaultyProxy {
     network: Arc<Network>,
 }
 
-/// What all connections through it share.
+/// The state that all its connections share.
 #[derive(Default)]
 struct Network(Mutex<NetworkState>);
 
@@ -251,7 +252,7 @@ struct Network(Mutex<NetworkState>);
 struct NetworkState {
     /// Connections go to them in turn.
     servers: Vec<SocketAddr>,
-    /// What passes takes so much longer each way.
+    /// Delays bytes in each direction.
     delay: Duration,
     /// Nothing passes at all.
     is_dark: bool,
@@ -264,7 +265,7 @@ struct NetworkState {
 struct Faulty {
     client: TcpStream,
     server: TcpStream,
-    /// Nothing passes, and nobody is told.
+    /// Drops all bytes silently.
     is_hanging: bool,
     /// How many bytes of replies pass before it is cut.
     reply_bytes: usize,
@@ -309,7 +310,7 @@ impl FaultyProxy {
         self.network.lock().connections.iter().for_each(|(_, connection)| connection.cut());
     }
 
-    /// Cuts each connection that is open after so many more bytes of replies.
+    /// Cuts each open connection after this many more bytes of replies.
     pub fn cut_after(&self, reply_bytes: usize) {
         for (_, connection) in &mut self.network.lock().connections {
             connection.reply_bytes = reply_bytes;
@@ -427,10 +428,10 @@ impl Network {
     }
 }
 
-/// What becomes of bytes that arrive at a proxy.
+/// The fate of bytes that arrive at a proxy.
 enum Admitted {
-    /// So many pass; if that is not all, the connection is cut behind them.
+    /// This many pass; if that is not all, the connection is cut after them.
     First(usize),
-    /// They are lost, and nobody is told.
+    /// They are dropped silently.
     Swallowed,
 }

@@ -112,7 +112,7 @@ impl RedisCluster {
         self.servers.iter().map(|(_, server)| server).filter(|server| server.is_running())
     }
 
-    /// Has every replica take over from its primary, once it has all that its primary has.
+    /// Fails over to every replica, once it has all data of its primary.
     pub fn fail_over(&self) {
         let replicas: Vec<&RedisServer> = self.running().filter(|server| !is_primary(server)).collect();
         for server in replicas {
@@ -130,7 +130,7 @@ impl RedisCluster {
         self.settle();
     }
 
-    /// Moves so many slots from one primary to another with redis-cli, as an operator does.
+    /// Moves slots from one primary to another with redis-cli, as an operator does.
     pub fn reshard(&self, slots: u32, from: usize, to: usize) {
         self.settle();
         let name = |at: usize| -> String {
@@ -145,7 +145,7 @@ impl RedisCluster {
         assert_eq!(moved.exit_code(PATIENCE * 3), 0, "{moved}");
     }
 
-    /// Sees to it that each task of each queue under a prefix is in exactly one state, and in the indexes of that.
+    /// Checks that each task of each queue under a prefix is in exactly one state, and in its indexes.
     pub fn check(&self, prefix: &str) {
         self.running().filter(|server| is_primary(server)).for_each(|server| server.check(prefix));
     }

@@ -11,7 +11,7 @@ use crate::patience::{PATIENCE, until};
 use crate::process::{Process, free_port};
 use crate::redis_server::RedisServer;
 
-/// What they call those whom they watch.
+/// The name of the monitored service.
 const SERVICE: &str = "mymaster";
 
 /// For how long a sentinel does nothing that a busy machine has held up for two seconds.
@@ -41,7 +41,7 @@ impl RedisSentinels {
         all
     }
 
-    /// A home in what they watch over; `who` is a user and a password, with an @ behind them.
+    /// A home on the monitored service; `who` is a user and a password followed by @.
     pub fn url(&self, who: &str) -> String {
         let hosts: Vec<String> =
             self.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port)).collect();

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::process::{PATIENCE, Process};
 
-/// A running server, stopped when it is dropped. What it was told is on disk before it answers.
+/// A running server, stopped on drop. It replies only after a sync.
 pub struct RedisServer {
     dir: TempDir,
     program: PathBuf,
@@ -120,7 +120,7 @@ impl RedisServer {
         client.get_connection().expect("it listens")
     }
 
-    /// Sees to it that each task of each queue is in exactly one state, and in the indexes of that.
+    /// Checks that each task of each queue is in exactly one state, and in its indexes.
     ///
     /// # Panics
     ///
@@ -175,7 +175,7 @@ pub fn valkey() -> PathBuf {
 }
 
 impl Drop for RedisServer {
-    /// What it has is nobody's any more.
+    /// Its files are not needed any more.
     fn drop(&mut self) {
         self.kill();
     }

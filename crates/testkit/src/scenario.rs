@@ -52,9 +52,9 @@ pub struct Scenario {
     pub path: PathBuf,
     /// Its first comment.
     pub title: String,
-    /// What the text dialect's watcher is set to.
+    /// The timeouts of the text dialect.
     pub watcher: Watch,
-    /// Why it cannot be played with a restart behind every step, if that is so.
+    /// The reason against playing it with a restart after every step.
     pub no_extra_restarts: Option<String>,
     lines: Vec<String>,
     steps: Vec<Step>,
@@ -69,7 +69,7 @@ pub struct Watch {
     pub rta: u32,
 }
 
-/// What a home must be able to do to play a scenario.
+/// The features that a scenario needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Need {
     /// To be stopped and opened again.
@@ -119,7 +119,7 @@ struct Expected {
 }
 
 impl Scenario {
-    /// What a home must be able to do to play it.
+    /// The features that it needs.
     pub fn needs(&self) -> Vec<Need> {
         let mut needs: Vec<Need> = self.steps.iter().flat_map(|step| need(&step.act)).collect();
         needs.sort_unstable();

@@ -22,7 +22,7 @@ pub struct ShiftedClock {
 }
 
 impl Default for ShiftedClock {
-    /// Clocks that tell the truth so far.
+    /// Clocks that are not shifted yet.
     fn default() -> Self {
         let dir = tempfile::tempdir().expect("there is room for a directory");
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/clock_shift.c");
@@ -39,18 +39,18 @@ impl Default for ShiftedClock {
 }
 
 impl ShiftedClock {
-    /// What a process needs in its environment to go by these clocks.
+    /// The environment that makes a process use these clocks.
     pub fn environment(&self) -> [(&'static str, PathBuf); 2] {
         [("LD_PRELOAD", self.dir.path().join("shim.so")), ("CLOCK_SHIFT_FILE", self.dir.path().join("shift"))]
     }
 
-    /// Sets the wall clock to so many milliseconds ahead of the truth.
+    /// Sets the wall clock ahead of the real one, in milliseconds.
     pub fn set_wall(&self, ms: i64) {
         self.wall_ms.store(ms, Ordering::Relaxed);
         self.write();
     }
 
-    /// From now on time passes by hand alone. It is so late by the wall clock.
+    /// Stops time at this wall-clock time; it is moved by hand from now on.
     pub fn freeze(&self, wall_ms: u64) {
         self.is_frozen.store(true, Ordering::Relaxed);
         // Nothing is as old as the machine: a clock that begins at 0 would have it so.

@@ -21,7 +21,7 @@ mod crash;
 pub use crash::{Crash, Kept, Torn};
 use crash::{mix, sectors};
 
-/// What a system answers that cannot read a sector.
+/// The error for an unreadable sector.
 const EIO: i32 = 5;
 
 /// A change to the disk. Files are known by the order of their creation, since they outlive their names.
@@ -133,7 +133,7 @@ impl SimDisk {
         state.durable.remove(name);
     }
 
-    /// Changes a file's content behind the back of all who have it open.
+    /// Changes a file's content, unnoticed by those that have it open.
     pub fn edit(&self, name: &str, edit: impl FnOnce(&mut Vec<u8>)) {
         let mut state = self.state();
         let number = state.live[name];
@@ -142,7 +142,7 @@ impl SimDisk {
         file.durable = Arc::clone(&file.live);
     }
 
-    /// Bounds the room, from now on, to what is there and so many bytes more. `None` makes it endless again.
+    /// Limits the space to the current use plus `bytes`; `None` removes the limit.
     pub fn leave_room(&self, bytes: Option<u64>) {
         let mut state = self.state();
         state.capacity = bytes.map(|bytes| state.used() + bytes);
@@ -169,13 +169,13 @@ impl SimDisk {
         self.state().apply(op);
     }
 
-    /// What a power cut during `op` leaves.
+    /// The disk after a power cut during `op`.
     #[must_use]
     pub fn crash_during(&self, op: &Op, crash: Crash) -> SimDisk {
         self.state().survivors(Some(op), crash)
     }
 
-    /// What a power cut between two calls leaves.
+    /// The disk after a power cut between two calls.
     #[must_use]
     pub fn crash(&self, content: Kept, names: Kept) -> SimDisk {
         self.state().survivors(None, Crash { torn: Torn::First(0), content, names })
@@ -390,7 +390,7 @@ enum Extent {
 }
 
 impl DiskState {
-    /// What the files that have a name take up.
+    /// The space of all files with a name.
     fn used(&self) -> u64 {
         self.live.values().map(|&file| self.files[file].live.len() as u64).sum()
     }
@@ -418,7 +418,7 @@ impl DiskState {
         outcome
     }
 
-    /// How many of so many bytes can be read before a part that cannot.
+    /// The number of bytes that can be read before an unreadable part.
     fn readable(&mut self, file: usize, offset: u64, bytes: usize) -> io::Result<usize> {
         let read = offset..offset + bytes as u64;
         let hit = self.bad.iter().filter(|(bad, part)| {

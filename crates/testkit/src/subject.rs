@@ -48,7 +48,7 @@ pub trait Subject {
     /// Lets time pass, all of it at once, and then what is due happen.
     fn pass(&mut self, ms: u64);
 
-    /// Verifies that its state is consistent, if it can tell. Called when time has passed.
+    /// Checks that its state is consistent, if it supports that. Called after time has passed.
     fn check(&mut self) {}
 
     /// Sets the wall clock forth or back.
@@ -70,6 +70,6 @@ pub struct Candidate {
     pub open: fn(Watch) -> Box<dyn Subject>,
     /// Whether it can do what a scenario needs.
     pub can: fn(Need) -> bool,
-    /// Scenarios in which it answers otherwise, and why.
+    /// Scenarios with other replies, and the reason.
     pub otherwise: &'static [(&'static str, &'static str)],
 }

@@ -1,4 +1,4 @@
-//! A disk whose syncs can be held up, or made to fail, one by one.
+//! A simulated disk whose syncs can be blocked or made to fail, one by one.
 
 use std::io;
 use std::path::Path;
@@ -11,10 +11,10 @@ use sureq_engine::fault::{Fault, Operation};
 use crate::patience::PATIENCE;
 use crate::sim_disk::{FailureKind, Repeat, SimDisk};
 
-/// A simulated disk behind a valve. Clones are the same disk.
+/// A simulated disk behind a valve. Clones share the disk.
 #[derive(Clone)]
 pub struct Valve {
-    /// What is behind it.
+    /// The simulated disk.
     pub disk: SimDisk,
     control: Arc<Control>,
 }
@@ -56,17 +56,17 @@ impl Default for Valve {
 }
 
 impl Valve {
-    /// An empty disk, and the valve open.
+    /// An empty disk with an open valve.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same disk, as the engine takes it.
+    /// The disk as the engine takes it.
     pub fn shared(&self) -> Arc<dyn Disk> {
         Arc::new(self.clone())
     }
 
-    /// Holds up every sync of the log from now on. What the preallocator prepares meanwhile is nobody's concern.
+    /// Blocks every sync of the log from now on. Syncs of the preallocator are not affected.
     pub fn close(&self) {
         self.control.lock().is_closed = true;
     }
@@ -105,22 +105,22 @@ impl Valve {
         self.control.lock().bytes_loaded
     }
 
-    /// Has the next call panic that a thread of this name makes to read or to sync a file or the directory.
+    /// Makes the next read or sync by a thread of this name panic.
     pub fn panic_in(&self, thread: &str) {
         self.control.lock().panics_in = Some(thread.to_owned());
     }
 
-    /// Has the disk hang from now on: no file is synced, whoever asks for it.
+    /// Makes all syncs hang from now on.
     pub fn hang(&self) {
         self.control.lock().hangs = true;
     }
 
-    /// Has the disk hang where files are created, whoever asks for it.
+    /// Makes the creation of files hang from now on.
     pub fn hang_creating(&self) {
         self.control.lock().hangs_creating = true;
     }
 
-    /// Has it work again.
+    /// Ends the hang.
     pub fn unhang(&self) {
         let mut state = self.control.lock();
         (state.hangs, state.hangs_creating) = (false, false);
@@ -140,7 +140,7 @@ impl Valve {
         assert!(!waited.timed_out(), "nothing that begins with {name:?} hangs");
     }
 
-    /// Holds up whoever tidies up, where it makes names durable.
+    /// Blocks the compactor where it syncs the directory.
     pub fn hold_compactor(&self) {
         self.control.lock().holds_compactor = true;
     }
@@ -156,17 +156,17 @@ impl Valve {
         self.control.lock().compactor_held
     }
 
-    /// Has the sync of the log that is held up, or else the next one, fail.
+    /// Makes the blocked sync of the log fail, or else the next one.
     pub fn fail_log(&self) {
         self.control.lock().fails_log = true;
     }
 
-    /// Has the sync with this number fail, counted from one.
+    /// Makes the sync with this number fail, counted from one.
     pub fn fail_at(&self, sync: usize) {
         self.control.lock().fail_at = Some(sync);
     }
 
-    /// Has the sync of the directory fail by which the preallocator prepares the next file, because there is no room.
+    /// Makes the preallocator's sync of the directory fail, as on a full disk.
     pub fn fail_directory(&self) {
         self.control.lock().fails_directory = true;
     }

@@ -1,4 +1,4 @@
-//! docs/understand/conformance.md tells what the scenarios tell.
+//! docs/understand/conformance.md agrees with the scenarios.
 
 use std::path::Path;
 

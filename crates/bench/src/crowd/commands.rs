@@ -1,4 +1,4 @@
-//! What is run on the crowded store: every command of the table, in its most expensive forms.
+//! The commands that run on the crowded store: every command of the table, in its most expensive forms.
 
 use super::fixture::Fixture;
 

@@ -1,10 +1,10 @@
-//! How long another client waits while each command of the table runs on a store with very many of everything: tasks in each
-//! state, queues, workers.
+//! Measures how long another client waits while each command of the table runs on a store with many tasks in each
+//! state, queues and workers.
 //!
 //! * `fixture` fills the store.
-//! * `commands` lists what is run, those that empty queues last.
-//! * `probe` pushes, pops and looks in a queue of its own meanwhile and times each command. Beside it a thread notes how late
-//!   the machine wakes it, so that a wait which the machine caused can be told from one that the server caused.
+//! * `commands` lists the commands, those that empty queues last.
+//! * `probe` pushes, pops and inspects in a queue of its own and times each command. A thread beside it records the
+//!   delays of the machine, to distinguish them from those of the server.
 
 mod commands;
 mod fixture;
@@ -68,7 +68,7 @@ const AIM: Duration = Duration::from_millis(20);
 /// The probe goes on for so long after a command, since what a command leaves to be done later is part of its cost.
 const AFTERMATH: Duration = Duration::from_millis(100);
 
-/// What one command did to others.
+/// The effect of one command on other clients.
 struct Row {
     command: String,
     took: Duration,
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_is_missed_only_beyond_what_the_machine_took_itself() {
+    fn a_wait_counts_as_missed_only_beyond_the_delay_of_the_machine() {
         let verdict = |longest: u64, machine: u64| {
             let (longest, machine) = (Duration::from_millis(longest), Duration::from_millis(machine));
             let waits = Waits { count: 1, longest, longest_look: longest, machine };

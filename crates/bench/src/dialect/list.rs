@@ -1,4 +1,4 @@
-//! How one builds a reliable queue on plain Redis lists: a task is in one list or the other until it is done.
+//! The usual reliable queue on plain Redis lists: a task is in one of two lists until it is done.
 
 use super::{Dialect, QUEUE, Step};
 use crate::account::Account;
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn loading_is_told_from_other_errors() {
+    fn loading_differs_from_other_errors() {
         let check = |reply: &[u8], expected| {
             assert_eq!(List.loading(reply, &scan(&List, reply)), expected);
         };

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stream_tells_its_length() {
+    fn the_length_of_the_stream_is_parsed() {
         let body = r#"{"state":{"messages":123,"bytes":9}}"#;
         let reply = format!("MSG _INBOX.7 1 {}\r\n{body}\r\n", body.len());
         assert_eq!(Nats.counted(reply.as_bytes(), &whole(&Nats, reply.as_bytes())), Some(123));

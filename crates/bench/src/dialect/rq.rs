@@ -1,4 +1,4 @@
-//! sureq's own commands, which know batches.
+//! sureq's own commands, which have batches.
 
 use super::{Dialect, QUEUE, Step};
 use crate::account::Account;

@@ -1,4 +1,5 @@
-//! Redis Streams with one consumer group. A task that is done is acknowledged and deleted, for else it would stay for ever.
+//! Redis Streams with one consumer group. A finished task is acknowledged and deleted; otherwise it would stay for
+//! ever.
 
 use super::list::redis_loading;
 use super::{Dialect, QUEUE, Step};

@@ -259,7 +259,7 @@ Examples:
 pub(crate) struct InspectArguments {
     /// The queue
     queue: Typed,
-    /// TaskState of the tasks
+    /// State of the tasks
     #[arg(long, short, value_enum, default_value = "ready")]
     state: TaskState,
     /// Index of the first task; a negative one counts from the end

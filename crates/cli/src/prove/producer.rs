@@ -1,5 +1,5 @@
-//! The producers of a proof: they push, and write down what was confirmed. Sabotage is theirs too, so that a verdict can be seen to
-//! be bad.
+//! The producers of a proof: they push tasks and record the confirmed ones. Sabotage is here too, which shows that a
+//! broken promise is found.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -10,11 +10,11 @@ use sureq::{Error, Queue, Result};
 use sureq_history::{Outcome, SharedHistory, payload};
 
 const BATCH: u64 = 50;
-/// So many tasks may be confirmed and not finished; then producers wait for the workers.
+/// The most unfinished tasks; beyond it producers wait for the workers.
 const AHEAD_MAX: u64 = 20_000;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What breaks a promise behind the home's back.
+/// Ways to break a promise behind the home's back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Sabotage {
     /// A confirmed task is removed.
@@ -23,7 +23,7 @@ pub(super) enum Sabotage {
     Repeat,
 }
 
-/// What all producers share.
+/// The state that all producers share.
 pub(super) struct Producers {
     pub(super) queue: Queue,
     pub(super) history: Arc<SharedHistory>,
@@ -52,13 +52,13 @@ impl Producers {
         }
     }
 
-    /// Breaks a promise, so that it must be noticed.
+    /// Breaks a promise, to test that it is noticed.
     pub(super) async fn break_it(&self, how: Sabotage) -> Result<()> {
         let push = self.history.lock().invoke_push(1);
         let payload = payload::encode(push.first);
         match how {
             Sabotage::Lose => {
-                // Nobody takes it before it is removed.
+                // Delayed, so that no worker pops it before it is deleted.
                 let task = self.queue.add(payload).delay(Duration::from_secs(3_600)).await?;
                 self.queue.delete([task.id]).await?;
             }

@@ -1,4 +1,4 @@
-//! The processes of a proof: a server that is killed and started again on its directory, and workers.
+//! The processes of a proof: workers, and a server that is killed and restarted on its directory.
 
 use std::io::{self, BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
@@ -13,11 +13,11 @@ use sureq_history::{Delivery, Outcome, Seen, Time};
 use super::worker::{AGAIN, LEASE};
 use super::{Records, SERVER, WORKER};
 
-/// How often a server is started that does not come up: another process may have its port for a moment.
+/// The most attempts to start a server: another process may have its port for a moment.
 const STARTS_MAX: usize = 20;
 
-/// This very program, started again with other words. What is set for the one that proves is not meant for it, and neither is a
-/// Ctrl-C: it ends with its standard input, which is held by the one that proves alone.
+/// This program with other arguments. Variables of the parent are removed, and a Ctrl-C does not reach it: it ends when
+/// its standard input closes, which only the parent holds.
 fn this_program() -> io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SUREQ_")) {
@@ -27,7 +27,7 @@ fn this_program() -> io::Result<Command> {
     Ok(command)
 }
 
-/// A directory that is gone in the end, unless it is evidence.
+/// A directory that is removed on drop, unless it is evidence.
 pub(super) struct StoreDir {
     path: PathBuf,
     pub(super) is_kept: bool,
@@ -48,13 +48,13 @@ impl StoreDir {
 impl Drop for StoreDir {
     fn drop(&mut self) {
         if !self.is_kept {
-            // What is left of it is in a directory that says whose it was.
+            // A leftover directory has the process id in its name.
             let _ = std::fs::remove_dir_all(&self.path);
         }
     }
 }
 
-/// A server, on one address for all its lives.
+/// A server that keeps its address across restarts.
 pub(super) struct Server {
     dir: PathBuf,
     durability: String,
@@ -72,7 +72,7 @@ impl Server {
         format!("sureq://{}", self.address)
     }
 
-    /// Ends it with signal 9, and starts it again.
+    /// Kills it with signal 9 and restarts it.
     pub(super) fn crash(&mut self) -> io::Result<()> {
         end(&mut self.child)?;
         let mut tries = 0;
@@ -94,7 +94,7 @@ impl Drop for Server {
     }
 }
 
-/// Starts a server and waits until it says where it listens.
+/// Starts a server and waits for its address.
 fn launch(dir: &Path, durability: &str, address: &str) -> io::Result<(Child, String)> {
     let mut home = std::ffi::OsString::from("file:");
     home.push(dir);
@@ -117,11 +117,11 @@ fn launch(dir: &Path, durability: &str, address: &str) -> io::Result<(Child, Str
     )))
 }
 
-/// A worker, and who writes down what it says.
+/// A worker and the thread that records its output.
 pub(super) struct Worker {
     child: Child,
     recorder: Option<JoinHandle<()>>,
-    /// How many tasks it took and has not asked to finish.
+    /// The number of tasks that it popped and has not asked to finish.
     held: Arc<AtomicU64>,
 }
 
@@ -145,12 +145,12 @@ impl Worker {
         Ok(Self { child, recorder: Some(recorder), held })
     }
 
-    /// How many tasks it holds, as far as it has said; exactly so once it was killed.
+    /// The number of tasks that it holds, as far as its output was read; exact after `kill`.
     pub(super) fn held(&self) -> u64 {
         self.held.load(Relaxed)
     }
 
-    /// Ends it with signal 9; all it said is written down then.
+    /// Kills it with signal 9; all its output is recorded then.
     pub(super) fn kill(&mut self) -> io::Result<()> {
         end(&mut self.child)?;
         if let Some(recorder) = self.recorder.take() {

@@ -1,5 +1,5 @@
-//! A worker of a proof, as a process of its own that may be killed at any time: it says what it took, what it is about to finish
-//! before it does, and what the home answered after.
+//! A worker of a proof, in a process of its own that may be killed at any time. It prints which tasks it popped, which
+//! it is about to finish, and the reply.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -11,25 +11,25 @@ use sureq_history::{Time, payload};
 
 use crate::exit::{self, failed};
 
-/// How many take tasks at once, and how many each.
+/// Concurrent consumers, and the tasks in a batch.
 const TAKERS: usize = 4;
 pub(super) const BATCH: u32 = 32;
-/// So long a task that a killed worker had is nobody's.
+/// The lease of its tasks, after which tasks of a killed worker are redelivered.
 pub(super) const LEASE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);
-/// One batch of so many is held for a while, as work takes its time: a kill then finds tasks in hand. Most are not, so that much
-/// is pushed, taken and finished between two kills.
+/// One batch in this many is held for a while, like real work, so that a kill finds tasks in progress. Most are not, so
+/// that many tasks pass between two kills.
 const HELD_ONE_IN: u32 = 8;
 const HELD_MS: std::ops::Range<u64> = 50..400;
 
-/// What it is told.
+/// Arguments of the hidden command.
 #[derive(Args)]
 pub(crate) struct WorkerArguments {
     home: String,
     queue: String,
 }
 
-/// Works until it is killed, or until whoever started it is gone.
+/// Works until it is killed, or its parent exits.
 pub(crate) fn run(arguments: &WorkerArguments) -> ExitCode {
     super::end_with_parent();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -73,7 +73,7 @@ async fn finish(queue: &Queue, tasks: &[Task], sent: Time) {
     }
     print("ask".to_owned(), numbers.iter().flatten().map(u64::to_string));
     let receipts: Vec<_> = tasks.iter().map(Task::receipt).collect();
-    // After a lost answer, a no may mean that it was done before.
+    // After a lost reply, a refusal may mean that the task was finished before.
     let mut is_no_sure = true;
     let acked = loop {
         match queue.ack_all(&receipts).await {
@@ -96,18 +96,18 @@ async fn finish(queue: &Queue, tasks: &[Task], sent: Time) {
     }
 }
 
-/// The number of a task that was taken, marked if it had been delivered before.
+/// The number of a popped task, marked if it was delivered before.
 fn taken(task: &Task, number: Option<u64>) -> String {
     let mark = if task.delivery() > 1 { AGAIN } else { "" };
     number.map_or_else(|| "?".to_owned(), |number| format!("{number}{mark}"))
 }
 
-/// What stands behind the number of a task that had been delivered before.
+/// The mark after the number of a redelivered task.
 pub(super) const AGAIN: &str = "+";
 
 /// One line in one write, so that a kill leaves none torn.
 fn print(words: String, numbers: impl Iterator<Item = String>) {
     let line = numbers.fold(words, |line, number| line + " " + &number) + "\n";
-    // Whoever does not read any more has ended, and so will this.
+    // The parent has exited, and so will this process.
     let _ = io::stdout().lock().write_all(line.as_bytes());
 }

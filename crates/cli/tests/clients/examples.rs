@@ -69,7 +69,7 @@ fn words(command: &str) -> Vec<&str> {
 }
 
 #[test]
-fn every_example_is_what_one_sees() {
+fn every_example_prints_what_its_page_shows() {
     // Whoever subscribes goes on listening: `redis_cli_listens` shows that.
     for row in TABLE.iter().filter(|row| !["SUBSCRIBE", "PSUBSCRIBE"].contains(&row.name)) {
         let (it, mut numbers) = (Fixture::start(), Numbers::default());

@@ -37,7 +37,7 @@ fn start() -> Guarded {
 }
 
 #[test]
-fn redis_cli_says_who_it_is() {
+fn redis_cli_authenticates() {
     let it = start();
     let port = it.server.resp.port().to_string();
     let ask = |who: &[&str], line: &str| {
@@ -56,7 +56,7 @@ fn redis_cli_says_who_it_is() {
 }
 
 #[test]
-fn redis_py_says_who_it_is() {
+fn redis_py_authenticates() {
     let it = start();
     let (host, port) = (it.server.resp.ip().to_string(), it.server.resp.port().to_string());
     let told = scripts::python("redis_py_users.py", &[&host, &port, PASSWORD, &it.token]);

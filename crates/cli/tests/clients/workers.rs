@@ -174,7 +174,7 @@ fn ends_well(worker: &mut Process) {
 }
 
 /// The scripts as they stand in the documents.
-fn what_is_produced_is_worked_off(language: Language) {
+fn produced_tasks_are_finished(language: Language) {
     let house = House::new(language);
     let mut done = Subscriber::new(&house, "done");
     let told = run(house.script("producer", &[]).args(["one", "two", "three"]), b"");
@@ -193,7 +193,7 @@ fn what_is_produced_is_worked_off(language: Language) {
     assert_eq!((house.info("finished"), house.info("leased")), (3, 0));
 }
 
-fn what_fails_is_tried_again_and_dies_with_its_reason(language: Language) {
+fn a_failing_task_is_retried_and_dies_with_its_reason(language: Language) {
     let house = House::new(language);
     let mut done = Subscriber::new(&house, "done");
     house.say("RQ.CONFIG q DEAD-LETTER graves");
@@ -351,7 +351,7 @@ fn pass(mut from: &TcpStream, mut to: &TcpStream, may_pass: impl Fn(&[u8]) -> bo
     let _ = to.shutdown(Shutdown::Both);
 }
 
-fn a_task_that_is_called_off_is_told_and_not_tried_again(language: Language) {
+fn a_cancelled_task_is_reported_and_not_retried(language: Language) {
     let house = House::new(language);
     let id = house.add("watch enough", &[]);
     let worker = house.worker(&[("TTL_MS", "4000")]);
@@ -390,14 +390,14 @@ macro_rules! in_both_languages {
 }
 
 in_both_languages! {
-    what_is_produced_is_worked_off
-    what_fails_is_tried_again_and_dies_with_its_reason
+    produced_tasks_are_finished
+    a_failing_task_is_retried_and_dies_with_its_reason
     a_stop_in_the_middle_of_a_task_finishes_it_and_takes_no_other
     a_stop_that_takes_too_long_gives_the_task_back_at_no_cost
     the_task_of_a_worker_that_is_killed_comes_to_another
     a_server_that_is_killed_and_started_again_is_no_hindrance
     a_task_that_takes_longer_than_its_lease_keeps_it
     a_task_whose_delivery_is_lost_on_the_way_comes_back
-    a_task_that_is_called_off_is_told_and_not_tried_again
+    a_cancelled_task_is_reported_and_not_retried
     a_worker_that_was_taken_for_dead_starts_anew_and_finishes_nothing_twice
 }

@@ -38,7 +38,7 @@ fn list(redis: &RedisServer, key: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_foreign_clients_left_behind_comes_back_in_every_layout_and_is_told_for_each_queue() {
+fn abandoned_tasks_are_requeued_in_every_layout_and_counted_per_queue() {
     let redis = RedisServer::start();
     let url_of = |layout| url(&redis, layout);
     send(&redis, &["SET a:item:1 x", "LPUSH a:processing 1", "SET b:item:2 y", "LPUSH b:queue 2"]);
@@ -91,7 +91,7 @@ fn homes_that_need_no_cleaning_say_so() {
 }
 
 #[test]
-fn a_queue_that_cannot_be_cleaned_is_told_and_the_others_are_cleaned() {
+fn a_queue_that_cannot_be_cleaned_is_reported_and_the_others_are_cleaned() {
     let redis = RedisServer::start();
     send(&redis, &["SET a:item:1 x", "LPUSH a:processing 1", "LPUSH old:queue 2", "LPUSH old:cleaning 3"]);
     let (code, out, _) = clean(&[&url(&redis, "work-queue")]);
@@ -102,7 +102,7 @@ fn a_queue_that_cannot_be_cleaned_is_told_and_the_others_are_cleaned() {
 }
 
 #[test]
-fn with_every_it_goes_on_until_a_signal_and_tells_what_it_did() {
+fn every_repeats_until_a_signal_and_prints_changes() {
     let redis = RedisServer::start();
     let url = url(&redis, "worqr");
     let mut cleaning: Process = Launch::new(SUREQ).args(["clean", &url, "--every", "20ms"]).spawn();

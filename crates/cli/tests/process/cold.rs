@@ -85,7 +85,7 @@ fn a_backlog_comes_back_in_order_however_it_is_asked_for() {
 
 /// A disk that takes its time over the payload of one is no reason for others to wait, even where one thread serves them all.
 #[test]
-fn a_slow_read_holds_up_nobody_but_its_taker() {
+fn a_slow_read_delays_only_its_own_client() {
     const SLOW: Duration = Duration::from_millis(700);
     let dir = scratch();
     let data = dir.path().join("data");
@@ -124,7 +124,7 @@ fn find(data: &Path, bytes: &[u8]) -> (PathBuf, u64) {
 }
 
 #[test]
-fn a_payload_that_is_damaged_under_a_running_server_is_told_and_set_aside() {
+fn a_payload_damaged_under_a_running_server_is_reported_and_set_aside() {
     let dir = scratch();
     let data = dir.path().join("data");
     let server = cold(&data);

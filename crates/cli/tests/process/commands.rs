@@ -101,13 +101,13 @@ fn a_payload_that_is_no_text_is_base64_in_json() {
 }
 
 #[test]
-fn exit_codes_say_what_happened() {
+fn exit_codes_match_the_outcome() {
     let dir = scratch();
     let home = &in_dir(dir.path());
     check_refused(home, &["queues"], 1, "there is no store in");
     lines(home, &["push", "q", "a"]);
     check_refused(home, &["pop", "other"], 4, "");
-    check_refused(home, &["explain", "q", "1-1"], 4, "there is no task 1-1 in q");
+    check_refused(home, &["explain", "q", "1-1"], 4, "no task 1-1 in q");
     check_refused(home, &["ack", "q", "nonsense"], 1, "malformed task id");
     check_refused(home, &["purge", "q"], 2, "This permanently removes 1 task of q: confirm it with --yes");
     check_refused(home, &["config", "q", "colour=red"], 2, "unknown setting 'colour'");
@@ -126,7 +126,7 @@ fn exit_codes_say_what_happened() {
 }
 
 #[test]
-fn whoever_stops_reading_ends_it_quietly() {
+fn a_closed_pipe_ends_the_command_without_an_error() {
     let dir = scratch();
     let home = &in_dir(dir.path());
     let many = "a task\n".repeat(20_000);
@@ -173,7 +173,7 @@ fn pop_and_ack(answers: &'static [&'static str]) -> Said {
 }
 
 #[test]
-fn only_what_was_finished_is_shown_as_taken_for_good() {
+fn pop_with_ack_prints_only_finished_tasks() {
     let all = pop_and_ack(&[POPPED, "*1\r\n$7\r\n1-1@1.1\r\n", "*1\r\n$7\r\n1-2@1.1\r\n"]);
     assert_eq!((all.code, all.out.as_str(), all.err.as_str()), (0, "one\ntwo\n", ""));
     let one = pop_and_ack(&[POPPED, "*0\r\n", "*1\r\n$7\r\n1-2@1.1\r\n"]);
@@ -184,7 +184,7 @@ fn only_what_was_finished_is_shown_as_taken_for_good() {
 }
 
 #[test]
-fn what_was_finished_before_something_went_wrong_is_shown() {
+fn tasks_finished_before_an_error_are_printed() {
     let refused = pop_and_ack(&[POPPED, "*1\r\n$7\r\n1-1@1.1\r\n", "-UNAVAILABLE nothing was done: no\r\n"]);
     assert_eq!((refused.code, refused.out.as_str()), (69, "one\n"));
     assert!(refused.err.contains("1 task printed; then nothing was done: no"), "{}", refused.err);
@@ -245,7 +245,7 @@ fn thousands(number: &serde_json::Value) -> String {
 }
 
 #[test]
-fn a_reader_of_ids_who_goes_away_ends_the_printing_and_not_the_pushing() {
+fn a_closed_pipe_ends_the_printing_of_ids_and_not_the_push() {
     let dir = scratch();
     let home = &in_dir(dir.path());
     let mut child = command(home, &["push", "q", "--ids"])

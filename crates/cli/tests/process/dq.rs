@@ -69,7 +69,7 @@ fn an_address_that_cannot_be_had_ends_with_1() {
 }
 
 #[test]
-fn the_start_line_tells_the_options_in_every_syntax_of_go() {
+fn the_start_line_has_the_options_in_every_syntax_of_go() {
     let dir = scratch();
     let expected = "with options -ict=5 -rtt=7 -rta=256 -debug=true";
     for args in [
@@ -87,7 +87,7 @@ fn the_start_line_tells_the_options_in_every_syntax_of_go() {
 }
 
 #[test]
-fn debug_tells_what_happens() {
+fn debug_logs_requests() {
     let dir = scratch();
     let process = dq(dir.path()).args(["-debug", "1"]).spawn();
     let (mut client, _) = connect(&process);
@@ -195,7 +195,7 @@ fn the_watcher_of_one_reservation_leaves_the_next_alone() {
 
 /// Users of the original run several on one host, in one directory.
 #[test]
-fn a_second_one_in_one_directory_is_told_which_flag_helps() {
+fn a_second_server_in_a_directory_is_refused_with_advice() {
     let dir = scratch();
     let first = dq(dir.path()).spawn();
     let (mut client, _) = connect(&first);

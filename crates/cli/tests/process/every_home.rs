@@ -75,7 +75,7 @@ fn a_name_is_for_one_task() {
             home,
             &["push", "q", "x", "y", "z", "--name", "same"],
             2,
-            "--name is for one task, and 3 are",
+            "--name is for one task, but 3 are",
         );
         check_refused(home, &["push", "q", "x", "--file", "/dev/null", "--name", "same"], 2, "2 are given");
         assert_eq!(count(home, "q", "ready"), 1, "{home}: nothing was pushed");
@@ -87,7 +87,12 @@ fn arguments_that_make_no_sense_make_no_store() {
     let dir = scratch();
     let home = &in_dir(dir.path());
     check_refused(home, &["push", "q", "x", "y", "--name", "n"], 2, "--name is for one task");
-    check_refused(home, &["push", "q", "--file", "-", "--file", "-"], 2, "standard input can be read once");
+    check_refused(
+        home,
+        &["push", "q", "--file", "-", "--file", "-"],
+        2,
+        "standard input can be read only once",
+    );
     check_refused(home, &["push", "q", "--file", "/nonexistent"], 1, "cannot read /nonexistent");
     assert_eq!(fed(home, &["push", "q", "--name", "n"], b"x\n").code, 2);
     assert!(!dir.path().join("store").exists());
@@ -121,7 +126,7 @@ fn arguments_that_are_pushed_one_by_one_are_counted_when_one_is_refused() {
 
 /// What is refused for want of room may work later: a script tells that from what never will.
 #[test]
-fn what_has_no_room_is_to_be_tried_again() {
+fn a_full_queue_or_home_exits_with_try_again() {
     let homes = Homes::start();
     for home in &homes.urls {
         lines(home, &["push", "few", "0"]);
@@ -146,7 +151,7 @@ fn what_has_no_room_is_to_be_tried_again() {
 
 /// The keys of other programs say how many tasks there are, and nothing else: what is not counted is not zero.
 #[test]
-fn what_other_programs_do_not_count_is_not_told_as_zero() {
+fn unknown_counts_of_other_programs_are_not_zero() {
     for name in ["redis-queue", "work-queue", "worqr"] {
         let layout = Layout::start(name);
         for home in &layout.urls {
@@ -176,7 +181,7 @@ fn what_other_programs_do_not_count_is_not_told_as_zero() {
 }
 
 #[test]
-fn a_pop_without_a_lease_gives_what_finishes_the_task() {
+fn a_pop_without_a_lease_prints_a_handle_that_acks_the_task() {
     let homes = Homes::start();
     let layouts = [Layout::start("redis-queue"), Layout::start("work-queue")];
     for home in layouts.iter().flat_map(|layout| &layout.urls).chain(&homes.urls) {
@@ -298,7 +303,7 @@ fn a_payload_beyond_the_limit_is_refused_by_its_limit() {
 }
 
 #[test]
-fn only_what_can_be_purged_is_offered() {
+fn only_states_that_can_be_purged_are_offered() {
     let homes = Homes::with_queue();
     for home in &homes.urls {
         check_refused(
@@ -337,7 +342,7 @@ fn keys_of_other_programs_are_emptied_by_removing_them() {
 }
 
 #[test]
-fn a_pop_that_a_layout_does_not_know_says_what_to_write() {
+fn a_pop_that_a_layout_does_not_support_is_refused_with_advice() {
     for (name, advice) in [("redis-queue", "use --no-lease"), ("worqr", "use `sureq work`")] {
         let layout = Layout::start(name);
         for home in &layout.urls {
@@ -370,7 +375,7 @@ fn a_list_of_queues_shows_which_are_paused() {
 }
 
 #[test]
-fn why_a_task_waits_is_told_in_dates_and_in_all_its_fields() {
+fn explain_prints_dates_and_all_fields() {
     let homes = Homes::start();
     for home in &homes.urls {
         let later = lines(home, &["push", "d", "x", "--at", "2090-01-01T00:00:00Z"]).concat();
@@ -454,7 +459,7 @@ fn who_is_not_let_in_has_no_permission() {
 }
 
 #[test]
-fn a_worker_that_waits_says_what_for() {
+fn an_idle_worker_prints_what_it_waits_for() {
     let homes = Homes::start();
     for home in &homes.urls[1..] {
         lines(home, &["push", "q", "x", "--delay", "1h"]);
@@ -526,7 +531,7 @@ fn tasks_that_were_taken_and_not_shown_are_no_success() {
                 command(home, words).stdin(Stdio::null()).stdout(unread()).output().expect("it starts");
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             assert_eq!(output.status.code(), Some(1), "{home}: {words:?}: {said}");
-            assert!(said.contains("cannot show what was taken on standard output"), "{home}: {said}");
+            assert!(said.contains("cannot print popped tasks to standard output"), "{home}: {said}");
         }
     }
 }

@@ -305,7 +305,7 @@ fn a_small_disk_that_has_no_more_files() {
 }
 
 #[test]
-fn it_is_told_before_there_are_no_more_files() {
+fn a_shortage_of_files_is_reported_in_advance() {
     let tmpfs = Tmpfs::new("size=64m,nr_inodes=300");
     let server = serve(&tmpfs.path().join("data")).start();
     let mut client = server.client();
@@ -387,7 +387,7 @@ fn a_quota_that_is_used_up_and_raised_loses_nothing() {
 
 /// What the kernel says of a quota, on any file system: there is no room to be had for a while.
 #[test]
-fn a_quota_that_the_kernel_tells_of() {
+fn a_quota_that_the_kernel_reports() {
     let dir = scratch();
     let launch = serve(&dir.path().join("data")).args(["--segment-bytes", "64KB"]);
     let (mut ids, mut first) = (Ids::new(), launch.start());

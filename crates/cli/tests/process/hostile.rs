@@ -41,7 +41,7 @@ fn assert_unharmed(server: &Server) {
 }
 
 #[test]
-fn malformed_resp_is_told_and_closed_and_the_push_behind_it_is_not_executed() {
+fn malformed_resp_closes_the_connection_before_the_next_push() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let cases: [(&[u8], &str); 18] = [
@@ -176,7 +176,7 @@ fn half_a_command_and_a_close_executes_nothing() {
 }
 
 #[test]
-fn slow_writers_are_served_in_the_end_and_disturb_nobody() {
+fn slow_writers_are_served_and_do_not_delay_others() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let command = b"*3\r\n$7\r\nRQ.PUSH\r\n$1\r\nq\r\n$4\r\nslow\r\n";

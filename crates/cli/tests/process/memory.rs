@@ -60,7 +60,7 @@ fn at_the_limit_pushes_are_refused_and_tasks_are_finished() {
 }
 
 #[test]
-fn connections_and_what_they_have_sent_count() {
+fn connections_and_their_unfinished_requests_count() {
     let dir = scratch();
     let limits = ["--cache", "1MB", "--memory", "17MB"];
     let server = serve(&dir.path().join("data")).args(limits).start();
@@ -136,7 +136,7 @@ fn used(client: &mut RespClient) -> u64 {
 }
 
 #[test]
-fn what_is_counted_is_about_what_is_used() {
+fn counted_memory_is_close_to_used_memory() {
     type Fill = fn(&mut RespClient, &str, usize);
     let cases: [(&str, Fill, usize); 3] = [
         ("names of 200 bytes", add_named, 40_000),
@@ -217,7 +217,7 @@ fn a_home_in_memory_is_bounded_too() {
 }
 
 #[test]
-fn what_is_purged_makes_room() {
+fn a_purge_makes_room() {
     let server = in_memory().args(["--memory", "16MB"]).start();
     let mut client = server.client();
     let payload = "x".repeat(1 << 10);

@@ -90,7 +90,7 @@ fn a_subscriber_hears_the_life_of_a_task() {
 }
 
 #[test]
-fn what_happens_by_itself_and_in_the_other_dialect_is_heard_too() {
+fn timed_events_and_the_other_dialect_send_notices_too() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let mut subscriber = server.client();
@@ -168,7 +168,7 @@ fn in_resp3_a_subscriber_does_everything_and_hears_while_it_waits() {
 }
 
 #[test]
-fn what_others_see_of_subscriptions() {
+fn other_clients_see_subscriptions() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let (mut a, mut b, mut observer) = (client(&server, 2), client(&server, 3), server.client());

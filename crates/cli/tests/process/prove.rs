@@ -93,7 +93,7 @@ fn ctrl_c_ends_it_in_good_order_and_loses_nothing() {
 }
 
 #[test]
-fn what_a_proof_started_ends_with_it_however_it_ends() {
+fn processes_of_a_proof_end_with_it() {
     let dir = scratch();
     let (mut process, children) = under_way(dir.path());
     process.signal(Signal::KILL);
@@ -141,7 +141,7 @@ fn without_time_nothing_is_tried_and_no_promise_is_broken() {
 }
 
 #[test]
-fn at_the_level_none_it_says_what_a_kill_takes() {
+fn losses_at_durability_none_are_explained() {
     let dir = scratch();
     let words = ["--seconds", "1", "--durability", "none", "--sabotage", "lose"];
     let (output, _) = prove(dir.path(), &words);
@@ -155,5 +155,5 @@ fn a_directory_cannot_be_shared_by_workers_and_it_says_so() {
     let dir = scratch();
     let (output, _) = prove(dir.path(), &["--home", "file:x"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("leave --home out"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("leave out --home"));
 }

@@ -99,7 +99,7 @@ fn a_server_that_is_killed_takes_nothing_along() {
 }
 
 #[test]
-fn a_redis_that_is_gone_is_told_and_waited_for() {
+fn an_unreachable_redis_is_reported_and_reconnected() {
     let mut redis = RedisServer::start();
     let server = in_front_of(&redis).start();
     let mut client = server.client();
@@ -114,7 +114,7 @@ fn a_redis_that_is_gone_is_told_and_waited_for() {
 }
 
 #[test]
-fn a_subscriber_hears_what_is_done_elsewhere() {
+fn a_subscriber_gets_notices_of_another_server() {
     let redis = RedisServer::start();
     let (one, two) = (in_front_of(&redis).start(), in_front_of(&redis).start());
     let mut ear = one.client();
@@ -136,7 +136,7 @@ fn a_subscriber_hears_what_is_done_elsewhere() {
 }
 
 #[test]
-fn what_a_killed_server_held_for_its_worker_is_taken_by_that_of_another() {
+fn tasks_of_a_killed_server_go_to_the_worker_of_another() {
     let redis = RedisServer::start();
     let (one, two) =
         (in_front_of_layout(&redis, "worqr").start(), in_front_of_layout(&redis, "worqr").start());
@@ -205,7 +205,7 @@ fn a_program_per_task_runs_through_a_server_in_front_of_any_layout() {
 }
 
 #[test]
-fn urls_that_make_no_sense_are_told_with_the_remedy() {
+fn invalid_urls_are_refused_with_advice() {
     for (url, told) in [
         ("redis://127.0.0.1:1", "cannot open redis://127.0.0.1:1: Redis at 127.0.0.1:1"),
         (
@@ -225,7 +225,7 @@ fn urls_that_make_no_sense_are_told_with_the_remedy() {
     let words = ["serve", "--home", "redis://h", "--durability", "none"];
     let mut process = Launch::new(SUREQ).args(words).spawn();
     assert_eq!(process.exit_code(PATIENCE), 1);
-    assert!(process.stderr().contains("--durability concerns a directory or memory"), "{}", process.stderr());
+    assert!(process.stderr().contains("--durability does not apply to"), "{}", process.stderr());
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn a_redis_that_hangs_does_not_keep_a_server_from_stopping() {
 
 /// The answer to a pipeline of pops is written in parts, as its client reads it.
 #[test]
-fn what_a_pipeline_of_pops_took_goes_back_if_its_client_is_gone_before_it_was_written() {
+fn popped_tasks_are_requeued_if_the_client_disconnects_before_the_reply() {
     const POPS: usize = 32;
     const EACH: usize = 25;
     let redis = RedisServer::start();

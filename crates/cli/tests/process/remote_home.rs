@@ -74,7 +74,7 @@ fn is_unavailable(reply: &Reply) -> bool {
 }
 
 #[test]
-fn a_frozen_server_blocks_nobody_for_ever() {
+fn a_frozen_server_does_not_block_clients_for_ever() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let home = open_with_patience(server.resp, Duration::from_millis(500));
@@ -97,7 +97,7 @@ fn a_frozen_server_blocks_nobody_for_ever() {
 }
 
 #[test]
-fn a_login_decides_who_may_ask_for_what() {
+fn credentials_decide_which_commands_are_allowed() {
     let dir = scratch();
     let people = People::write(dir.path());
     let server = people.launch(dir.path(), "root").start();
@@ -126,7 +126,7 @@ fn a_login_decides_who_may_ask_for_what() {
 }
 
 #[test]
-fn a_pop_that_waits_is_told_of_a_crash_and_the_next_one_is_served() {
+fn a_waiting_pop_fails_at_a_crash_and_the_next_one_is_served() {
     let dir = scratch();
     let mut server = serve(dir.path()).start();
     let home = open(server.resp);
@@ -217,7 +217,7 @@ fn leases_of_a_connection_end_with_it_and_with_the_home() {
 }
 
 #[test]
-fn a_listener_hears_and_is_told_what_it_may_have_missed() {
+fn a_listener_gets_notices_and_learns_of_gaps() {
     let dir = scratch();
     let mut server = serve(dir.path()).start();
     let home = open(server.resp);

@@ -78,7 +78,7 @@ fn with_users_the_redis_port_may_be_open_and_the_text_port_acts_for_one_of_them(
     let process = users.clone().args(["--resp", "0.0.0.0:0"]).spawn();
     let told = process.find_in_stdout(|line| line.contains("Redis clients").then(|| line.to_owned()));
     assert!(told.contains("--user NAME --askpass"), "{told}");
-    expect_said(&process, "is not encrypted");
+    expect_said(&process, "are not encrypted");
     for (args, why) in [
         (&["--text", "127.0.0.1:0"][..], "--text 127.0.0.1:0: the text protocol has no authentication"),
         (
@@ -226,10 +226,10 @@ fn settings_of_a_disk_do_nothing_in_memory_and_it_says_so() {
     let memory = bare().args(["--home", "mem:", "--resp", "127.0.0.1:0", "--text", "off"]);
     let process = memory.clone().args(["--cache", "64MB", "--memory", "32MB"]).spawn();
     welcome(&process);
-    expect_said(&process, "--cache concerns a directory: mem: has none");
+    expect_said(&process, "ignoring --cache: mem: keeps nothing on disk");
     let process = memory.clone().args(["--durability", "none", "--segment-bytes", "1MB"]).spawn();
     welcome(&process);
-    expect_said(&process, "--durability, --segment-bytes concern a directory");
+    expect_said(&process, "ignoring --durability, --segment-bytes: mem:");
     let mut process = memory.args(["--memory", "16MB"]).spawn();
     welcome(&process);
     process.signal(Signal::TERM);

@@ -103,7 +103,7 @@ fn a_store_is_sound_after_kills_under_load_and_a_check_changes_nothing() {
 }
 
 #[test]
-fn a_store_that_is_being_served_is_refused_and_told_how() {
+fn a_served_store_is_refused_with_advice() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     server.client().push("q", "x");
@@ -147,7 +147,7 @@ fn a_store_on_a_file_system_that_cannot_be_written_to_is_checked_and_copied() {
 }
 
 #[test]
-fn what_cannot_be_looked_at_is_told_and_nothing_is_made() {
+fn an_unreadable_store_is_reported_and_nothing_is_created() {
     let dir = scratch();
     let path = |name: &str| dir.path().join(name);
     fs::create_dir(path("empty")).expect("the directory is empty");
@@ -397,7 +397,7 @@ fn repair(data: &Path, known: &Known, name: &str, harm: impl FnOnce(&Path)) -> V
 }
 
 #[test]
-fn what_can_be_saved_is_saved_and_what_cannot_is_listed() {
+fn readable_tasks_are_saved_and_lost_ones_listed() {
     let dir = scratch();
     let data = dir.path().join("data");
     let known = fill(&data);
@@ -481,7 +481,7 @@ fn work(mut client: RespClient, account: &Mutex<Account>, is_over: &AtomicBool, 
 }
 
 #[test]
-fn backups_under_load_are_sound_and_hold_what_was_confirmed() {
+fn backups_under_load_are_sound_and_have_all_confirmed_tasks() {
     let dir = scratch();
     let data = dir.path().join("data");
     let server = small_segments(&data).start();

@@ -102,7 +102,7 @@ fn used_memory(observer: &mut RespClient) -> usize {
 }
 
 #[test]
-fn answers_that_nobody_reads_cost_little() {
+fn unread_replies_cost_little_memory() {
     check("unread answers", |server, observer| {
         let streams = connect(server);
         for stream in &streams {
@@ -117,7 +117,7 @@ fn answers_that_nobody_reads_cost_little() {
 /// While passwords wait for being checked, so does what stands behind them. What a check itself takes up is not the
 /// connection's, and would blur what the system tells: here the server's own account is asked.
 #[test]
-fn what_stands_behind_a_login_costs_little() {
+fn pipelined_bytes_before_authentication_cost_little() {
     let dir = scratch();
     let people = People::write(dir.path());
     let server = people.launch(dir.path(), "worker").start();

@@ -88,7 +88,7 @@ const NO_AUTH: &str = "NOAUTH Authentication required.";
 const WRONG: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 
 #[test]
-fn a_connection_says_who_it_is_before_anything_else() {
+fn a_connection_must_authenticate_first() {
     let dir = scratch();
     let people = People::write(dir.path());
     let server = people.launch(dir.path(), "worker").start();
@@ -119,7 +119,7 @@ fn a_connection_says_who_it_is_before_anything_else() {
 }
 
 #[test]
-fn what_stands_behind_a_login_is_said_by_who_logged_in() {
+fn pipelined_commands_run_as_the_user_that_authenticated_before_them() {
     let dir = scratch();
     let people = People::write(dir.path());
     let server = people.launch(dir.path(), "worker").start();
@@ -156,7 +156,7 @@ fn what_stands_behind_a_login_is_said_by_who_logged_in() {
 }
 
 #[test]
-fn each_user_does_what_it_may_and_nothing_else_changes() {
+fn each_user_can_use_its_roles_and_nothing_else() {
     let dir = scratch();
     let people = People::write(dir.path());
     let server = people.launch(dir.path(), "mailer").start();
@@ -255,7 +255,7 @@ fn a_push_that_is_not_allowed_is_refused_before_its_payload_is_there_and_none_of
 }
 
 #[test]
-fn slow_passwords_hold_nobody_up() {
+fn slow_password_checks_do_not_delay_others() {
     let dir = scratch();
     let people = People::write(dir.path());
     let server = people.launch(dir.path(), "worker").start();
@@ -307,7 +307,7 @@ fn wrong_passwords_are_answered_late_and_not_for_ever() {
 }
 
 #[test]
-fn who_does_not_say_who_it_is_is_closed_in_time() {
+fn an_unauthenticated_connection_is_closed_in_time() {
     let dir = scratch();
     let people = People::write(dir.path());
     let server = people.launch(dir.path(), "worker").args(["--login-time", "1"]).start();

@@ -166,7 +166,7 @@ fn a_pop_that_waits_in_vain_answers_null_in_time() {
 }
 
 #[test]
-fn what_time_brings_reaches_who_waits_although_nobody_else_does_anything() {
+fn due_tasks_wake_waiting_pops_on_an_idle_server() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let mut client = server.client();
@@ -181,7 +181,7 @@ fn what_time_brings_reaches_who_waits_although_nobody_else_does_anything() {
 }
 
 #[test]
-fn what_stands_behind_a_waiting_pop_runs_after_it() {
+fn commands_behind_a_waiting_pop_run_after_it() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let mut client = server.client();

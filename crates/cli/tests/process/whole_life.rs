@@ -223,7 +223,7 @@ fn longest_wait(client: &mut RespClient, mut is_over: impl FnMut(&mut RespClient
 const HELD_UP_MAX: Duration = Duration::from_secs(1);
 
 #[test]
-fn workers_that_fail_at_once_hold_nobody_up() {
+fn workers_that_fail_together_do_not_delay_others() {
     let workers = 20_000 * scale() as usize;
     let dir = scratch();
     let launch = serve(dir.path()).args(["--durability", "none"]);
@@ -247,7 +247,7 @@ fn workers_that_fail_at_once_hold_nobody_up() {
 }
 
 #[test]
-fn tasks_that_are_due_at_once_hold_nobody_up() {
+fn tasks_that_are_due_together_do_not_delay_others() {
     let tasks = 100_000 * scale() as usize;
     let dir = scratch();
     let server = serve(dir.path()).args(["--durability", "none"]).start();

@@ -15,7 +15,7 @@ fn await_word(process: &Process, word: &str) {
 }
 
 #[test]
-fn a_program_per_task_says_by_its_exit_code_what_becomes_of_it() {
+fn the_exit_code_of_a_program_decides_its_task() {
     let dir = scratch();
     let server = serve(&dir.path().join("data")).start();
     let home = &on_server(server.resp);
@@ -34,7 +34,7 @@ fn a_program_per_task_says_by_its_exit_code_what_becomes_of_it() {
 }
 
 #[test]
-fn a_worker_that_is_told_to_end_gives_back_what_is_not_done() {
+fn a_stopped_worker_returns_its_unfinished_tasks() {
     let dir = scratch();
     let server = serve(&dir.path().join("data")).start();
     let home = &on_server(server.resp);
@@ -49,7 +49,7 @@ fn a_worker_that_is_told_to_end_gives_back_what_is_not_done() {
 }
 
 #[test]
-fn a_program_whose_task_is_called_off_is_stopped() {
+fn the_program_of_a_cancelled_task_is_stopped() {
     let dir = scratch();
     let server = serve(&dir.path().join("data")).start();
     let home = &on_server(server.resp);
@@ -84,7 +84,7 @@ fn stubborn(home: &str, dir: &Path, grace: &str) -> (Process, PathBuf) {
 }
 
 #[test]
-fn what_a_stopped_program_has_started_ends_before_its_task_goes_back() {
+fn children_of_a_stopped_program_end_before_its_task_is_returned() {
     let dir = scratch();
     let server = serve(&dir.path().join("data")).start();
     let home = &on_server(server.resp);
@@ -129,7 +129,7 @@ fn a_program_that_leaves_its_input_to_another_has_ended_when_it_has() {
 }
 
 #[test]
-fn a_worker_that_was_taken_for_dead_tells_what_it_lost() {
+fn a_worker_that_was_declared_lost_counts_its_lost_tasks() {
     let dir = scratch();
     let server = serve(&dir.path().join("data")).start();
     let home = &on_server(server.resp);

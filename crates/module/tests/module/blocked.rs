@@ -102,12 +102,12 @@ fn wakes(host: Host) {
 }
 
 #[test]
-fn everything_that_makes_a_task_ready_wakes_who_waits_in_redis() {
+fn everything_that_makes_a_task_ready_wakes_clients_in_redis() {
     wakes(Host::Redis);
 }
 
 #[test]
-fn everything_that_makes_a_task_ready_wakes_who_waits_in_valkey() {
+fn everything_that_makes_a_task_ready_wakes_clients_in_valkey() {
     wakes(Host::Valkey);
 }
 
@@ -147,7 +147,7 @@ fn who_waits_can_be_sent_away() {
 }
 
 #[test]
-fn what_makes_nothing_ready_wakes_nobody() {
+fn commands_that_make_nothing_ready_wake_no_client() {
     for host in Host::ALL {
         let mut scene = Scene::after(host, &["RQ.PUSH q x", "RQ.POP q"], WAIT);
         for line in [
@@ -167,7 +167,7 @@ fn what_makes_nothing_ready_wakes_nobody() {
 }
 
 #[test]
-fn who_may_not_wait_is_told_at_once() {
+fn clients_that_may_not_block_are_answered_at_once() {
     for host in Host::ALL {
         let server = host.start(&[], &[]);
         let mut client = Client::of(&server);
@@ -185,7 +185,7 @@ fn who_may_not_wait_is_told_at_once() {
 }
 
 #[test]
-fn those_who_wait_are_served_in_order_and_one_task_each() {
+fn waiting_clients_are_served_in_order_with_one_task_each() {
     for host in Host::ALL {
         let server = host.start(&[], &[]);
         let mut acting = Client::of(&server);
@@ -205,7 +205,7 @@ fn those_who_wait_are_served_in_order_and_one_task_each() {
 }
 
 #[test]
-fn a_server_that_becomes_a_replica_sends_those_away_who_wait() {
+fn a_server_that_becomes_a_replica_unblocks_waiting_clients() {
     for host in Host::ALL {
         let mut scene = Scene::on(host, WAIT);
         scene.say(&["REPLICAOF 127.0.0.1 1"]);
@@ -217,7 +217,7 @@ fn a_server_that_becomes_a_replica_sends_those_away_who_wait() {
 }
 
 #[test]
-fn what_a_connection_holds_comes_back_when_it_is_gone() {
+fn tasks_of_a_connection_are_requeued_when_it_ends() {
     for host in Host::ALL {
         let mut scene = Scene::after(host, &["RQ.PUSH q a b"], "RQ.POP BLOCK 0 empty");
         let mut holder = Client::of(&scene.server);
@@ -275,7 +275,7 @@ fn start_waiting(server: &RedisServer, acting: &mut Client, count: usize) -> (St
 }
 
 #[test]
-fn who_waits_in_the_name_of_a_worker_is_told_of_every_end_of_it() {
+fn clients_waiting_for_a_worker_fail_whenever_it_ends() {
     let cases: &[(&[&str], &str)] = &[
         (&["RQ.WORKER STOP $w"], GONE),
         (&["RQ.WORKER FAIL w"], GONE),
@@ -354,7 +354,7 @@ fn who_waits_in_the_name_of_a_worker_that_lives_on_goes_on_waiting() {
 
 /// Clients stop waiting in every way there is, and then the worker ends.
 #[test]
-fn who_no_longer_waits_in_the_name_of_a_worker_is_not_told_of_its_end() {
+fn clients_that_stopped_waiting_are_not_affected_by_the_end_of_a_worker() {
     const ROUNDS: usize = 20;
     for host in Host::ALL {
         let server = host.start(&[], &[]);

@@ -202,7 +202,7 @@ fn any_bytes_are_payloads_names_and_keys() {
 
 /// Redis 7.0 reckons the time to its next timer in 32 bits of microseconds, and looks again and again if they do not suffice.
 #[test]
-fn what_is_due_in_an_hour_costs_nothing_until_then() {
+fn tasks_due_in_an_hour_cost_nothing_until_then() {
     let server = Host::Redis.start(&[], &[]);
     let mut client = Client::of(&server);
     client.say("RQ.ADD near x DELAY 50");

@@ -15,7 +15,7 @@ fn pop_all(client: &mut Client, queue: &str) -> Vec<i64> {
 }
 
 #[test]
-fn what_was_popped_for_a_client_that_is_gone_goes_back_to_where_its_queue_is_by_then() {
+fn tasks_popped_for_a_lost_client_return_to_the_renamed_queue() {
     for host in Host::ALL {
         for (then, db, queue) in [
             (&["RENAME q moved"][..], 0, "moved"),
@@ -61,7 +61,7 @@ fn a_queue_that_is_renamed_between_two_slices_of_giving_back_has_all_in_order() 
 }
 
 #[test]
-fn what_a_worker_has_comes_back_in_order_though_its_queue_is_renamed_meanwhile() {
+fn tasks_of_a_worker_are_requeued_in_order_though_the_queue_is_renamed() {
     for host in Host::ALL {
         for (then, db, queue) in
             [("RENAME q moved", 0, "moved"), ("MOVE q 1", 1, "q"), ("SWAPDB 0 1", 1, "q")]
@@ -104,7 +104,7 @@ fn a_worker_that_holds_tasks_of_two_databases_ends_though_they_are_swapped_meanw
 }
 
 #[test]
-fn a_worker_that_rests_keeps_what_it_has_of_a_queue_that_takes_the_place_of_the_first() {
+fn a_stopping_worker_keeps_its_tasks_of_a_queue_that_replaces_the_first() {
     for host in Host::ALL {
         let mut scene = Scene::on(host);
         hold(&mut scene.acting);

@@ -146,17 +146,17 @@ fn a_replica_follows(host: Host, shift_ms: i64) {
 }
 
 #[test]
-fn a_replica_an_hour_ahead_has_what_the_primary_has() {
+fn a_replica_an_hour_ahead_equals_its_primary() {
     a_replica_follows(Host::Redis, HOUR_MS);
 }
 
 #[test]
-fn a_replica_an_hour_behind_has_what_the_primary_has() {
+fn a_replica_an_hour_behind_equals_its_primary() {
     a_replica_follows(Host::Redis, -HOUR_MS);
 }
 
 #[test]
-fn a_replica_in_valkey_has_what_the_primary_has() {
+fn a_replica_in_valkey_equals_its_primary() {
     a_replica_follows(Host::Valkey, HOUR_MS);
 }
 
@@ -196,7 +196,7 @@ fn a_replica_that_was_away_for_a_while_catches_up() {
 }
 
 #[test]
-fn a_replica_tells_and_decides_nothing() {
+fn a_replica_answers_reads_and_decides_nothing() {
     let mut pair = Pair::start(Host::Redis, &ShiftedClock::default());
     pair.primary().say("RQ.PUSH q a b");
     pair.primary().say("RQ.POP LEASE 50 q");
@@ -214,7 +214,7 @@ fn a_replica_tells_and_decides_nothing() {
     assert!(seen.starts_with("[undelivered 0 delivered 2 "), "a replica can be looked at: {seen}");
 }
 
-fn a_replica_forgets_what_is_released(host: Host) {
+fn a_replica_forgets_released_tasks(host: Host) {
     let mut pair = Pair::start(host, &ShiftedClock::default());
     let worker = pair.primary().text("RQ.WORKER START w TTL 3600000");
     let lease = format!("WORKER {worker}");
@@ -253,13 +253,13 @@ fn a_replica_forgets_what_is_released(host: Host) {
 }
 
 #[test]
-fn a_replica_forgets_what_is_released_in_redis() {
-    a_replica_forgets_what_is_released(Host::Redis);
+fn a_replica_forgets_released_tasks_in_redis() {
+    a_replica_forgets_released_tasks(Host::Redis);
 }
 
 #[test]
-fn a_replica_forgets_what_is_released_in_valkey() {
-    a_replica_forgets_what_is_released(Host::Valkey);
+fn a_replica_forgets_released_tasks_in_valkey() {
+    a_replica_forgets_released_tasks(Host::Valkey);
 }
 
 /// The table of workers is deleted, and the primary is gone before all that they held is back.

@@ -188,7 +188,7 @@ fn a_large_inspection_is_whole_and_others_are_served_meanwhile() {
 }
 
 #[test]
-fn where_nobody_may_wait_all_is_done_at_once() {
+fn without_blocking_all_slices_run_at_once() {
     for host in Host::ALL {
         let mut scene = Scene::on(host);
         let client = &mut scene.acting;
@@ -207,7 +207,7 @@ fn where_nobody_may_wait_all_is_done_at_once() {
 }
 
 #[test]
-fn what_was_popped_for_a_client_that_is_gone_goes_back_in_order() {
+fn tasks_popped_for_a_lost_client_are_requeued_in_order() {
     for host in Host::ALL {
         for lease in ["", "LEASE 600000 ", "CONN "] {
             let mut scene = Scene::on(host);
@@ -412,7 +412,7 @@ fn a_worker_whose_table_is_moved_is_lost_in_its_time_there() {
 }
 
 #[test]
-fn a_replica_has_what_its_primary_did_slice_by_slice_and_goes_on_from_any_of_them() {
+fn a_replica_follows_slice_by_slice_and_can_be_promoted_after_any() {
     for host in Host::ALL {
         let ports = [free_port().to_string(), free_port().to_string()];
         let mut scene = Scene::with(host, &["--port", &ports[0]]);
@@ -474,7 +474,7 @@ fn a_server_is_shut_down_while_a_command_is_under_way() {
 }
 
 #[test]
-fn what_is_purged_is_released_slice_by_slice() {
+fn purged_tasks_are_released_slice_by_slice() {
     for host in Host::ALL {
         let mut scene = Scene::on(host);
         let client = &mut scene.acting;

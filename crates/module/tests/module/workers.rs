@@ -103,7 +103,7 @@ fn tasks_that_were_moved_to_another_database_come_back_when_that_of_their_worker
 }
 
 #[test]
-fn what_a_worker_has_is_found_though_its_queue_was_moved_in_a_transaction() {
+fn tasks_of_a_worker_are_found_after_a_move_in_a_transaction() {
     for host in Host::ALL {
         let server = host.start(&[], &[]);
         let mut client = Client::of(&server);
@@ -137,14 +137,14 @@ fn cost_of_losing(workers: usize) -> f64 {
 }
 
 #[test]
-fn each_of_many_lost_workers_costs_what_one_of_a_few_does() {
+fn a_lost_worker_costs_the_same_among_many() {
     let (few, many) = (cost_of_losing(2_000), cost_of_losing(20_000));
     // In proportion it is 10 times as much, and 100 times if each costs a look at all.
     assert!(many < few * 30.0, "{few} s for 2,000 and {many} s for 20,000");
 }
 
 #[test]
-fn a_worker_that_is_gone_is_not_kept_for_what_it_was_not_told() {
+fn unreported_lapses_do_not_keep_an_ended_worker() {
     const TASKS: usize = 10_000;
     let server = Host::Redis.start(&["--appendonly", "no"], &[]);
     let mut client = Client::of(&server);
@@ -174,7 +174,7 @@ fn a_worker_that_is_gone_is_not_kept_for_what_it_was_not_told() {
 }
 
 #[test]
-fn a_worker_is_told_what_lapsed() {
+fn heartbeats_report_lapsed_leases() {
     for host in Host::ALL {
         let server = host.start(&[], &[]);
         let mut client = Client::of(&server);

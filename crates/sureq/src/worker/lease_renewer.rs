@@ -75,7 +75,7 @@ impl LeaseRenewer {
         Self { shared, named: Notify::new(), lost_starts: LostStarts::default() }
     }
 
-    /// Each goes on beside the others, so that a home or a queue that does not answer holds up only what is asked of it.
+    /// The loops are independent, so that a home or queue that does not answer delays only its own requests.
     async fn keep(self) {
         tokio::select! {
             () = self.over() => {}
@@ -87,17 +87,17 @@ impl LeaseRenewer {
         self.shared.has_stopped.store(true, SeqCst);
     }
 
-    /// Waits until the worker is over and its handlers are gone, or will not be waited for any longer.
+    /// Waits until the worker has ended and its handlers are gone, up to the limit.
     async fn over(&self) {
         // The sender is part of `shared`.
         let _ = self.shared.is_over.subscribe().wait_for(|&is_over| is_over).await;
         self.shared.until(self.shared.linger_until(), || self.shared.running() == 0).await;
     }
 
-    /// Tells handlers to stop whose lease has run out or that have run for too long.
+    /// Fires tokens of handlers whose lease ended or that run too long.
     async fn watch(&self) {
         let options = &self.shared.options;
-        // Often enough that none is missed that was started meanwhile.
+        // Often enough for handlers that start meanwhile.
         let every = (options.lease / 6).min((options.run_max / 2).max(SHORTEST));
         loop {
             let now = Instant::now();
@@ -110,18 +110,18 @@ impl LeaseRenewer {
         }
     }
 
-    /// Extends leases, those of each queue by themselves.
+    /// Extends leases, each queue in requests of its own.
     async fn extend_on(&self) {
         let mut under_way = FuturesUnordered::new();
         loop {
             let now = Instant::now();
-            // Whatever is under way is answered or given up by then.
+            // Requests in flight are answered or given up by then.
             let mut due = self.shared.table.take_to_extend(now, later(now, 2 * self.patience()));
             due.sort_by(|(_, a), (_, b)| a.task.queue_bytes().cmp(b.task.queue_bytes()));
             for of_one in due.chunk_by(|(_, a), (_, b)| a.task.queue_bytes() == b.task.queue_bytes()) {
                 under_way.extend(of_one.chunks(BATCH).map(|tasks| self.extend(tasks.to_vec())));
             }
-            // Often enough that no lease is missed that was taken meanwhile.
+            // Often enough for leases that begin meanwhile.
             let latest = later(now, self.shared.options.lease / 6);
             let next = self.shared.table.next_extension().map_or(latest, |next| next.min(latest));
             tokio::select! {
@@ -136,7 +136,7 @@ impl LeaseRenewer {
         self.shared.options.ttl / 3
     }
 
-    /// How long an answer is waited for: leases run out meanwhile.
+    /// The timeout of a request, since leases run meanwhile.
     fn patience(&self) -> Duration {
         self.shared.options.lease.min(self.shared.options.ttl) / 2
     }
@@ -148,13 +148,13 @@ impl LeaseRenewer {
         }
     }
 
-    /// Asks the home, and does not wait for ever.
+    /// Executes commands with a timeout.
     async fn ask(&self, commands: &[Command<'_>]) -> Result<Replies<Payload>> {
         let replies = timeout(self.patience(), self.shared.home.ask(commands)).await;
         replies.map_err(|_| Error::Unknown { why: NOT_IN_TIME.into() })
     }
 
-    /// Asks for one thing.
+    /// Executes one command.
     async fn ask_one(&self, command: Command<'_>) -> Result<(Reply, Replies<Payload>)> {
         let mut replies = self.ask(&[command]).await?;
         match replies.list.pop() {
@@ -166,20 +166,20 @@ impl LeaseRenewer {
         }
     }
 
-    /// Says that the worker is there, and then that it still is.
+    /// Registers the worker, then sends heartbeats.
     async fn beat_on(&self) {
         let mut beat_at = self.register().await;
         loop {
             tokio::select! {
                 () = sleep_until(beat_at.into()) => {}
-                // Somebody was told that the worker is gone.
+                // A command was refused because the worker is not registered.
                 () = self.shared.nudge.notified() => {}
             }
             beat_at = self.beat().await;
         }
     }
 
-    /// Says that the worker is there; tries until it was heard, or until it never will be. Answers when to beat.
+    /// Registers the worker; retries until that succeeds or fails for good. Returns when to send a heartbeat.
     async fn register(&self) -> Instant {
         let mut backoff = Backoff::default();
         loop {
@@ -221,7 +221,7 @@ impl LeaseRenewer {
         }
     }
 
-    /// Says which queues are worked on; that is for those who look, and nothing depends on it.
+    /// Announces the queues of the worker, which is only informative.
     async fn announce(&self, incarnation: u64) {
         let shared = &self.shared;
         let worker = WorkerRef { name: &shared.options.name, incarnation };
@@ -229,7 +229,7 @@ impl LeaseRenewer {
         let _ = self.ask(&works.collect::<Vec<_>>()).await;
     }
 
-    /// Says that the worker lives; answers when to say so again.
+    /// Sends a heartbeat; returns when to send the next one.
     async fn beat(&self) -> Instant {
         let shared = &self.shared;
         let next = |after| later(Instant::now(), after);
@@ -238,7 +238,7 @@ impl LeaseRenewer {
         let error = match self.ask_one(Command::Worker(Worker::Beat(worker))).await {
             Ok((reply @ (Reply::Receipts(_) | Reply::ReceiptsForeign(_)), replies)) => {
                 shared.reachable();
-                // They are cancelled or lost: an extension tells which.
+                // They are cancelled or lost: the replies to their extensions say which.
                 let named = named(&reply, &replies);
                 if !named.is_empty() {
                     shared.table.name(&named);
@@ -260,22 +260,22 @@ impl LeaseRenewer {
         next(self.beat_every() / 4)
     }
 
-    /// The worker was taken for dead: what it had is somebody else's.
+    /// Registers again after the worker was declared lost, and its tasks were requeued.
     async fn register_anew(&self, incarnation: u64) -> Instant {
         tracing::warn!(worker = %self.shared.name(), incarnation, "the worker was taken for dead; its tasks went back");
-        // In this order: whoever starts a handler after the table was walked finds that the worker is not what it was.
+        // In this order, so that a handler that starts after the walk of the table sees the new registration.
         self.shared.registration.send_replace(Registration::Pending);
         self.shared.table.fire_incarnation(incarnation);
         self.register().await
     }
 
-    /// Another worker has the name. Starting anew would end that one, and it would do the same: this one ends.
+    /// Another worker has the name. Registering again would end that one, which would do the same: this one ends.
     async fn replaced(&self, incarnation: u64) -> Instant {
         if self.lost_starts.take_one() {
             // It may have been this worker's own START, which arrived late.
             return self.register_anew(incarnation).await;
         }
-        // Handlers are told why before they are told that the worker stops.
+        // The tokens fire with this reason first, then because the worker stops.
         self.shared.registration.send_replace(Registration::Pending);
         self.shared.table.fire_incarnation(incarnation);
         self.shared.over(Error::WorkerReplaced);
@@ -318,7 +318,7 @@ impl LeaseRenewer {
                 table.forget_lease(slot, live);
                 live.fire(Stop::LeaseLost);
             }
-            // A home that knows no extensions lets the lease run out.
+            // A home without extensions lets the lease end.
             Some(Reply::Refused(Refusal::NotThere { .. })) => table.forget_lease(slot, live),
             Some(Reply::Refused(no)) => {
                 self.shared.unreachable(&no.clone().into());
@@ -329,12 +329,12 @@ impl LeaseRenewer {
         self.shared.reachable();
     }
 
-    /// A home that cannot be asked is asked again, but not at once.
+    /// Retries after a pause if the home cannot be reached.
     fn extend_later(&self, slot: Slot, live: &Arc<Live>) {
         self.shared.table.extend_at(slot, live, later(Instant::now(), self.shared.options.lease / 12));
     }
 
-    /// Tells handlers that they have run long enough, and ends those that were told so a grace ago.
+    /// Fires the tokens of handlers that reached `run_max`, and aborts those whose grace period is over.
     fn end_those_too_long(&self, now: Instant) {
         let (shared, table) = (&self.shared, &self.shared.table);
         for live in table.tell_too_long(now, later(now, shared.options.grace)) {
@@ -344,8 +344,8 @@ impl LeaseRenewer {
         table.end_too_long(now, |why| shared.verdict(why));
     }
 
-    /// Ends in good order: whatever the worker still has goes back at no cost. What a handler still runs does not, since it would
-    /// be run by two.
+    /// Deregisters the worker, which returns its tasks at no cost of a try; not if a handler still runs, since its task
+    /// would run twice.
     async fn stop(&self) {
         let Some(incarnation) = self.incarnation() else { return };
         let running = self.shared.running();
@@ -362,7 +362,7 @@ impl LeaseRenewer {
     }
 }
 
-/// The receipts that a beat answered.
+/// The receipts in the reply to a heartbeat.
 fn named(reply: &Reply, replies: &Replies<Payload>) -> Vec<Receipt> {
     match reply {
         Reply::Receipts(span) => {
@@ -387,7 +387,8 @@ mod tests {
         assert!(matches!(home.ask(&[start]).await.list[..], [Reply::Started(_)]));
     }
 
-    /// Nobody can tell its own late START from one of another worker, so that each lost one is forgiven once.
+    /// A worker cannot distinguish its own late START from one of another worker, so that each lost one is forgiven
+    /// once.
     #[tokio::test]
     async fn a_start_whose_answer_was_lost_does_not_end_the_worker_when_it_arrives_late() {
         let home = crate::open("mem:").expect("memory is there");

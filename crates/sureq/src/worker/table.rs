@@ -1,6 +1,6 @@
-//! The tasks in a worker's hands: from being taken until what came of them is confirmed.
+//! The tasks of a worker, from their pop until their outcome is confirmed.
 //!
-//! Handlers, the finisher and the renewer's thread all look at it, each for a moment.
+//! Handlers, the finisher and the renewer's thread access it, each for a moment.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use super::outcome::Outcome;
 use super::shared::later;
 use crate::id::Receipt;
 
-/// Where in the table a task stands.
+/// The index of a task in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot(usize);
 
@@ -28,19 +28,19 @@ struct Entries {
 #[derive(Debug)]
 struct Entry {
     live: Arc<Live>,
-    /// The incarnation of the worker that took it, if it took it as a worker.
+    /// The incarnation of the worker that popped it, if it is registered.
     incarnation: Option<u64>,
-    /// When the lease is to be extended again, and when it ends if it is not; none for one that needs no lease any more.
+    /// Its lease; `None` if it needs none any more.
     lease: Option<Lease>,
-    /// The home named it: an extension tells why.
+    /// A heartbeat named it: the reply to an extension says why.
     is_named: bool,
-    /// Whether its handler is still there.
+    /// Whether its handler still exists.
     is_running: bool,
-    /// When its handler has run long enough, and is told so.
+    /// When its handler reaches `run_max`, and its token fires.
     run_until: Option<Instant>,
-    /// When it is ended, once it was told that it has run long enough.
+    /// When its handler is aborted, after its token fired for `run_max`.
     end_at: Option<Instant>,
-    /// What becomes of it if its handler, which was ended, says nothing itself.
+    /// The outcome of an aborted handler, unless it returns one itself.
     verdict: Option<Verdict>,
     abort: Option<AbortHandle>,
 }
@@ -51,16 +51,16 @@ struct Lease {
     until: Instant,
 }
 
-/// What is decided about a task whose handler was ended before it was done.
+/// The decision about a task whose handler is aborted.
 #[derive(Debug)]
 pub(super) struct Verdict {
     pub(super) outcome: Outcome,
-    /// How long its lease is kept for a handler that does not come to its next `await`.
+    /// Until when its lease is extended for a handler that does not reach its next `await`.
     pub(super) keep_until: Instant,
 }
 
 impl Lease {
-    /// A third of it is over when it is extended, so that two attempts may fail.
+    /// Extended after a third of its length, so that two attempts may fail.
     fn new(from: Instant, length: Duration) -> Self {
         Self { extend_at: later(from, length / 3), until: later(from, length) }
     }
@@ -71,7 +71,7 @@ impl Table {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts in a task whose handler is about to run, with when its lease began and how long that is.
+    /// Adds a task whose handler is about to start; `lease` is its begin and length.
     pub(super) fn insert(
         &self,
         live: Arc<Live>,
@@ -98,14 +98,14 @@ impl Table {
         Slot(entries.list.len() - 1)
     }
 
-    /// Its handler begins now, and may run for so long.
+    /// Starts the clock of its handler.
     pub(super) fn begin(&self, slot: Slot, live: &Arc<Live>, run_max: Duration) {
         if let Some(entry) = self.lock().of(slot, live) {
             entry.run_until = Instant::now().checked_add(run_max);
         }
     }
 
-    /// How to end the handler. If that is decided already, it is ended now.
+    /// Stores how to abort the handler. If that was decided already, aborts it now.
     pub(super) fn set_abort(&self, slot: Slot, live: &Arc<Live>, abort: AbortHandle) {
         match self.lock().of(slot, live).filter(|entry| entry.is_running && entry.verdict.is_none()) {
             Some(entry) => entry.abort = Some(abort),
@@ -113,7 +113,8 @@ impl Table {
         }
     }
 
-    /// Its handler is gone. Answers what was decided about it; its lease is kept until what comes of it is confirmed.
+    /// Records the end of its handler; returns the outcome if it was aborted. Its lease is kept until its outcome is
+    /// confirmed.
     pub(super) fn ended(&self, slot: Slot, live: &Arc<Live>) -> Option<Outcome> {
         let mut entries = self.lock();
         let entry = entries.of(slot, live)?;
@@ -121,7 +122,7 @@ impl Table {
         entry.verdict.take().map(|verdict| verdict.outcome)
     }
 
-    /// What came of it is confirmed, or will never be.
+    /// Removes a task whose outcome is confirmed, or never will be.
     pub(super) fn remove(&self, slot: Slot, live: &Arc<Live>) {
         let mut entries = self.lock();
         if entries.of(slot, live).is_some() {
@@ -130,7 +131,7 @@ impl Table {
         }
     }
 
-    /// The tasks whose leases are to be extended now. They come again at `again` if nothing is said of them by then.
+    /// The tasks whose leases must be extended now. They are returned again at `again` unless they are updated by then.
     pub(super) fn take_to_extend(&self, now: Instant, again: Instant) -> Vec<(Slot, Arc<Live>)> {
         let mut entries = self.lock();
         let list = entries.list.iter_mut().enumerate();
@@ -143,35 +144,35 @@ impl Table {
         .collect()
     }
 
-    /// The home named these deliveries.
+    /// Marks deliveries that a heartbeat named.
     pub(super) fn name(&self, named: &[Receipt]) {
         for entry in self.lock().list.iter_mut().flatten() {
             entry.is_named |= !entry.live.is_let_go() && named.contains(&entry.live.task.receipt());
         }
     }
 
-    /// Its lease was extended, as asked for at `since`.
+    /// Records that its lease was extended by a request sent at `since`.
     pub(super) fn extended(&self, slot: Slot, live: &Arc<Live>, since: Instant, length: Duration) {
         if let Some(entry) = self.lock().of(slot, live).filter(|entry| !entry.live.is_let_go()) {
             entry.lease = Some(Lease::new(since, length));
         }
     }
 
-    /// Its lease could not be extended: to be tried again then.
+    /// Schedules another attempt to extend its lease.
     pub(super) fn extend_at(&self, slot: Slot, live: &Arc<Live>, at: Instant) {
         if let Some(lease) = self.lock().of(slot, live).and_then(|entry| entry.lease.as_mut()) {
             lease.extend_at = at;
         }
     }
 
-    /// Nothing is to be done for its lease any more, since it is lost, or the task is finished already.
+    /// Stops extending its lease: it is lost, or the task is finished.
     pub(super) fn forget_lease(&self, slot: Slot, live: &Arc<Live>) {
         if let Some(entry) = self.lock().of(slot, live) {
             entry.lease = None;
         }
     }
 
-    /// Tells handlers whose lease could not be extended in time to stop. It may come back, and be extended again.
+    /// Fires the tokens of handlers whose lease could not be extended in time. It may still be extended later.
     pub(super) fn fire_lapsed(&self, now: Instant) {
         for entry in self.lock().list.iter().flatten() {
             if entry.lease.is_some_and(|lease| lease.until <= now) {
@@ -180,7 +181,7 @@ impl Table {
         }
     }
 
-    /// Tells all that were taken by an incarnation to stop: it is no more.
+    /// Fires the tokens of all tasks of an incarnation that is no longer registered.
     pub(super) fn fire_incarnation(&self, incarnation: u64) {
         for entry in self.lock().list.iter_mut().flatten() {
             if entry.incarnation == Some(incarnation) && !entry.live.is_acked() {
@@ -190,7 +191,7 @@ impl Table {
         }
     }
 
-    /// Tells the handlers that have run long enough to stop; each may go on until `end_at`. Answers which.
+    /// Fires the tokens of handlers that reached `run_max`, and lets each continue until `end_at`. Returns them.
     pub(super) fn tell_too_long(&self, now: Instant, end_at: Instant) -> Vec<Arc<Live>> {
         let mut entries = self.lock();
         let list = entries.list.iter_mut().flatten();
@@ -203,24 +204,24 @@ impl Table {
         .collect()
     }
 
-    /// Tells all handlers that the worker stops.
+    /// Fires all tokens: the worker stops.
     pub(super) fn tell_stopping(&self) {
         for entry in self.lock().list.iter().flatten() {
             entry.live.fire(Stop::Stopping);
         }
     }
 
-    /// Ends the handlers that were told that they have run long enough, and have had their time to stop.
+    /// Aborts the handlers that reached `run_max` and used up their grace period.
     pub(super) fn end_too_long(&self, now: Instant, decide: impl Fn(Stop) -> Verdict) {
         self.end_handlers(|entry| entry.end_at.is_some_and(|at| at <= now), decide);
     }
 
-    /// Ends all handlers.
+    /// Aborts all handlers.
     pub(super) fn end_all(&self, decide: impl Fn(Stop) -> Verdict) {
         self.end_handlers(|_| true, decide);
     }
 
-    /// Has handlers dropped at their next `await`. Until they are gone, their tasks are kept.
+    /// Aborts handlers: they are dropped at their next `await`. Their tasks are kept until then.
     fn end_handlers(&self, is_meant: impl Fn(&Entry) -> bool, decide: impl Fn(Stop) -> Verdict) {
         let mut entries = self.lock();
         let list = entries.list.iter_mut().flatten();
@@ -237,7 +238,7 @@ impl Table {
         ended.into_iter().flatten().for_each(|abort| abort.abort());
     }
 
-    /// Lets the leases run out of handlers that were ended and did not come to an `await` for too long.
+    /// Stops extending the leases of aborted handlers that did not reach an `await` in time.
     pub(super) fn let_go(&self, now: Instant) {
         for entry in self.lock().list.iter_mut().flatten() {
             if entry.verdict.as_ref().is_some_and(|verdict| verdict.keep_until <= now)
@@ -253,13 +254,13 @@ impl Table {
         }
     }
 
-    /// When a lease is to be extended again.
+    /// The time of the next extension.
     pub(super) fn next_extension(&self) -> Option<Instant> {
         let entries = self.lock();
         entries.list.iter().flatten().filter_map(|entry| Some(entry.lease?.extend_at)).min()
     }
 
-    /// When a handler is to be told something.
+    /// The next time at which a token fires or a handler is aborted or given up.
     pub(super) fn next_end(&self) -> Option<Instant> {
         let entries = self.lock();
         let times = entries.list.iter().flatten().flat_map(|entry| {
@@ -273,7 +274,7 @@ impl Table {
 }
 
 impl Entries {
-    /// A slot is used again and again: the task that is meant may be gone from it.
+    /// A slot is reused: check that it still has this task.
     fn of(&mut self, Slot(at): Slot, live: &Arc<Live>) -> Option<&mut Entry> {
         self.list[at].as_mut().filter(|entry| Arc::ptr_eq(&entry.live, live))
     }

@@ -1,4 +1,4 @@
-//! The taker: asks for as many tasks as there is room for, and starts their handlers.
+//! The taker: pops as many tasks as there is room for, and starts their handlers.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -24,18 +24,18 @@ use crate::pop::PopMany;
 use crate::queue::{millis, one};
 use crate::task::Task;
 
-/// What to ask for.
+/// The next pop.
 #[derive(Debug)]
 struct Plan {
-    /// Benches, in the order in which their queues are looked at.
+    /// The indexes of queues, in the order of the pop.
     order: Vec<usize>,
-    /// How many tasks a pop that waits is promised.
+    /// The room reserved for the waiting pop.
     count: usize,
-    /// Queues have bounds of their own, and so are first asked for as much as each has room for.
+    /// Queues have limits of their own, so that each is first popped for its own room.
     is_bounded: bool,
 }
 
-/// Takes tasks until that makes no sense any more.
+/// Pops tasks until an error ends the worker.
 pub(super) async fn take(shared: &Arc<Shared>) -> Error {
     let mut registration = shared.registration.subscribe();
     let mut backoff = Backoff::default();
@@ -68,7 +68,7 @@ pub(super) async fn take(shared: &Arc<Shared>) -> Error {
     }
 }
 
-/// Waits for tasks of all queues that have room, until there are some or something has changed.
+/// Waits for tasks of all queues with room, until some arrive or something changes.
 async fn wait_for_some(
     shared: &Arc<Shared>,
     plan: &Plan,
@@ -88,8 +88,8 @@ async fn wait_for_some(
             _ = registration.changed() => return Ok(()),
             freed = more_room(shared, plan) => freed,
         };
-        // The pop goes on waiting, since on another server it has a connection of its own. Only if these queues have less than they
-        // have room for, all are waited for together.
+        // The waiting pop stays, since on another server it has a connection of its own. All queues are waited for
+        // together only if these have fewer tasks than room.
         take_at_once(shared, &freed, plan.count, incarnation).await?;
         if freed.iter().any(|&at| room_at(shared, at) > 0) {
             return Ok(());
@@ -97,7 +97,8 @@ async fn wait_for_some(
     }
 }
 
-/// Takes what queues have, of each as much as there is room for beside what is promised. Answers how many that were.
+/// Pops without waiting, from each queue as much as there is room beside the reserved room. Returns the number of
+/// tasks.
 async fn take_at_once(
     shared: &Arc<Shared>,
     order: &[usize],
@@ -108,7 +109,7 @@ async fn take_at_once(
     while let Some(&first) = rest.first() {
         let room = shared.room().saturating_sub(promised);
         let count = room.min(room_at(shared, first));
-        // All of them may be of one queue: those behind are asked with it that have room for as many.
+        // All tasks may come from one queue: the following queues are included if they have as much room.
         let others =
             rest[1..].iter().take_while(|&&at| count == room && room_at(shared, at) >= count).count();
         let (asked, behind) = rest.split_at(1 + others);
@@ -123,12 +124,12 @@ async fn take_at_once(
     Ok(taken)
 }
 
-/// What to do after a pop that failed. Only what will never change ends the worker.
+/// Handles the error of a pop. Only a permanent error ends the worker.
 async fn wait_after(shared: &Shared, error: Error, backoff: &mut Backoff) -> Result<()> {
     match error {
-        // Whether it is this worker that was replaced, or only an earlier incarnation of it, its next beat tells.
+        // The next heartbeat finds out whether this worker was replaced or only an earlier incarnation of it.
         Error::WorkerGone | Error::WorkerReplaced => shared.nudge.notify_one(),
-        // It may be the lease that is not there; it is asked for once.
+        // Leases may be unsupported: retry once without.
         Error::Refused(Refusal::NotThere { .. }) if shared.home.api().give_up_leases() => return Ok(()),
         error if shared.is_final(&error) => return Err(error),
         error => shared.unreachable(&error),
@@ -137,18 +138,18 @@ async fn wait_after(shared: &Shared, error: Error, backoff: &mut Backoff) -> Res
     Ok(())
 }
 
-/// Waits until handlers may be started; none if something else has changed meanwhile.
+/// Waits until handlers may be started; `None` if something else changed.
 async fn room_for_some(shared: &Shared) -> Option<Plan> {
     if let Some(plan) = plan(shared) {
         return Some(plan);
     }
     shared.is_full.store(true, SeqCst);
-    // A handler may have ended between the look and the flag.
+    // A handler may have ended before the flag was set.
     if plan(shared).is_none() {
         shared.changed.notified().await;
     }
     shared.is_full.store(false, SeqCst);
-    // The first of many handlers to end has woken this; the others are about to.
+    // Let other handlers that are about to end free their room too.
     let mut room = 0;
     while room < shared.room() {
         room = shared.room();
@@ -157,7 +158,7 @@ async fn room_for_some(shared: &Shared) -> Option<Plan> {
     plan(shared)
 }
 
-/// Waits until queues may be asked for that were left out; answers which.
+/// Waits until queues outside the plan have room; returns them.
 async fn more_room(shared: &Shared, plan: &Plan) -> Vec<usize> {
     loop {
         shared.changed.notified().await;
@@ -334,7 +335,7 @@ async fn ack_and_start(shared: Arc<Shared>, all: Vec<Running>) {
                     spawn(running);
                 }
                 Ok(_) => running.let_go(|shared| &shared.counts.lost),
-                // If it was not finished, its lease runs out and it comes again.
+                // If it was not finished, it is redelivered after its lease.
                 Err(error) => {
                     tracing::warn!(id = %running.live.task.id(), %error, "not run: it could not be finished first");
                     running.let_go(|shared| &shared.counts.unknown);

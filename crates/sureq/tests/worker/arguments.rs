@@ -51,7 +51,7 @@ async fn the_fence_of_a_receipt_grows_from_delivery_to_delivery() {
 }
 
 #[tokio::test]
-async fn a_state_that_is_missing_is_told_before_anything_is_taken() {
+async fn a_missing_state_is_an_error_before_a_task_is_popped() {
     let (home, queue) = queue();
     queue.push("x").await.expect("it is pushed");
     let handler = async |_: State<String>| ();
@@ -70,7 +70,7 @@ async fn a_worker_without_queues_says_so() {
 }
 
 #[tokio::test]
-async fn a_payload_that_is_not_what_the_handler_wants_is_dead_with_a_reason() {
+async fn a_task_whose_payload_cannot_be_decoded_is_dead_with_a_reason() {
     struct Even(u8);
     impl Decode for Even {
         fn decode(payload: &[u8]) -> Result<Self, BadPayload> {
@@ -136,7 +136,7 @@ async fn an_argument_can_say_which_state_it_needs_and_if_it_does_not_its_tasks_c
 }
 
 #[tokio::test]
-async fn an_argument_can_say_what_becomes_of_a_task_that_it_cannot_be_made_of() {
+async fn a_rejected_argument_decides_what_happens_to_the_task() {
     struct Choosy;
     impl FromDelivery for Choosy {
         fn from_delivery(delivery: &Delivery) -> Result<Self, Rejection> {

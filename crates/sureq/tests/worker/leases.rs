@@ -71,7 +71,7 @@ async fn a_handler_that_hangs_is_ended_and_its_try_has_failed() {
 }
 
 #[tokio::test]
-async fn a_handler_hears_that_its_lease_is_lost_and_what_it_says_then_changes_nothing() {
+async fn a_handler_learns_of_its_lost_lease_and_its_outcome_is_ignored() {
     let (home, queue) = queue();
     let id = queue.push("x").await.expect("it is pushed");
     let (tell, mut said) = said::<Heard>();
@@ -94,7 +94,7 @@ async fn a_handler_hears_that_its_lease_is_lost_and_what_it_says_then_changes_no
 }
 
 #[tokio::test]
-async fn a_worker_that_was_taken_for_dead_tells_its_handlers_and_comes_back() {
+async fn a_worker_that_was_declared_lost_notifies_its_handlers_and_registers_again() {
     let (home, queue) = queue();
     queue.push("x").await.expect("it is pushed");
     let (tell, mut said) = said::<Heard>();

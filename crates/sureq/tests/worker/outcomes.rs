@@ -50,7 +50,7 @@ async fn a_failed_try_comes_again_after_its_backoff() {
 }
 
 #[tokio::test]
-async fn a_failed_try_comes_again_when_it_is_told_to() {
+async fn a_failed_task_is_retried_at_the_requested_time() {
     let wait = Duration::from_millis(300);
     let (tally, between) = check(move || failed(sureq::Again::After(wait))).await;
     assert_eq!((tally.failed, tally.done), (1, 1));
@@ -121,7 +121,7 @@ async fn a_panic_is_a_failed_try_and_the_worker_goes_on() {
 }
 
 #[tokio::test]
-async fn a_task_that_is_called_off_while_it_runs_is_told_and_gone() {
+async fn a_task_cancelled_while_it_runs_notifies_its_handler_and_is_deleted() {
     let (home, queue) = queue();
     let id = queue.push("x").await.expect("it is pushed");
     let (tell, mut said) = said::<Option<Stop>>();

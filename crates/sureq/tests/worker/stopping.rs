@@ -15,7 +15,7 @@ async fn wait(tell: State<Tell<()>>, gate: State<Arc<Notify>>) {
 }
 
 #[tokio::test]
-async fn a_stop_waits_for_what_runs() {
+async fn a_stop_waits_for_running_handlers() {
     let (home, queue) = queue();
     queue.push("x").await.expect("it is pushed");
     let ((tell, mut said), gate) = (said::<()>(), Arc::<Notify>::default());
@@ -30,7 +30,7 @@ async fn a_stop_waits_for_what_runs() {
 }
 
 #[tokio::test]
-async fn what_runs_beyond_the_grace_goes_back_at_no_cost() {
+async fn tasks_running_beyond_the_grace_period_are_returned_at_no_cost() {
     let (home, queue) = queue();
     queue.add("x").tries(1).await.expect("it is added");
     let (tell, mut said) = said::<()>();
@@ -68,7 +68,7 @@ async fn a_worker_that_is_dropped_gives_everything_back_at_no_cost() {
 }
 
 #[tokio::test]
-async fn a_worker_ends_when_what_it_waits_for_is_there() {
+async fn a_worker_ends_when_its_stop_future_is_ready() {
     let (home, queue) = queue();
     queue.push("x").await.expect("it is pushed");
     let (tell, mut said) = said::<()>();
@@ -153,7 +153,7 @@ async fn a_handler_that_never_ends_is_left_behind_and_its_lease_runs_out() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn a_worker_that_is_dropped_keeps_what_still_runs() {
+async fn a_dropped_worker_keeps_the_tasks_of_running_handlers() {
     let (home, queue) = queue();
     queue.push("x").await.expect("it is pushed");
     let ((tell, mut said), (unblock, blocked)) = (said::<()>(), mpsc::channel());
@@ -219,7 +219,7 @@ async fn a_handler_has_the_whole_grace_to_clean_up_when_it_ran_too_long() {
 
 /// Whoever goes on when the worker stops still hears of what is graver.
 #[tokio::test]
-async fn a_handler_that_goes_on_in_the_grace_hears_that_its_task_is_called_off() {
+async fn a_handler_in_the_grace_period_learns_that_its_task_is_cancelled() {
     let (home, queue) = queue();
     let id = queue.push("x").await.expect("it is pushed");
     let (tell, mut said) = said::<Option<Stop>>();

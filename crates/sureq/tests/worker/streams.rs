@@ -37,7 +37,7 @@ async fn a_stream_that_is_dropped_while_it_waits_takes_nothing() {
 
 /// A stream that was polled stands in line; the lease of what it was given counts from then, and the task says so.
 #[tokio::test]
-async fn a_task_that_came_while_nobody_polled_tells_when_its_lease_ends() {
+async fn a_task_that_arrived_between_polls_knows_the_end_of_its_lease() {
     let (_home, queue) = queue();
     let mut tasks = pin!(queue.tasks());
     assert!(tasks.next().now_or_never().is_none());

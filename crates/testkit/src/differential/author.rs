@@ -17,7 +17,7 @@ const LOOKER: usize = 9;
 /// How long a home may go by what the wall clock said before.
 const WALL_MS: u64 = 60;
 
-/// What a token from a reply stands for.
+/// The meaning of a token in a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Id,

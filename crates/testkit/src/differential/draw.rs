@@ -12,7 +12,7 @@ use crate::manual_clock::ManualClock;
 use crate::scenario::Need;
 use crate::subject::Candidate;
 
-/// What is compared in a home.
+/// The properties of a home that are compared.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is about something else")]
 pub(super) struct Scope {
@@ -171,7 +171,7 @@ impl Draw {
         };
         let mut requests = Vec::new();
         // A client that waits may be served between two commands of a pipeline, or after both.
-        let batch_max = if somebody_waits(author) { 1 } else { self.batch_max };
+        let batch_max = if has_waiter(author) { 1 } else { self.batch_max };
         for _ in 0..self.rng.usize(1..=batch_max) {
             let kind = self.kind(author);
             if kind == "drop" {
@@ -222,7 +222,7 @@ impl Draw {
             let is_of_workers = kind.starts_with("worker");
             let is_timed = matches!(kind, "explain" | "info" | "recover" | "fail");
             let is_lease = kind == "extend" && !self.loses;
-            if kind == "block" && !self.scope.line && somebody_waits(author) {
+            if kind == "block" && !self.scope.line && has_waiter(author) {
                 continue;
             }
             if !(is_of_workers && !(self.scope.together && self.loses)
@@ -381,8 +381,8 @@ impl Draw {
         }
         match self.rng.usize(..6) {
             0 if self.scope.conns => request.push(word("CONN")),
-            // A worker that waits behind others on Redis is not told at once that it has ended.
-            1 if self.scope.together && self.loses && (block.is_empty() || !somebody_waits(author)) => {
+            // On Redis, a worker that waits behind others does not learn at once that it has ended.
+            1 if self.scope.together && self.loses && (block.is_empty() || !has_waiter(author)) => {
                 request.extend([word("WORKER"), self.worker(author)]);
             }
             _ => {}
@@ -497,7 +497,7 @@ impl Draw {
     }
 }
 
-fn somebody_waits(author: &Author) -> bool {
+fn has_waiter(author: &Author) -> bool {
     (0..CONNS).any(|conn| author.waits(conn))
 }
 

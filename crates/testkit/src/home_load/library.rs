@@ -15,7 +15,7 @@ impl LibrarySession {
         sureq::open(url).map(Self)
     }
 
-    /// What the home answers to one command, once it is there.
+    /// The reply to one command, retried until the home is available.
     fn ask(&self, command: &Command<'_>) -> Replies<Payload> {
         let mut replies = Replies::default();
         let submitted = self.0.api().execute(std::slice::from_ref(command), &mut replies);
@@ -86,7 +86,7 @@ impl Session for LibrarySession {
     }
 }
 
-/// What came of a command that was not answered as asked. A home that is harmed may say nothing else.
+/// The outcome of a command without a normal reply. A home under faults may report only these errors.
 fn outcome_of(no: &Reply) -> Outcome {
     match no {
         Reply::Refused(Refusal::Unknown { .. }) => Outcome::Unknown,

@@ -27,12 +27,12 @@ impl RespSession {
         Self { address, client: None }
     }
 
-    /// What a command was answered, or how it ended without an answer.
+    /// The reply to a command, or how it ended without one.
     fn ask(&mut self, argv: &[&[u8]]) -> Result<Value, Outcome> {
         let client = match &mut self.client {
             Some(client) => client,
             none => {
-                // Nobody listens while the server is down: nothing was sent.
+                // The server is down: nothing was sent.
                 let client = RespClient::try_connect(self.address).map_err(|_| Outcome::Failed)?;
                 set_patience(client.stream(), ANSWER);
                 none.insert(client)
@@ -103,7 +103,7 @@ impl Session for RespSession {
         }
     }
 
-    /// `RQ.INFO` answers names and numbers in turn.
+    /// `RQ.INFO` returns names and numbers in turn.
     fn count(&mut self, queue: &[u8]) -> Option<u64> {
         let fields = self.ask(&[b"RQ.INFO", queue]).ok()?.list();
         let number = |name: &str| {
@@ -119,7 +119,7 @@ impl Session for RespSession {
     fn close(self: Box<Self>) {}
 }
 
-/// What an error says about its command. A home that is harmed may say nothing else.
+/// The outcome that an error implies. A home under faults may report only these errors.
 fn outcome_of(error: &str) -> Outcome {
     match error.split(' ').next() {
         Some("UNKNOWN") => Outcome::Unknown,

@@ -14,7 +14,7 @@ pub(crate) struct Captures {
 }
 
 impl Captures {
-    /// What a reference in a request stands for: `$a` or `$a.short`.
+    /// The text of a reference in a request: `$a` or `$a.short`.
     pub(crate) fn resolve(&self, reference: &str) -> Result<Vec<u8>, String> {
         let (name, is_short) = names(reference)?;
         match self.by_name.get(name) {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_stands_for_what_it_met_first() {
+    fn a_name_stands_for_its_first_match() {
         let mut captures = Captures::default();
         captures.meet("a", 0, &bulk("1767225600000-1")).unwrap();
         captures.meet("a", 0, &bulk("1767225600000-1")).unwrap();

@@ -4,7 +4,7 @@ use super::captures::Captures;
 use super::value::Value;
 use super::words::{Word, split};
 
-/// What a reply must look like.
+/// The expected form of a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Pattern {
     /// `_`: whatever it is.
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_meets_what_it_shows_and_nothing_else() {
+    fn a_pattern_matches_what_it_shows_and_nothing_else() {
         let bulk = |text: &str| Value::Bulk(text.as_bytes().to_vec());
         let task = Value::Array(vec![bulk("q"), bulk("7-1"), Value::Int(7)]);
         check("[q $a 7]", &task, true);

@@ -13,7 +13,7 @@ use crate::subject::{Request, Subject};
 pub enum Restarts {
     /// Where the scenario says so.
     AsWritten,
-    /// Behind every step besides at which nobody waits: it must change nothing.
+    /// After every step at which no client waits: they must change nothing.
     Everywhere,
 }
 
@@ -22,9 +22,9 @@ pub enum Restarts {
 pub struct Mismatch {
     /// `file:line`
     pub place: String,
-    /// What the scenario says.
+    /// The expected reply.
     pub expected: String,
-    /// What the home says.
+    /// The actual reply.
     pub got: String,
 }
 
@@ -34,12 +34,12 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// What came of playing a scenario.
+/// The result of playing a scenario.
 #[derive(Debug)]
 pub struct Played {
     /// Where the two part. Behind the first such place nothing is certain.
     pub mismatches: Vec<Mismatch>,
-    /// The scenario as the home tells it.
+    /// The scenario with the replies of the home.
     pub retold: String,
 }
 
@@ -178,7 +178,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Whoever is answered must have been expected to be.
+    /// Only clients whose reply is expected may get one.
     fn look_for_answers(&mut self, line: usize, expected: &str) {
         let waiting: Vec<String> = self.waiting.keys().cloned().collect();
         for conn in waiting {

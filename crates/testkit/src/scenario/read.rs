@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_told_with_its_line() {
+    fn an_error_names_its_line() {
         for (text, expect) in [
             ("> A\n1\n", "x.txt: the first line says"),
             ("# T\n\n> A\n\n", "x.txt:4: a command wants a reply"),

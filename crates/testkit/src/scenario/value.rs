@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::words::quote;
 
-/// What came back.
+/// A reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// `7`
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_shows_what_it_is() {
+    fn a_value_is_displayed_as_in_a_scenario() {
         let items = vec![bulk(b"q"), bulk(b"7"), Value::Int(7), bulk(b""), bulk(b"null"), Value::Null];
         assert_eq!(Value::Array(items).to_string(), r#"[q "7" 7 "" "null" null]"#);
         assert_eq!(Value::Map(vec![(bulk(b"a"), Value::Int(-1))]).to_string(), "{a -1}");

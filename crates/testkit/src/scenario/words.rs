@@ -39,7 +39,7 @@ pub(crate) fn split(line: &str) -> Result<Vec<Word>, String> {
     Ok(words)
 }
 
-/// Reads a word in quotes from the start of `text`; answers its bytes and what is behind it.
+/// Parses a quoted word at the start of `text`; returns its bytes and the rest.
 fn quoted(text: &str) -> Result<(Vec<u8>, &str), String> {
     let mut bytes = Vec::new();
     let mut chars = text.char_indices().skip(1);

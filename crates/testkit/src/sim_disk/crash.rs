@@ -5,13 +5,13 @@ use super::Op;
 /// How much of the write under way reached the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Torn {
-    /// The first so many bytes, or all if there are fewer.
+    /// The first bytes, up to this number.
     First(usize),
     /// All but the last byte.
     AllButOne,
 }
 
-/// What survives of that which was not synced.
+/// The unsynced data that survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
     /// Nothing.

@@ -171,7 +171,7 @@ impl Home for CoreHome {
         self.tick();
     }
 
-    /// What is left is what replay makes of the encoded events.
+    /// The state after a restart is the replay of the encoded events.
     fn restart(&mut self) {
         let mut broker = Broker::default();
         for event in &self.log.events {

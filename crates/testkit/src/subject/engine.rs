@@ -55,7 +55,7 @@ impl SimStore {
         self.let_it_happen();
     }
 
-    /// Has everything happen that is due, and be durable.
+    /// Executes everything that is due, and makes it durable.
     pub(super) fn let_it_happen(&self) {
         self.engine.tick();
         while self.engine.inspect(|broker| broker.next_deadline().is_due(self.engine.now())) {
@@ -153,7 +153,7 @@ impl Home for EngineHome {
 impl Drop for EngineHome {
     fn drop(&mut self) {
         self.tickets.clear();
-        // What a scenario has left behind is nobody's any more.
+        // The remains of a scenario are not needed any more.
         let _ = self.store.engine.close();
     }
 }

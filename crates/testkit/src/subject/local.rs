@@ -27,14 +27,14 @@ pub(super) trait Home {
     fn close_conn(&mut self, conn: ConnId);
     fn pass(&mut self, ms: u64);
 
-    /// Verifies that its state is consistent, if it can tell.
+    /// Checks that its state is consistent, if it supports that.
     fn check(&mut self) {}
 
     fn jump(&mut self, ms: i64);
     fn restart(&mut self);
 }
 
-/// A home and those who are connected to it.
+/// A home and its connections.
 pub(super) struct Local<H> {
     pub(super) home: H,
     reservations: text::ReservationPolicy,
@@ -48,7 +48,7 @@ struct Session {
     is_text: bool,
     /// The pop that waits, if the first of what is still to be answered does.
     waiting: Option<u64>,
-    /// What is still to be answered.
+    /// Requests without a reply.
     behind: VecDeque<Request>,
     out: Vec<u8>,
 }
@@ -138,7 +138,7 @@ impl<H: Home> Local<H> {
         session.behind = asked.into_iter().skip(done).map(Request::Words).collect();
     }
 
-    /// Executes the home's commands at the front; answers how many got their reply.
+    /// Executes the home's commands at the front; returns how many got their reply.
     fn work_batch(&mut self, session: &mut Session, argvs: &[Vec<&[u8]>], caller: Caller) -> usize {
         let parsed = argvs.iter().map_while(|argv| match verbs::parse(argv, caller) {
             Ok(verbs::Request::Home { command, shape }) => Some((command, shape)),
@@ -218,7 +218,7 @@ impl<H: Home> Subject for Local<H> {
     }
 }
 
-/// Answers the first request, which waited.
+/// Replies to the first request, which waited.
 fn answer_first(session: &mut Session, replies: &Replies<Payload>) {
     let words = words_of(session.behind.pop_front().expect("what waits is kept"));
     let argv: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();

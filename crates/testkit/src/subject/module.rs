@@ -22,7 +22,7 @@ pub const MODULE: Candidate = Candidate {
     otherwise: REDIS_ANSWERS,
 };
 
-/// What Redis answers by itself, or in its own order.
+/// Scenarios that Redis answers by itself or in its own order.
 const REDIS_ANSWERS: &[(&str, &str)] = &[
     ("keys", "Redis lists its keys in its own order, and a key with settings is one"),
     ("other-commands", "those are Redis' own"),
@@ -62,7 +62,7 @@ struct ModuleSubject {
 
 struct Client {
     stream: UnixStream,
-    /// What has arrived and was not taken yet.
+    /// Received bytes that were not consumed.
     input: Vec<u8>,
     /// How many clients waited before the last request was sent.
     waited_before: u64,
@@ -79,7 +79,7 @@ impl ModuleSubject {
         Self { server, clock, clients: BTreeMap::new(), control }
     }
 
-    /// A number that the server tells about itself.
+    /// A number in the server's INFO.
     fn told(&mut self, section: &str, field: &str) -> u64 {
         let info = self.control.ask(&["INFO", section]);
         let Value::Bulk(info) = info else { panic!("INFO is a text") };

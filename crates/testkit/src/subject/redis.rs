@@ -77,7 +77,7 @@ impl Clock for MovedClock {
     }
 }
 
-/// What a scenario is played on.
+/// The servers that a scenario uses.
 enum Servers {
     One(RedisServer),
     /// A cluster that all scenarios of a test share, each with a prefix of its own.
@@ -110,7 +110,7 @@ impl Servers {
         }
     }
 
-    /// What comes nearest to a restart of a cluster: the other half of its servers takes over.
+    /// The closest to a restart of a cluster: the other half of its servers takes over.
     fn restart(&mut self) {
         match self {
             Self::One(server) => server.restart(),
@@ -163,7 +163,7 @@ impl Home for RedisSubject {
         while done < commands.len() {
             let submitted = self.homes[self.turn].submit(&commands[done..], replies);
             let ticket = submitted.into_ticket().expect("a Redis answers later");
-            // Who has just asked comes before the others are woken.
+            // The client that just sent a request is served before others are woken.
             self.homes[self.turn].look();
             self.homes.iter().enumerate().filter(|(n, _)| *n != self.turn).for_each(|(_, home)| home.look());
             let Some(answer) = poll(&ticket) else {

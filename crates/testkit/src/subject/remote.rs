@@ -59,7 +59,7 @@ impl RemoteSubject {
         answer
     }
 
-    /// Returns once the server knows of all that wait, and of nobody else.
+    /// Returns when the server knows exactly the clients that wait.
     fn agree(&self) {
         until("the server knows who waits", || self.store.engine.waiters() == self.home.waiters());
     }

@@ -37,7 +37,7 @@ struct ServerSubject {
 pub(super) struct Client {
     stream: TcpStream,
     is_text: bool,
-    /// What has arrived and was not taken yet.
+    /// Received bytes that were not consumed.
     input: Vec<u8>,
     /// How many pops waited in line before the last request was sent.
     waited_before: usize,
