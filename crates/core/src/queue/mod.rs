@@ -48,7 +48,7 @@ pub(crate) use decide::claims;
 pub use decide::{PopAsk, Popped, Pushes, RecoverAsk};
 pub(crate) use execute::check_claims;
 pub use image::{Damaged, Part, QueueImage};
-pub use packed::Upcoming;
+pub use packed::ReadAheadSpan;
 pub(crate) use read::full;
 pub use seek::Seek;
 pub use settle::Settled;

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::ops::Deref;
 
 use super::Queue;
-use super::packed::{Entry, Upcoming};
+use super::packed::{Entry, ReadAheadSpan};
 use super::ready::Standing;
 use crate::command::View;
 use crate::event::{Fields, FullTask, QueueNo};
@@ -113,9 +113,9 @@ impl<B: Body> Queue<B> {
     }
 
     /// The same, with many neighbours told by their ends, which is much less to decode.
-    pub fn upcoming(&self, start: usize) -> impl Iterator<Item = Upcoming<B>> {
-        let plain = self.ready.upcoming(start);
-        let mixed = plain.is_none().then(|| self.upcoming_bodies(start).map(Upcoming::Task));
+    pub fn read_ahead_spans(&self, start: usize) -> impl Iterator<Item = ReadAheadSpan<B>> {
+        let plain = self.ready.read_ahead_spans(start);
+        let mixed = plain.is_none().then(|| self.upcoming_bodies(start).map(ReadAheadSpan::Task));
         plain.into_iter().flatten().chain(mixed.into_iter().flatten())
     }
 

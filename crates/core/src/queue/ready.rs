@@ -5,7 +5,7 @@
 //! the table and a [`Rank`] here. Both parts are sorted by rank; the head is the smaller of the two.
 
 use super::ordered::{Entry as _, Ordered, Placed};
-use super::packed::{Entry, Packed, Upcoming};
+use super::packed::{Entry, Packed, ReadAheadSpan};
 use crate::id::TaskId;
 use crate::task::{Body, OrderKey, Rank};
 use crate::time::LogTime;
@@ -125,8 +125,8 @@ impl<B: Body> Ready<B> {
 
     /// The line in order from the one at this place on, if all who stand in it were plainly pushed: many neighbours by
     /// their ends.
-    pub(super) fn upcoming(&self, start: usize) -> Option<impl Iterator<Item = Upcoming<B>>> {
-        (self.placed.len() == 0).then(|| self.plain.upcoming(start))
+    pub(super) fn read_ahead_spans(&self, start: usize) -> Option<impl Iterator<Item = ReadAheadSpan<B>>> {
+        (self.placed.len() == 0).then(|| self.plain.read_ahead_spans(start))
     }
 
     /// The line in order, from its head.

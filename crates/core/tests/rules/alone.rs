@@ -350,10 +350,10 @@ fn the_next_bodies_are_told_from_any_place_in_the_line() {
     assert_eq!(told(&alone, 0), "");
     alone.push(&["a", "b", "c"]);
     assert_eq!([0, 1, 3, 4].map(|start| told(&alone, start)), ["a b c", "b c", "", ""]);
-    assert_eq!(alone.queue.upcoming(1).count(), 2);
+    assert_eq!(alone.queue.read_ahead_spans(1).count(), 2);
     alone.add(Add { priority: 1, ..x() });
     assert_eq!([0, 1, 3, 4].map(|start| told(&alone, start)), ["x a b c", "a b c", "c", ""]);
-    assert_eq!(alone.queue.upcoming(1).count(), 3);
+    assert_eq!(alone.queue.read_ahead_spans(1).count(), 3);
 }
 
 #[test]

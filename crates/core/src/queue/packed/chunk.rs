@@ -10,7 +10,7 @@ use super::run::{Coded, Cursor, Entry, GROUP, GROUPS_MAX, Run};
 use crate::codec::{Reader, write_number};
 use crate::id::TaskId;
 use crate::meter;
-use crate::queue::packed::Upcoming;
+use crate::queue::packed::ReadAheadSpan;
 use crate::queue::shared::Shared;
 use crate::task::Body;
 
@@ -211,19 +211,19 @@ impl<B: Body> Chunk<B> {
 
     /// The bodies of its live entries from the one at this place on; of groups that are as they were coded, but for entries
     /// that left from their middle, by their ends.
-    pub(super) fn upcoming(&self, start: usize) -> impl Iterator<Item = Upcoming<B>> {
+    pub(super) fn read_ahead_spans(&self, start: usize) -> impl Iterator<Item = ReadAheadSpan<B>> {
         let (mut cursor, mut left) = self.seek(start);
         core::iter::from_fn(move || {
             loop {
                 if left == 0
-                    && let Some((upcoming, groups)) = self.told_by_ends(cursor.index())
+                    && let Some((span, groups)) = self.span_at(cursor.index())
                 {
                     cursor = Cursor::at_group(cursor.index() / GROUP + groups);
-                    return Some(upcoming);
+                    return Some(span);
                 }
                 let entry = self.next(&mut cursor)?;
                 if left == 0 {
-                    return Some(Upcoming::Task(entry.body));
+                    return Some(ReadAheadSpan::Task(entry.body));
                 }
                 left -= 1;
             }
@@ -231,7 +231,7 @@ impl<B: Body> Chunk<B> {
     }
 
     /// The groups that begin with this entry, if it begins one, and how many they are.
-    fn told_by_ends(&self, from: u16) -> Option<(Upcoming<B>, u16)> {
+    fn span_at(&self, from: u16) -> Option<(ReadAheadSpan<B>, u16)> {
         let count = self.run().count();
         if !from.is_multiple_of(GROUP) || from < self.fates.skipped || from >= count {
             return None;
@@ -250,7 +250,7 @@ impl<B: Body> Chunk<B> {
         let (group, groups) = (from / GROUP, (upto - from).div_ceil(GROUP));
         let (first, last) = self.run().ends(group, upto)?;
         let tasks = (group..group + groups).map(|group| self.live_in(group)).sum();
-        Some((Upcoming::Run { first, last, tasks }, groups))
+        Some((ReadAheadSpan::Run { first, last, tasks }, groups))
     }
 
     /// Appends live entries with their indexes to a list, until it has so many or there are no more.

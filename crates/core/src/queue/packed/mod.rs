@@ -37,7 +37,7 @@ const KEPT_ENTRIES: usize = 16;
 
 /// What stands at a place in the line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Upcoming<B> {
+pub enum ReadAheadSpan<B> {
     /// One task.
     Task(B),
     /// So many, told by the bodies of the first and the last that were pushed among them: as a rule, those of the others
@@ -205,10 +205,12 @@ impl<B: Body> Packed<B> {
     }
 
     /// The bodies of all from the one at this place on, of many neighbours by their ends.
-    pub(super) fn upcoming(&self, start: usize) -> impl Iterator<Item = Upcoming<B>> {
+    pub(super) fn read_ahead_spans(&self, start: usize) -> impl Iterator<Item = ReadAheadSpan<B>> {
         let coded = self.runs.len();
         let fresh = self.fresh.range(start.saturating_sub(coded).min(self.fresh.len())..);
-        self.runs.upcoming(start.min(coded)).chain(fresh.map(|entry| Upcoming::Task(entry.body.clone())))
+        self.runs
+            .read_ahead_spans(start.min(coded))
+            .chain(fresh.map(|entry| ReadAheadSpan::Task(entry.body.clone())))
     }
 
     /// All as runs, with the fates of their entries, for an image.

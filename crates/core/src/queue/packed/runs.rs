@@ -13,7 +13,7 @@ use super::run::{Cursor, ENTRIES_MAX, Entry, GROUP, Run};
 use crate::codec::Reader;
 use crate::id::TaskId;
 use crate::meter;
-use crate::queue::packed::Upcoming;
+use crate::queue::packed::ReadAheadSpan;
 use crate::queue::shared::Shared;
 use crate::task::{Body, Due};
 use crate::time::LogTime;
@@ -314,10 +314,10 @@ impl<B: Body> Runs<B> {
     }
 
     /// The bodies of all from the one at this place on, of many neighbours by their ends.
-    pub(super) fn upcoming(&self, start: usize) -> impl Iterator<Item = Upcoming<B>> {
+    pub(super) fn read_ahead_spans(&self, start: usize) -> impl Iterator<Item = ReadAheadSpan<B>> {
         let (at, start) = self.locate(start);
         let chunks = self.chunks.range(at..).enumerate();
-        chunks.flat_map(move |(n, chunk)| chunk.upcoming(if n == 0 { start } else { 0 }))
+        chunks.flat_map(move |(n, chunk)| chunk.read_ahead_spans(if n == 0 { start } else { 0 }))
     }
 
     /// The chunk that the one at this place is in, and how many stand before it there.

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::run::Run;
-use super::{Entry, FRESH_MIN, Packed, Upcoming};
+use super::{Entry, FRESH_MIN, Packed, ReadAheadSpan};
 use crate::codec::{Reader, read_number, write_number};
 use crate::id::TaskId;
 use crate::task::{Body, Due};
@@ -56,7 +56,7 @@ enum Step {
     /// So many in a row from there on.
     ReplaceMany(usize, u64),
     IterFrom(usize),
-    Upcoming(usize),
+    ReadAheadSpans(usize),
     LookAhead(usize),
     /// An image is taken, and goes on in its place.
     Image,
@@ -72,7 +72,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (prop_oneof![Just(0), any::<usize>()], any::<u64>()).prop_map(|(at, n)| Step::Replace(at, n)),
         2 => (any::<usize>(), any::<u64>()).prop_map(|(at, n)| Step::ReplaceMany(at, n)),
         4 => any::<usize>().prop_map(Step::IterFrom),
-        4 => any::<usize>().prop_map(Step::Upcoming),
+        4 => any::<usize>().prop_map(Step::ReadAheadSpans),
         4 => (0..300usize).prop_map(Step::LookAhead),
         2 => Just(Step::Image),
     ]
@@ -136,7 +136,7 @@ impl Pair {
                 let some: Vec<_> = self.packed.iter_from(at).take(100).collect();
                 assert_eq!(some, self.model[at..len.min(at + 100)]);
             }
-            Step::Upcoming(at) => self.upcoming(at % (len + 1)),
+            Step::ReadAheadSpans(at) => self.read_ahead_spans(at % (len + 1)),
             Step::LookAhead(count) => self.packed.look_ahead(count),
             Step::Image if !self.mixed => self.image(),
             _ if len == 0 => {}
@@ -153,15 +153,15 @@ impl Pair {
     }
 
     /// What is told by its ends lies between them, and nothing is left out.
-    fn upcoming(&self, start: usize) {
+    fn read_ahead_spans(&self, start: usize) {
         let mut at = start;
-        for upcoming in self.packed.upcoming(start) {
-            match upcoming {
-                Upcoming::Task(body) => {
+        for span in self.packed.read_ahead_spans(start) {
+            match span {
+                ReadAheadSpan::Task(body) => {
                     assert_eq!(body, self.model[at].body);
                     at += 1;
                 }
-                Upcoming::Run { first, last, tasks } => {
+                ReadAheadSpan::Run { first, last, tasks } => {
                     let run = &self.model[at..at + tasks];
                     // A body that was replaced may be anything.
                     let is_between = |entry: &Entry<Number>| (first.0..=last.0).contains(&entry.body.0);
@@ -222,8 +222,8 @@ fn a_backlog_of_neighbours_costs_a_few_bytes_each_and_nothing_once_it_is_gone() 
     let mut pair = Pair { last: 1 << 30, ..Pair::default() };
     (0..100_000).for_each(|_| pair.push(1, 0));
     assert!(pair.packed.memory() < 50_000, "{} bytes", pair.packed.memory());
-    let told_by_ends = pair.packed.upcoming(0).filter(|upcoming| matches!(upcoming, Upcoming::Run { .. }));
-    assert!(told_by_ends.count() > 190, "most of them are told by others");
+    let spans = pair.packed.read_ahead_spans(0).filter(|span| matches!(span, ReadAheadSpan::Run { .. }));
+    assert!(spans.count() > 190, "most of them are told by others");
     let ids: Vec<TaskId> = pair.model.iter().map(|entry| entry.id).collect();
     for id in ids {
         assert!(pair.packed.take(id).is_some());
