@@ -7,7 +7,7 @@
 //! The head is three events ([`Event::QueueMade`], [`Event::Configured`], [`Event::Counted`]), then as varints the
 //! bytes that wait, whether it ever adopted a task, for the delivered and the dead their number and the first one's
 //! slot plus one, and how many runs of ready tasks, runs of delayed tasks and pages there are. Behind them are the
-//! fates of each run's entries. The parts come in that same order.
+//! overlay of each run. The parts come in that same order.
 //!
 //! A page is the number of its slots, and for each that is taken: its number, the slot plus one of the next in its
 //! list, and an [`Event::Task`] with the packed handle as its payload. A handle that cannot be packed cannot be
@@ -20,7 +20,7 @@ use core::fmt;
 
 use super::Queue;
 use super::apply::import::{group_of, is_sound, record_of};
-use super::packed::{Fates, Packed, Run};
+use super::packed::{Packed, Run, RunOverlay};
 use super::read::full;
 use super::table::{NOWHERE, PAGE_SLOTS, Page, Slot};
 use crate::codec::{Reader, decode, encode, write_number};
@@ -34,7 +34,7 @@ use crate::time::LogTime;
 #[derive(Debug)]
 pub struct QueueImage<B> {
     head: Vec<u8>,
-    fates: Vec<Fates<B>>,
+    overlays: Vec<RunOverlay<B>>,
     parts: Vec<Part<B>>,
 }
 
@@ -67,7 +67,7 @@ impl<B: Body> QueueImage<B> {
     /// Appends the bytes of its head.
     pub fn head(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.head);
-        self.fates.iter().for_each(|fates| fates.write(out));
+        self.overlays.iter().for_each(|overlay| overlay.write(out));
     }
 
     /// Its parts, in the order in which they are needed to restore it.
@@ -189,11 +189,11 @@ impl<B: Body> Queue<B> {
             write_number(list.len() as u64, &mut head);
             write_link(list.head(), &mut head);
         }
-        let (mut fates, mut parts) = (Vec::new(), Vec::new());
+        let (mut overlays, mut parts) = (Vec::new(), Vec::new());
         for packed in [&mut self.ready.plain, &mut self.later] {
             let before = parts.len();
-            packed.image(last_stamp, |fate, stamp, run| {
-                fates.push(fate.clone());
+            packed.image(last_stamp, |overlay, stamp, run| {
+                overlays.push(overlay.clone());
                 parts.push(Part { stamp, content: Content::Run(run) });
             });
             write_number((parts.len() - before) as u64, &mut head);
@@ -201,7 +201,7 @@ impl<B: Body> Queue<B> {
         let runs = parts.len();
         self.table.image(last_stamp, |stamp, page| parts.push(Part { stamp, content: Content::Page(page) }));
         write_number((parts.len() - runs) as u64, &mut head);
-        QueueImage { head, fates, parts }
+        QueueImage { head, overlays, parts }
     }
 
     /// The queue of an image, and its name. Runs of ready tasks are not decoded; all else is, and must fit together.
@@ -349,11 +349,11 @@ fn restore_runs<B: Body, P: AsRef<[u8]>>(
     into: &mut Packed<B>,
     count: usize,
     parts: &mut impl Iterator<Item = (u64, P)>,
-    fates: &mut Reader<'_>,
+    overlay: &mut Reader<'_>,
 ) -> Option<()> {
     for _ in 0..count {
         let (stamp, bytes) = parts.next()?;
-        into.restore(Run::read(bytes.as_ref())?, stamp, fates)?;
+        into.restore(Run::read(bytes.as_ref())?, stamp, overlay)?;
     }
     Some(())
 }

@@ -45,7 +45,7 @@ impl<B: Body> Queue<B> {
         for _ in (0..counts[0]).chain(0..counts[1]) {
             let run = next()?.and_then(|bytes| Run::read(bytes.as_ref()));
             lost += usize::from(run.is_none());
-            for entry in Packed::entries_of(run, &mut r).ok_or(Damaged("the fates of a run"))? {
+            for entry in Packed::entries_of(run, &mut r).ok_or(Damaged("the overlay of a run"))? {
                 queue.take_back(entry);
             }
         }

@@ -19,33 +19,33 @@ const EDITS_MIN: u16 = 64;
 const EDITS_PART: u16 = 8;
 
 /// So many groups at most are told by the bodies of their ends.
-const GROUPS_TOLD: u16 = 8;
+const SPAN_GROUPS_MAX: u16 = 8;
 
 /// What is known of a run's entries beside the run.
 #[derive(Clone, Debug)]
-pub(in crate::queue) struct Fates<B> {
+pub(in crate::queue) struct RunOverlay<B> {
     /// So many from the front are gone.
     skipped: u16,
     /// How many are gone in all.
     gone: u16,
     /// A bit for each that is gone, a word for each group, up to the last one that any has left from the middle of; bits of
     /// skipped ones mean nothing.
-    tombs: Vec<u64>,
+    tombstones: Vec<u64>,
     /// Bodies that got a new handle, by index.
     edits: Vec<(u16, B)>,
 }
 
-impl<B> Default for Fates<B> {
+impl<B> Default for RunOverlay<B> {
     fn default() -> Self {
-        Self { skipped: 0, gone: 0, tombs: Vec::new(), edits: Vec::new() }
+        Self { skipped: 0, gone: 0, tombstones: Vec::new(), edits: Vec::new() }
     }
 }
 
-/// A run with the fates of its entries.
+/// A run with the overlay.
 #[derive(Clone, Debug)]
 pub(super) struct Chunk<B> {
     pub(super) run: Shared<Run<B>>,
-    pub(super) fates: Fates<B>,
+    pub(super) overlay: RunOverlay<B>,
     /// Bodies that cannot be packed, by index.
     aside: VecDeque<(u16, B)>,
     /// The last id of the run, where a search finds it without a detour.
@@ -56,12 +56,12 @@ pub(super) struct Chunk<B> {
 
 impl<B: Body> Chunk<B> {
     pub(super) fn new() -> Self {
-        Self::of(Shared::Own(Run::open()), Fates::default())
+        Self::of(Shared::Own(Run::open()), RunOverlay::default())
     }
 
-    pub(super) fn of(run: Shared<Run<B>>, fates: Fates<B>) -> Self {
+    pub(super) fn of(run: Shared<Run<B>>, overlay: RunOverlay<B>) -> Self {
         let last = run.get().last();
-        Self { run, fates, aside: VecDeque::new(), last, accounted: 0 }
+        Self { run, overlay, aside: VecDeque::new(), last, accounted: 0 }
     }
 
     pub(super) fn run(&self) -> &Run<B> {
@@ -69,19 +69,19 @@ impl<B: Body> Chunk<B> {
     }
 
     pub(super) fn live(&self) -> usize {
-        usize::from(self.run().count() - self.fates.gone)
+        usize::from(self.run().count() - self.overlay.gone)
     }
 
     pub(super) const fn skipped(&self) -> u16 {
-        self.fates.skipped
+        self.overlay.skipped
     }
 
     /// About how many bytes it takes.
     pub(super) fn memory(&self) -> usize {
         let handle = size_of::<(u16, B)>();
-        let beside = self.aside.capacity() * handle + self.fates.edits.capacity() * handle;
-        let tombs = self.fates.tombs.capacity() * size_of::<u64>();
-        size_of::<Self>() + self.run().bytes() + beside + tombs
+        let beside = self.aside.capacity() * handle + self.overlay.edits.capacity() * handle;
+        let tombstones = self.overlay.tombstones.capacity() * size_of::<u64>();
+        size_of::<Self>() + self.run().bytes() + beside + tombstones
     }
 
     pub(super) fn push(&mut self, entry: Entry<B>) {
@@ -94,7 +94,7 @@ impl<B: Body> Chunk<B> {
     }
 
     pub(super) fn is_live(&self, index: u16) -> bool {
-        index >= self.fates.skipped && !has(&self.fates.tombs, index)
+        index >= self.overlay.skipped && !has(&self.overlay.tombstones, index)
     }
 
     pub(super) fn find(&self, id: TaskId) -> Option<Coded<B>> {
@@ -104,14 +104,14 @@ impl<B: Body> Chunk<B> {
     /// Whether its body is anywhere. It is, unless the run is damaged.
     fn has_body(&self, coded: &Coded<B>) -> bool {
         coded.body.is_some()
-            || position(&self.fates.edits, coded.index).is_some()
+            || position(&self.overlay.edits, coded.index).is_some()
             || self.aside_at(coded.index).is_some()
     }
 
     /// The whole of an entry that is live.
     pub(super) fn entry(&self, coded: Coded<B>) -> Option<Entry<B>> {
         let Coded { index, id, pushed, due, body } = coded;
-        let edited = position(&self.fates.edits, index).map(|at| self.fates.edits[at].1.clone());
+        let edited = position(&self.overlay.edits, index).map(|at| self.overlay.edits[at].1.clone());
         let aside = || self.aside_at(index).map(|at| self.aside[at].1.clone());
         let body = edited.or(body).or_else(aside)?;
         Some(Entry { id, pushed, due, body })
@@ -128,29 +128,29 @@ impl<B: Body> Chunk<B> {
     /// Takes out an entry that is live.
     pub(super) fn take(&mut self, coded: Coded<B>) -> Option<Entry<B>> {
         let Coded { index, id, pushed, due, body } = coded;
-        let edited = position(&self.fates.edits, index).map(|at| self.fates.edits.remove(at).1);
+        let edited = position(&self.overlay.edits, index).map(|at| self.overlay.edits.remove(at).1);
         let body = match edited.or(body) {
             Some(body) => body,
             None => self.aside.remove(self.aside_at(index)?)?.1,
         };
-        self.fates.bury(index);
+        self.overlay.mark_gone(index);
         Some(Entry { id, pushed, due, body })
     }
 
     /// Takes out a live entry whose body the caller has.
     pub(super) fn forget(&mut self, index: u16) {
-        if let Some(at) = position(&self.fates.edits, index) {
-            self.fates.edits.remove(at);
+        if let Some(at) = position(&self.overlay.edits, index) {
+            self.overlay.edits.remove(at);
         }
         if let Some(at) = self.aside_at(index) {
             self.aside.remove(at);
         }
-        self.fates.bury(index);
+        self.overlay.mark_gone(index);
     }
 
     /// Gives a live entry a new body; answers the old one.
     pub(super) fn replace(&mut self, coded: Coded<B>, body: B) -> Option<B> {
-        let edits = &mut self.fates.edits;
+        let edits = &mut self.overlay.edits;
         match (edits.binary_search_by_key(&coded.index, |&(at, _)| at), coded.body) {
             (Ok(at), _) => Some(core::mem::replace(&mut edits[at].1, body)),
             (Err(at), Some(before)) => {
@@ -165,13 +165,13 @@ impl<B: Body> Chunk<B> {
     }
 
     pub(super) fn is_much_edited(&self) -> bool {
-        self.fates.edits.len() > usize::from((self.run().count() / EDITS_PART).max(EDITS_MIN))
+        self.overlay.edits.len() > usize::from((self.run().count() / EDITS_PART).max(EDITS_MIN))
     }
 
     /// Where a walk over its live entries begins that passes over the first `start` of them, and how many of those
     /// it still has to pass over.
     pub(super) fn seek(&self, mut start: usize) -> (Cursor<B>, usize) {
-        let mut group = self.fates.skipped / GROUP;
+        let mut group = self.overlay.skipped / GROUP;
         loop {
             let live = self.live_in(group);
             if start < live || (group + 1) * GROUP >= self.run().count() {
@@ -183,10 +183,10 @@ impl<B: Body> Chunk<B> {
     }
 
     fn live_in(&self, group: u16) -> usize {
-        let Fates { skipped, tombs, .. } = &self.fates;
+        let RunOverlay { skipped, tombstones, .. } = &self.overlay;
         let (start, upto) = (group * GROUP, ((group + 1) * GROUP).min(self.run().count()));
         let from = start.max(*skipped).min(upto);
-        let gone = tombs.get(usize::from(group)).map_or(0, |word| ones_from(*word, from - start));
+        let gone = tombstones.get(usize::from(group)).map_or(0, |word| ones_from(*word, from - start));
         usize::from(upto - from) - gone
     }
 
@@ -233,14 +233,14 @@ impl<B: Body> Chunk<B> {
     /// The groups that begin with this entry, if it begins one, and how many they are.
     fn span_at(&self, from: u16) -> Option<(ReadAheadSpan<B>, u16)> {
         let count = self.run().count();
-        if !from.is_multiple_of(GROUP) || from < self.fates.skipped || from >= count {
+        if !from.is_multiple_of(GROUP) || from < self.overlay.skipped || from >= count {
             return None;
         }
-        let edit = self.fates.edits.partition_point(|&(index, _)| index < from);
+        let edit = self.overlay.edits.partition_point(|&(index, _)| index < from);
         let aside = self.aside.partition_point(|&(index, _)| index < from);
-        let edited = self.fates.edits.get(edit).map_or(count, |&(index, _)| index);
+        let edited = self.overlay.edits.get(edit).map_or(count, |&(index, _)| index);
         let elsewhere = self.aside.get(aside).map_or(count, |&(index, _)| index);
-        let mut upto = (from + GROUPS_TOLD * GROUP).min(count);
+        let mut upto = (from + SPAN_GROUPS_MAX * GROUP).min(count);
         if edited.min(elsewhere) < upto {
             upto = edited.min(elsewhere) / GROUP * GROUP;
         }
@@ -261,8 +261,8 @@ impl<B: Body> Chunk<B> {
         cursor: &mut Cursor<B>,
     ) {
         // Mostly none has left but from the front, and no body is elsewhere.
-        let Fates { skipped, tombs, edits, .. } = &self.fates;
-        let rest = tombs.get(usize::from(cursor.index() / GROUP)..).unwrap_or_default();
+        let RunOverlay { skipped, tombstones, edits, .. } = &self.overlay;
+        let rest = tombstones.get(usize::from(cursor.index() / GROUP)..).unwrap_or_default();
         let is_plain = rest.iter().all(|&word| word == 0) && edits.is_empty() && self.aside.is_empty();
         if is_plain && cursor.index() >= *skipped {
             self.run().append_to(list, count, cursor);
@@ -290,22 +290,22 @@ impl<B: Body> Chunk<B> {
     }
 }
 
-impl<B: Body> Fates<B> {
+impl<B: Body> RunOverlay<B> {
     /// Notes that an entry is gone.
-    fn bury(&mut self, index: u16) {
+    fn mark_gone(&mut self, index: u16) {
         self.gone += 1;
         if index == self.skipped {
             self.skipped += 1;
-            while has(&self.tombs, self.skipped) {
+            while has(&self.tombstones, self.skipped) {
                 self.skipped += 1;
             }
         } else {
             let word = usize::from(index / GROUP);
-            if self.tombs.len() <= word {
-                self.tombs.reserve_exact(word + 1 - self.tombs.len());
-                self.tombs.resize(word + 1, 0);
+            if self.tombstones.len() <= word {
+                self.tombstones.reserve_exact(word + 1 - self.tombstones.len());
+                self.tombstones.resize(word + 1, 0);
             }
-            self.tombs[word] |= 1 << (index % GROUP);
+            self.tombstones[word] |= 1 << (index % GROUP);
         }
     }
 
@@ -313,8 +313,8 @@ impl<B: Body> Fates<B> {
     /// the old one with it.
     pub(in crate::queue) fn write(&self, out: &mut Vec<u8>) {
         write_number(u64::from(self.skipped), out);
-        out.push(self.tombs.len() as u8);
-        self.tombs.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
+        out.push(self.tombstones.len() as u8);
+        self.tombstones.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
         write_number(self.edits.len() as u64, out);
         for (index, body) in &self.edits {
             write_number(u64::from(*index), out);
@@ -326,29 +326,30 @@ impl<B: Body> Fates<B> {
         }
     }
 
-    /// The fates of this run's entries.
+    /// The overlay of this run.
     pub(in crate::queue) fn read(r: &mut Reader<'_>, count: u16) -> Option<Self> {
         let skipped: u16 = r.small().ok()?;
         let words = usize::from(r.byte().ok()?);
         if words > GROUPS_MAX {
             return None;
         }
-        let mut tombs = Vec::with_capacity(words);
+        let mut tombstones = Vec::with_capacity(words);
         for _ in 0..words {
-            tombs.push(u64::from_le_bytes(r.array().ok()?));
+            tombstones.push(u64::from_le_bytes(r.array().ok()?));
         }
-        let buried = |index: &u16| has(&tombs, *index);
-        if skipped >= count || buried(&skipped) || (count..words as u16 * GROUP).any(|index| buried(&index)) {
+        let is_gone = |index: &u16| has(&tombstones, *index);
+        if skipped >= count || is_gone(&skipped) || (count..words as u16 * GROUP).any(|index| is_gone(&index))
+        {
             return None;
         }
         let word_at =
             |(group, &word): (usize, &u64)| ones_from(word, skipped.saturating_sub(group as u16 * GROUP));
-        let gone = skipped + tombs.iter().enumerate().map(word_at).sum::<usize>() as u16;
+        let gone = skipped + tombstones.iter().enumerate().map(word_at).sum::<usize>() as u16;
         let mut edits: Vec<(u16, B)> = Vec::new();
         for _ in 0..r.count().ok()? {
             let index: u16 = r.small().ok()?;
             let in_order = edits.last().is_none_or(|&(last, _)| last < index);
-            let live = index >= skipped && index < count && !buried(&index);
+            let live = index >= skipped && index < count && !is_gone(&index);
             if !live || !in_order || r.byte().ok()? != 1 {
                 return None;
             }
@@ -356,7 +357,7 @@ impl<B: Body> Fates<B> {
             *r = Reader::new(rest);
             edits.push((index, body));
         }
-        Some(Self { skipped, gone, tombs, edits })
+        Some(Self { skipped, gone, tombstones, edits })
     }
 }
 

@@ -23,7 +23,7 @@ use chunk::Chunk;
 use run::ENTRIES_MAX;
 use runs::Runs;
 
-pub(super) use chunk::Fates;
+pub(super) use chunk::RunOverlay;
 pub(super) use run::{Entry, Run};
 
 /// How many entries are kept as they are in a queue that is not taken from.
@@ -213,22 +213,22 @@ impl<B: Body> Packed<B> {
             .chain(fresh.map(|entry| ReadAheadSpan::Task(entry.body.clone())))
     }
 
-    /// All as runs, with the fates of their entries, for an image.
-    pub(super) fn image(&mut self, last_stamp: &mut u64, add: impl FnMut(&Fates<B>, u64, Arc<Run<B>>)) {
+    /// All as runs, with their overlays, for an image.
+    pub(super) fn image(&mut self, last_stamp: &mut u64, add: impl FnMut(&RunOverlay<B>, u64, Arc<Run<B>>)) {
         self.pack();
         self.fresh.shrink_to(FRESH_MIN);
         self.runs.image(last_stamp, add);
     }
 
     /// Adds a run from an image, behind all others. Its entries are decoded when they are needed.
-    pub(super) fn restore(&mut self, run: Run<B>, stamp: u64, fates: &mut Reader<'_>) -> Option<()> {
-        self.runs.restore(run, stamp, fates)
+    pub(super) fn restore(&mut self, run: Run<B>, stamp: u64, overlay: &mut Reader<'_>) -> Option<()> {
+        self.runs.restore(run, stamp, overlay)
     }
 
-    /// The live entries of a run by itself; none of one that is lost, whose fates are passed over.
-    pub(super) fn entries_of(run: Option<Run<B>>, fates: &mut Reader<'_>) -> Option<Vec<Entry<B>>> {
-        let fates = Fates::read(fates, run.as_ref().map_or(ENTRIES_MAX, Run::count))?;
-        Some(run.map_or_else(Vec::new, |run| Chunk::of(Shared::Own(run), fates).into_entries().collect()))
+    /// The live entries of a run by itself; none of one that is lost, whose overlay is skipped.
+    pub(super) fn entries_of(run: Option<Run<B>>, overlay: &mut Reader<'_>) -> Option<Vec<Entry<B>>> {
+        let overlay = RunOverlay::read(overlay, run.as_ref().map_or(ENTRIES_MAX, Run::count))?;
+        Some(run.map_or_else(Vec::new, |run| Chunk::of(Shared::Own(run), overlay).into_entries().collect()))
     }
 
     /// What does not hold of it, if anything.

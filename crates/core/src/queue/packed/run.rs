@@ -355,7 +355,7 @@ impl<B: Body> Run<B> {
             return 0;
         }
         for appended in 0..wanted {
-            let Some((id, pushed, due)) = self.told(code, cursor) else { return appended };
+            let Some((id, pushed, due)) = self.id_and_times(code, cursor) else { return appended };
             let before = match list.back() {
                 Some((_, entry)) if appended > 0 => Some(&entry.body),
                 _ => cursor.before.as_ref(),
@@ -400,7 +400,7 @@ impl<B: Body> Run<B> {
     /// The next entry, which differs from the one before it like this.
     #[inline]
     fn decode(&self, code: &Code<'_>, cursor: &mut Cursor<B>) -> Option<Coded<B>> {
-        let (id, pushed, due) = self.told(code, cursor)?;
+        let (id, pushed, due) = self.id_and_times(code, cursor)?;
         let (mut body, mut rest) = (None, code.body);
         if code.control & bit::ASIDE == 0 {
             let (unpacked, behind) = B::unpack(cursor.before.as_ref(), rest)?;
@@ -414,7 +414,7 @@ impl<B: Body> Run<B> {
 
     /// What the next entry says of itself, but for its body.
     #[inline]
-    fn told(&self, code: &Code<'_>, cursor: &Cursor<B>) -> Option<(TaskId, LogTime, Option<Due>)> {
+    fn id_and_times(&self, code: &Code<'_>, cursor: &Cursor<B>) -> Option<(TaskId, LogTime, Option<Due>)> {
         let id = self.id_at(cursor.id, code.distance).filter(|id| id.raw() < cursor.id_limit)?;
         let pushed = cursor.pushed.wrapping_add_signed(code.time);
         let due = match code.control & (bit::DUE_LOG | bit::DUE_WALL) {

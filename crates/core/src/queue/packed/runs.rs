@@ -1,4 +1,4 @@
-//! Coded entries: a deque of chunks, each of them a delta-coded run of some thousand entries and the fates of those.
+//! Coded entries: a deque of chunks, each of them a delta-coded run of some thousand entries and the overlay of each.
 //!
 //! The first of all is found at once, any other by its id: a search over chunks, then one over the groups of a run.
 //! Chunks that few are left in are coded anew, so that a few old tasks do not keep the memory of many.
@@ -8,7 +8,7 @@ use alloc::collections::vec_deque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::chunk::{Chunk, Fates};
+use super::chunk::{Chunk, RunOverlay};
 use super::run::{Cursor, ENTRIES_MAX, Entry, GROUP, Run};
 use crate::codec::Reader;
 use crate::id::TaskId;
@@ -331,21 +331,25 @@ impl<B: Body> Runs<B> {
         (at, start)
     }
 
-    /// The live runs and the fates of their entries, for an image.
-    pub(super) fn image(&mut self, last_stamp: &mut u64, mut add: impl FnMut(&Fates<B>, u64, Arc<Run<B>>)) {
+    /// The live runs and their overlays, for an image.
+    pub(super) fn image(
+        &mut self,
+        last_stamp: &mut u64,
+        mut add: impl FnMut(&RunOverlay<B>, u64, Arc<Run<B>>),
+    ) {
         for chunk in &mut self.chunks {
             let (stamp, run) = chunk.run.stamped(last_stamp);
-            add(&chunk.fates, stamp, run);
+            add(&chunk.overlay, stamp, run);
         }
     }
 
     /// Adds a run from an image, behind all others. Its entries are decoded when they are needed.
-    pub(super) fn restore(&mut self, run: Run<B>, stamp: u64, fates: &mut Reader<'_>) -> Option<()> {
+    pub(super) fn restore(&mut self, run: Run<B>, stamp: u64, overlay: &mut Reader<'_>) -> Option<()> {
         if run.first() <= self.last_id() {
             return None;
         }
-        let fates = Fates::read(fates, run.count())?;
-        self.chunks.push_back(Chunk::of(Shared::Imaged(Arc::new(run), stamp), fates));
+        let overlay = RunOverlay::read(overlay, run.count())?;
+        self.chunks.push_back(Chunk::of(Shared::Imaged(Arc::new(run), stamp), overlay));
         let at = self.chunks.len() - 1;
         self.len += self.chunks[at].live();
         self.account(at);

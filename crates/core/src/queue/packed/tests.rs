@@ -174,15 +174,15 @@ impl Pair {
     }
 
     fn image(&mut self) {
-        let (mut fates, mut runs) = (Vec::new(), Vec::new());
-        self.packed.image(&mut self.stamps, |fate, stamp, run| {
-            fate.write(&mut fates);
+        let (mut overlays, mut runs) = (Vec::new(), Vec::new());
+        self.packed.image(&mut self.stamps, |overlay, stamp, run| {
+            overlay.write(&mut overlays);
             let mut bytes = Vec::new();
             run.write(&mut bytes);
             runs.push((stamp, bytes));
         });
         let mut restored = Packed::default();
-        let mut r = Reader::new(&fates);
+        let mut r = Reader::new(&overlays);
         for (stamp, bytes) in runs {
             let stored = self.stored.entry(stamp).or_insert_with(|| bytes.clone());
             assert_eq!(*stored, bytes, "a stamp stands for one content");
