@@ -236,5 +236,5 @@ impl<'c> Steps<'c, '_> {
 /// Whether something in the queue is to happen by now.
 pub(crate) fn is_due(queue: &Queue<Payload>, now: Now) -> bool {
     queue.next_deadline().is_some_and(|at| at <= now.log)
-        || queue.next_appointment().is_some_and(|at| at <= now.wall)
+        || queue.next_wall_deadline().is_some_and(|at| at <= now.wall)
 }

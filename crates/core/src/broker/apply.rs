@@ -155,7 +155,7 @@ impl<B: Body> Broker<B> {
             queue,
             workers: 0,
             deadline: None,
-            appointment: None,
+            wall_deadline: None,
             idle_since: None,
             awake: false,
             has_tasks: false,
@@ -175,7 +175,7 @@ impl<B: Body> Broker<B> {
         let gone = gone.ok_or(Inconsistent::new("a queue forgotten that is not empty", TaskId::NONE))?;
         gone.idle_since.map(|since| self.idle.remove(&(since, no)));
         gone.deadline.map(|at| self.deadlines.remove(&(at, no)));
-        gone.appointment.map(|at| self.appointments.remove(&(at, no)));
+        gone.wall_deadline.map(|at| self.wall_deadlines.remove(&(at, no)));
         self.unfinished.remove(&no);
         self.names.remove(&gone.name);
         self.free.insert(no);

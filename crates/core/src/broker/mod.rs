@@ -59,7 +59,7 @@ pub struct Broker<B> {
     incarnation: u64,
     /// What happens next in each queue, by either clock. Kept in step with the queues after each command.
     deadlines: BTreeSet<(LogTime, QueueNo)>,
-    appointments: BTreeSet<(WallTime, QueueNo)>,
+    wall_deadlines: BTreeSet<(WallTime, QueueNo)>,
     /// How many queues have tasks.
     with_tasks: usize,
     /// Queues without tasks, by when they became so. Volatile, like all that is only for statistics.
@@ -103,7 +103,7 @@ struct Slot<B> {
     workers: usize,
     /// What stands in the broker's indexes for this queue.
     deadline: Option<LogTime>,
-    appointment: Option<WallTime>,
+    wall_deadline: Option<WallTime>,
     idle_since: Option<LogTime>,
     /// Whether it stands in `awake`.
     awake: bool,
@@ -122,7 +122,7 @@ struct Slot<B> {
 impl<B: Body> Slot<B> {
     /// Whether something in the queue is to happen by now.
     fn is_due(&self, now: Now) -> bool {
-        self.deadline.is_some_and(|at| at <= now.log) || self.appointment.is_some_and(|at| at <= now.wall)
+        self.deadline.is_some_and(|at| at <= now.log) || self.wall_deadline.is_some_and(|at| at <= now.wall)
     }
 
     /// Whether nothing would be missed if the queue were forgotten.
@@ -144,7 +144,7 @@ impl<B: Body> Default for Broker<B> {
             id_mark: TaskId::LAST,
             incarnation: 0,
             deadlines: BTreeSet::new(),
-            appointments: BTreeSet::new(),
+            wall_deadlines: BTreeSet::new(),
             with_tasks: 0,
             idle: BTreeSet::new(),
             holds: BTreeSet::new(),
@@ -279,7 +279,7 @@ impl<B: Body> Broker<B> {
     /// About how many bytes of memory queues and workers take. Kept as they change.
     pub fn memory(&self) -> u64 {
         // What is kept of each queue and of each holder beside them.
-        let times = self.deadlines.len() + self.appointments.len() + self.idle.len();
+        let times = self.deadlines.len() + self.wall_deadlines.len() + self.idle.len();
         let indexes = times * size_of::<(LogTime, QueueNo)>() * 3 / 2
             + (self.holds.len() + self.cancelled.len()) * size_of::<(Holder, QueueNo)>() * 3 / 2
             + self.adopted.len() * size_of::<(TaskId, QueueNo)>() * 3 / 2
@@ -348,11 +348,11 @@ impl<B: Body> Broker<B> {
             deadline.map(|at| self.deadlines.insert((at, no)));
             slot.deadline = deadline;
         }
-        let appointment = slot.queue.next_appointment();
-        if appointment != slot.appointment {
-            slot.appointment.map(|at| self.appointments.remove(&(at, no)));
-            appointment.map(|at| self.appointments.insert((at, no)));
-            slot.appointment = appointment;
+        let wall_deadline = slot.queue.next_wall_deadline();
+        if wall_deadline != slot.wall_deadline {
+            slot.wall_deadline.map(|at| self.wall_deadlines.remove(&(at, no)));
+            wall_deadline.map(|at| self.wall_deadlines.insert((at, no)));
+            slot.wall_deadline = wall_deadline;
         }
         if slot.queue.is_unfinished() {
             self.unfinished.insert(no);
@@ -407,7 +407,7 @@ impl<B: Body> Broker<B> {
         let sizes = [
             ("names", self.names.len(), indexed(&|_| true)),
             ("deadlines", self.deadlines.len(), indexed(&|slot| slot.deadline.is_some())),
-            ("appointments", self.appointments.len(), indexed(&|slot| slot.appointment.is_some())),
+            ("wall deadlines", self.wall_deadlines.len(), indexed(&|slot| slot.wall_deadline.is_some())),
             ("idle queues", self.idle.len(), indexed(&|slot| slot.idle_since.is_some())),
             ("queues with tasks", self.with_tasks, indexed(&|slot| !slot.queue.is_empty())),
             ("free numbers", self.free.len(), self.slots.iter().filter(|slot| slot.is_none()).count()),
@@ -431,12 +431,15 @@ impl<B: Body> Broker<B> {
         slot.queue.check()?;
         let no = slot.queue.no();
         let deadline = slot.queue.next_deadline();
-        let appointment = slot.queue.next_appointment();
+        let wall_deadline = slot.queue.next_wall_deadline();
         let found = [
             ("the name", self.names.get(&slot.name) == Some(&no)),
-            ("the next deadline", slot.deadline == deadline && slot.appointment == appointment),
+            ("the next deadline", slot.deadline == deadline && slot.wall_deadline == wall_deadline),
             ("the indexed deadline", deadline.is_none_or(|at| self.deadlines.contains(&(at, no)))),
-            ("the indexed appointment", appointment.is_none_or(|at| self.appointments.contains(&(at, no)))),
+            (
+                "the indexed wall deadline",
+                wall_deadline.is_none_or(|at| self.wall_deadlines.contains(&(at, no))),
+            ),
             ("idleness", slot.idle_since.is_some() == slot.is_forgettable()),
             ("the last id", slot.queue.last_id() <= self.last_id),
             ("a task from elsewhere", slot.queue.has_adopted() == self.adopters.contains(&no)),

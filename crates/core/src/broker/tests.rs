@@ -104,8 +104,8 @@ fn an_index_of_the_wrong_size_is_found() {
         ("3 names instead of 2", |b| _ = b.names.insert(b"other"[..].into(), Q)),
         ("2 deadlines instead of 1", |b| _ = b.deadlines.insert((LogTime(1), EMPTY))),
         ("0 deadlines instead of 1", |b| b.deadlines.clear()),
-        ("2 appointments instead of 1", |b| _ = b.appointments.insert((WallTime(1), EMPTY))),
-        ("0 appointments instead of 1", |b| b.appointments.clear()),
+        ("2 wall deadlines instead of 1", |b| _ = b.wall_deadlines.insert((WallTime(1), EMPTY))),
+        ("0 wall deadlines instead of 1", |b| b.wall_deadlines.clear()),
         ("2 idle queues instead of 1", |b| _ = b.idle.insert((LogTime(1), Q))),
         ("2 queues with tasks instead of 1", |b| b.with_tasks += 1),
         ("1 free numbers instead of 0", |b| _ = b.free.insert(QueueNo(9))),
@@ -119,10 +119,10 @@ fn what_is_kept_about_a_queue_and_is_not_so_is_found() {
     all_are_found(&[
         ("the name of", |b| _ = b.names.insert(b"q"[..].into(), EMPTY)),
         ("the next deadline of", |b| slot(b, Q).deadline = Some(LogTime(9))),
-        ("the next deadline of", |b| slot(b, Q).appointment = Some(WallTime(9))),
+        ("the next deadline of", |b| slot(b, Q).wall_deadline = Some(WallTime(9))),
         ("the indexed deadline of", |b| b.deadlines = [(LogTime(9), Q)].into()),
         ("the indexed deadline of", |b| b.deadlines = [(LogTime(1_050), EMPTY)].into()),
-        ("the indexed appointment of", |b| b.appointments = [(WallTime(9), Q)].into()),
+        ("the indexed wall deadline of", |b| b.wall_deadlines = [(WallTime(9), Q)].into()),
         ("idleness of", |b| {
             slot(b, Q).idle_since = Some(LogTime(1));
             b.idle.insert((LogTime(1), Q));
@@ -155,7 +155,7 @@ fn what_is_kept_about_a_queue_and_is_not_so_is_found() {
 fn every_index_is_in_the_account_of_memory() {
     let grows: [fn(&mut Broker<Nothing>); 5] = [
         |b| b.deadlines.extend((0..100).map(|n| (LogTime(n), Q))),
-        |b| b.appointments.extend((0..100).map(|n| (WallTime(n), Q))),
+        |b| b.wall_deadlines.extend((0..100).map(|n| (WallTime(n), Q))),
         |b| b.holds.extend((0..100).map(|n| (Holder::Worker(n), Q))),
         |b| b.adopted.extend((1..101).map(|n| (TaskId::new(1, n).unwrap(), Q))),
         |b| b.slots.reserve(1_000),

@@ -38,7 +38,7 @@ impl<B: Body> Broker<B> {
         let dropped = (!self.dropped.is_empty()).then_some(self.clock);
         NextDeadline {
             log: [queue, worker, idle, dropped].into_iter().flatten().min(),
-            wall: self.appointments.first().map(|&(at, _)| at),
+            wall: self.wall_deadlines.first().map(|&(at, _)| at),
         }
     }
 
@@ -49,7 +49,7 @@ impl<B: Body> Broker<B> {
             broker.release_dropped(rec);
             for _ in 0..STEPS_PER_TICK {
                 let due = broker.deadlines.first().filter(|&&(at, _)| at <= now.log).map(|&(_, no)| no);
-                let met = broker.appointments.first().filter(|&&(at, _)| at <= now.wall).map(|&(_, no)| no);
+                let met = broker.wall_deadlines.first().filter(|&&(at, _)| at <= now.wall).map(|&(_, no)| no);
                 if let Some(no) = due.or(met) {
                     let settled = broker.on_queue(no, rec, |queue, rec| queue.settle(now, rec));
                     broker.refresh(no);

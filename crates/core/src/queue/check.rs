@@ -74,7 +74,7 @@ impl<B: Body> Queue<B> {
         let indexed = match &task.state {
             State::Ready(order) => self.ready.is_taken(Rank::of(task.priority, *order)),
             State::Delayed(Due::Log(due)) => self.delayed.contains(&(*due, id)),
-            State::Delayed(Due::Wall(due)) => self.appointed.contains(&(*due, id)),
+            State::Delayed(Due::Wall(due)) => self.delayed_wall.contains(&(*due, id)),
             State::Leased(lease) => {
                 let timed = lease.deadline().is_none_or(|at| self.deadlines.contains(&(at, lease.seq(), id)));
                 timed && lease.holder().is_none_or(|holder| self.is_held(holder, task, lease))
@@ -131,7 +131,7 @@ impl<B: Body> Queue<B> {
             let id = entry.id;
             let indexed = match entry.due {
                 Some(Due::Log(due)) => self.delayed.contains(&(due, id)),
-                Some(Due::Wall(due)) => self.appointed.contains(&(due, id)),
+                Some(Due::Wall(due)) => self.delayed_wall.contains(&(due, id)),
                 None => false,
             };
             ensure(indexed && id <= self.last_id, || format!("{id} is not indexed as {:?}", entry.due))?;

@@ -273,8 +273,8 @@ impl<B: Body> Queue<B> {
         self.delayed_bytes = self.waiting_bytes;
         by_log.sort_unstable();
         by_wall.sort_unstable();
-        (self.delayed, self.appointed) = (by_log.into_iter().collect(), by_wall.into_iter().collect());
-        (self.delayed.len() + self.appointed.len() == self.later.len()).then_some(())
+        (self.delayed, self.delayed_wall) = (by_log.into_iter().collect(), by_wall.into_iter().collect());
+        (self.delayed.len() + self.delayed_wall.len() == self.later.len()).then_some(())
     }
 
     /// Whether a task is both among the packed delayed and among the packed ready ones. A few are looked up; if they are many

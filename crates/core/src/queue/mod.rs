@@ -121,11 +121,11 @@ pub struct Queue<B> {
     /// Records of all tasks but the plain ones in `ready` and those in `later`.
     table: Table<B>,
     ready: Ready<B>,
-    /// Delayed tasks that have nothing but their due time. They are in `delayed` or `appointed` as all others are.
+    /// Delayed tasks that have nothing but their due time. They are in `delayed` or `delayed_wall` as all others are.
     later: Packed<B>,
     delayed: Ordered<(LogTime, TaskId)>,
     /// Delayed by the wall clock.
-    appointed: Ordered<(WallTime, TaskId)>,
+    delayed_wall: Ordered<(WallTime, TaskId)>,
     /// Leased ones, in the order of their last delivery.
     leased: List,
     /// The same, by the numbers of their deliveries.
@@ -197,7 +197,7 @@ impl<B: Body> Queue<B> {
             ready: Ready::default(),
             later: Packed::default(),
             delayed: Ordered::default(),
-            appointed: Ordered::default(),
+            delayed_wall: Ordered::default(),
             leased: List::default(),
             deliveries: Deliveries::default(),
             dead: List::default(),
@@ -260,7 +260,7 @@ impl<B: Body> Queue<B> {
 
     /// How many tasks are ready, delayed, leased and dead.
     pub fn counts(&self) -> [u64; 4] {
-        let delayed = self.delayed.len() + self.appointed.len();
+        let delayed = self.delayed.len() + self.delayed_wall.len();
         let reviving = self.reviving.map_or(0, |reviving| reviving.list.len());
         [self.ready.len() + reviving, delayed, self.leased.len(), self.dead.len()].map(|n| n as u64)
     }
@@ -332,9 +332,9 @@ impl<B: Body> Queue<B> {
         [due, lapse, expired, ended, revived].into_iter().flatten().min()
     }
 
-    /// When the next appointment is, by the wall clock.
-    pub fn next_appointment(&self) -> Option<WallTime> {
-        self.appointed.first().map(|&(at, _)| at)
+    /// When the next delayed task is due by the wall clock.
+    pub fn next_wall_deadline(&self) -> Option<WallTime> {
+        self.delayed_wall.first().map(|&(at, _)| at)
     }
 
     /// The ids of all tasks that have a record of their own.
@@ -382,7 +382,7 @@ impl<B: Body> Queue<B> {
             + self.ready.memory()
             + self.later.memory()
             + self.delayed.memory()
-            + self.appointed.memory()
+            + self.delayed_wall.memory()
             + self.deliveries.memory()
             + self.deaths.memory()
             + indexed::<(LogTime, TaskId)>(self.expiries.len())

@@ -144,10 +144,10 @@ impl<B: Body> Queue<B> {
                 // Two clocks: each index is in order, and the two are shown as one by what they say.
                 let by_log = self.delayed.counted();
                 let is_before = |place, (WallTime(at), id)| place + by_log.before((LogTime(at), id)) < start;
-                let appointed = self.appointed.counted().partition(is_before);
-                let by_log = self.delayed.iter_from(start - appointed);
+                let delayed_wall = self.delayed_wall.counted().partition(is_before);
+                let by_log = self.delayed.iter_from(start - delayed_wall);
                 let mut by_log = by_log.map(|&(at, id)| (at.0, id)).peekable();
-                let by_wall = self.appointed.iter_from(appointed);
+                let by_wall = self.delayed_wall.iter_from(delayed_wall);
                 let mut by_wall = by_wall.map(|&(at, id)| (at.0, id)).peekable();
                 let due = core::iter::from_fn(|| match (by_log.peek(), by_wall.peek()) {
                     (Some(log), Some(wall)) if wall < log => by_wall.next(),
@@ -213,7 +213,8 @@ impl<B: Body> Queue<B> {
             }
         }
         self.later.iter().for_each(|entry| export(&entry.into_task()));
-        let delayed = self.delayed.iter().map(|&(_, id)| id).chain(self.appointed.iter().map(|&(_, id)| id));
+        let delayed =
+            self.delayed.iter().map(|&(_, id)| id).chain(self.delayed_wall.iter().map(|&(_, id)| id));
         delayed.filter_map(|id| self.table.get(id)).for_each(&mut export);
         let reviving = self.reviving.iter().flat_map(|reviving| self.table.walk(&reviving.list));
         let listed = self.table.walk(&self.leased).chain(reviving).chain(self.table.walk(&self.dead));

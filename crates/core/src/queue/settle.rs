@@ -63,7 +63,7 @@ impl<B: Body> Queue<B> {
     /// Whether something is to happen by now.
     fn is_due(&self, now: Now) -> bool {
         self.next_deadline().is_some_and(|at| at <= now.log)
-            || self.next_appointment().is_some_and(|at| at <= now.wall)
+            || self.next_wall_deadline().is_some_and(|at| at <= now.wall)
     }
 
     fn settled(&self, now: Now) -> Settled {
@@ -163,7 +163,7 @@ impl<B: Body> Queue<B> {
                 due.take_while(|&(at, _)| at <= ms).take(slice).last()
             }
             Due::Wall(_) => {
-                let due = self.appointed.iter().map(|&(at, id)| (at.0, id));
+                let due = self.delayed_wall.iter().map(|&(at, id)| (at.0, id));
                 due.take_while(|&(at, _)| at <= ms).take(slice).last()
             }
         }

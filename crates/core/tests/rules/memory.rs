@@ -29,7 +29,7 @@ fn a_task_costs_what_its_state_and_its_options_need() {
         ("delayed", 30, |home| {
             _ = add_all(home, |n| Add { when: When::After(1_000 + u64::from(n)), ..plain() });
         }),
-        ("appointed", 34, |home| {
+        ("delayed_wall", 34, |home| {
             _ = add_all(home, |n| Add { when: When::At(WallTime(u64::from(n) << 30)), ..plain() });
         }),
         ("of a priority", 159, |home| _ = add_all(home, |_| Add { priority: 1, ..plain() })),

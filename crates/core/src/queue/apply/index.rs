@@ -45,7 +45,7 @@ impl<B: Body> Queue<B> {
         let entry = entry.ok_or(Inconsistent::new("a task that is not there", id))?;
         match entry.due {
             Some(Due::Log(due)) => _ = self.delayed.remove(&(due, id)),
-            Some(Due::Wall(due)) => _ = self.appointed.remove(&(due, id)),
+            Some(Due::Wall(due)) => _ = self.delayed_wall.remove(&(due, id)),
             None => {}
         }
         if entry.due.is_some() {
@@ -86,7 +86,7 @@ impl<B: Body> Queue<B> {
         match entry.due {
             None => return self.ready.plain.push(entry),
             Some(Due::Log(due)) => _ = self.delayed.insert((due, entry.id)),
-            Some(Due::Wall(due)) => _ = self.appointed.insert((due, entry.id)),
+            Some(Due::Wall(due)) => _ = self.delayed_wall.insert((due, entry.id)),
         }
         self.later.push(entry);
     }
@@ -180,7 +180,7 @@ impl<B: Body> Queue<B> {
         match &task.state {
             State::Ready(order) => self.ready.place(Rank::of(task.priority, *order), id, task.expires()),
             State::Delayed(Due::Log(due)) => _ = self.delayed.insert((*due, id)),
-            State::Delayed(Due::Wall(due)) => _ = self.appointed.insert((*due, id)),
+            State::Delayed(Due::Wall(due)) => _ = self.delayed_wall.insert((*due, id)),
             State::Leased(lease) => {
                 self.deliveries.add(lease, slot);
                 if let Some(terms) = lease.terms() {
@@ -211,7 +211,7 @@ impl<B: Body> Queue<B> {
         match &task.state {
             State::Ready(order) => self.ready.unplace(Rank::of(task.priority, *order)),
             State::Delayed(Due::Log(due)) => _ = self.delayed.remove(&(*due, id)),
-            State::Delayed(Due::Wall(due)) => _ = self.appointed.remove(&(*due, id)),
+            State::Delayed(Due::Wall(due)) => _ = self.delayed_wall.remove(&(*due, id)),
             State::Leased(lease) => {
                 self.deliveries.remove(lease, slot, &self.table);
                 if let Some(terms) = lease.terms() {

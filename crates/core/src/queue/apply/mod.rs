@@ -295,7 +295,7 @@ impl<B: Body> Queue<B> {
         let mut flood = self.flood.take().filter(|flood| flood.upto == upto).unwrap_or_else(|| {
             // Every task of the flood has its place set aside, so that what lands at the back meanwhile is behind.
             let (major, minor) = (self.last_id.raw().cast_signed(), self.minor);
-            self.minor += (self.delayed.len() + self.appointed.len()) as u64;
+            self.minor += (self.delayed.len() + self.delayed_wall.len()) as u64;
             Flood { upto, major, minor, end: self.minor }
         });
         while let Some((_, id)) = self.first_due(upto, last_due).filter(|&due| due <= (last_due, last_id)) {
@@ -317,7 +317,7 @@ impl<B: Body> Queue<B> {
         Ok(())
     }
 
-    /// The next place of a flood; behind it once all that were set aside are given out, since an appointment may
+    /// The next place of a flood; behind it once all that were set aside are given out, since a task due by the wall clock may
     /// have joined it when the wall clock went back.
     fn next_order(&mut self, flood: &mut Flood, priority: i8) -> OrderKey {
         while flood.minor < flood.end {
@@ -335,7 +335,7 @@ impl<B: Body> Queue<B> {
     pub(super) fn first_due(&self, clock: Due, ms: u64) -> Option<(u64, TaskId)> {
         let first = match clock {
             Due::Log(_) => self.delayed.first().map(|&(LogTime(due), id)| (due, id)),
-            Due::Wall(_) => self.appointed.first().map(|&(WallTime(due), id)| (due, id)),
+            Due::Wall(_) => self.delayed_wall.first().map(|&(WallTime(due), id)| (due, id)),
         };
         first.filter(|&(due, _)| due <= ms)
     }

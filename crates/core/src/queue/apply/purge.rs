@@ -35,7 +35,7 @@ impl<B: Body> Queue<B> {
             gone.later = mem::take(&mut self.later);
             gone.later_owned = mem::take(&mut self.later_owned);
             gone.delayed = mem::take(&mut self.delayed);
-            gone.appointed = mem::take(&mut self.appointed);
+            gone.delayed_wall = mem::take(&mut self.delayed_wall);
         }
         self.totals.removed += before - self.len();
         if what == Purge::All {
@@ -60,7 +60,7 @@ impl<B: Body> Queue<B> {
 
     /// How many delayed tasks have records.
     pub(in crate::queue) fn delayed_records(&self) -> usize {
-        (self.delayed.len() + self.appointed.len()).saturating_sub(self.later.len())
+        (self.delayed.len() + self.delayed_wall.len()).saturating_sub(self.later.len())
     }
 
     /// Lists the first `count` records that such a purge takes away. Delayed ones share their indexes with tasks that have
@@ -83,6 +83,6 @@ impl<B: Body> Queue<B> {
 
     /// Delayed tasks, those by log time first.
     pub(in crate::queue) fn delayed_ids(&self) -> impl Iterator<Item = TaskId> {
-        self.delayed.iter().map(|&(_, id)| id).chain(self.appointed.iter().map(|&(_, id)| id))
+        self.delayed.iter().map(|&(_, id)| id).chain(self.delayed_wall.iter().map(|&(_, id)| id))
     }
 }

@@ -120,7 +120,7 @@ fn counts_that_do_not_agree_are_found() {
     all_are_found(&[
         ("5 ready", |q| q.ready.place(Rank::of(0, OrderKey { major: 0, minor: 9 }), id(9), None)),
         ("3 delayed", |q| _ = q.delayed.insert((LogTime(9_000), id(1)))),
-        ("1 delayed", |q| _ = q.appointed.remove(&(WallTime(2_000), id(6)))),
+        ("1 delayed", |q| _ = q.delayed_wall.remove(&(WallTime(2_000), id(6)))),
         ("0 leased", |q| q.leased = List::default()),
         ("0 dead", |q| q.dead = List::default()),
         ("but 13 tasks", |q| q.totals.pushed += 1),
@@ -148,8 +148,8 @@ fn a_task_that_contradicts_its_indexes_is_found() {
             q.delayed.insert((LogTime(1_051), id(5)));
         }),
         ("is not indexed as Some(Wall", |q| {
-            q.appointed.remove(&(WallTime(2_000), id(6)));
-            q.appointed.insert((WallTime(2_001), id(6)));
+            q.delayed_wall.remove(&(WallTime(2_000), id(6)));
+            q.delayed_wall.insert((WallTime(2_001), id(6)));
         }),
         ("is not indexed as Leased", |q| _ = q.deadlines.pop_first()),
         ("is not indexed as Leased", |q| _ = q.held.remove(&CONN)),

@@ -105,8 +105,8 @@ impl<B: Body> Queue<B> {
             // The oldest of the lowest priority goes first; if nothing is ready, the delayed task that is due soonest.
             let oldest = self.ready.oldest_of_least_urgent();
             let soonest = || self.delayed.first().map(|&(_, id)| id);
-            let appointed = || self.appointed.first().map(|&(_, id)| id);
-            let Some(id) = oldest.or_else(soonest).or_else(appointed) else { break };
+            let delayed_wall = || self.delayed_wall.first().map(|&(_, id)| id);
+            let Some(id) = oldest.or_else(soonest).or_else(delayed_wall) else { break };
             self.remove_all(&[id], Removal::Dropped, now, rec);
         }
         Ok(())
