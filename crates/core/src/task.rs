@@ -146,7 +146,7 @@ pub struct Rank {
 
 impl Rank {
     /// Where a plain push stands.
-    pub const fn plain(id: TaskId) -> Self {
+    pub const fn pushed(id: TaskId) -> Self {
         Self::of(0, OrderKey::pushed(id))
     }
 

@@ -6,7 +6,7 @@ use alloc::string::String;
 use core::hash::{Hash, Hasher};
 
 use super::read::Look;
-use super::ready::Standing;
+use super::ready::ReadyTask;
 use super::{Queue, Reviving};
 use crate::id::TaskId;
 use crate::task::{Body, Due, Extras, Holder, Lease, Rank, State, StateKind, Task};
@@ -37,14 +37,16 @@ impl<B: Body> Queue<B> {
         }
         let count = |kind| kinds.get(&kind).copied().unwrap_or(0);
         let [ready, delayed, leased, dead] = self.counts().map(|n| n as usize);
-        ensure(ready == count(StateKind::Ready) + self.ready.plain.len(), || format!("{ready} ready"))?;
-        ensure(delayed == count(StateKind::Delayed) + self.later.len(), || format!("{delayed} delayed"))?;
+        ensure(ready == count(StateKind::Ready) + self.ready.packed.len(), || format!("{ready} ready"))?;
+        ensure(delayed == count(StateKind::Delayed) + self.packed_delayed.len(), || {
+            format!("{delayed} delayed")
+        })?;
         ensure(leased == count(StateKind::Leased), || format!("{leased} leased"))?;
         ensure(dead == count(StateKind::Dead), || format!("{dead} dead"))?;
         ensure(self.totals.left() == Some(self.len()), || {
             format!("{:?} but {} tasks", self.totals, self.len())
         })?;
-        let later = self.check_later()?;
+        let later = self.check_packed_delayed()?;
         waiting_bytes += self.check_line()? + later;
         delayed_bytes += later;
         ensure(delayed_bytes == self.delayed_bytes, || format!("{} delayed bytes", self.delayed_bytes))?;
@@ -56,10 +58,10 @@ impl<B: Body> Queue<B> {
 
     /// What tasks have beside their records is as much as is counted.
     fn check_owned(&self) -> Result<(), Broken> {
-        let plain: usize = self.ready.plain.iter().map(|entry| entry.body.owned_bytes()).sum();
-        let later: usize = self.later.iter().map(|entry| entry.body.owned_bytes()).sum();
+        let plain: usize = self.ready.packed.iter().map(|entry| entry.body.owned_bytes()).sum();
+        let later: usize = self.packed_delayed.iter().map(|entry| entry.body.owned_bytes()).sum();
         let records: usize = self.table.iter().map(Task::owned_bytes).sum();
-        let counted = (self.plain_owned, self.later_owned, self.table.owned());
+        let counted = (self.packed_ready_owned, self.packed_delayed_owned, self.table.owned());
         ensure((plain, later, records) == counted, || {
             format!("{counted:?} bytes owned instead of {:?}", (plain, later, records))
         })
@@ -68,7 +70,7 @@ impl<B: Body> Queue<B> {
     fn check_task(&self, task: &Task<B>) -> Result<(), Broken> {
         let id = task.id;
         ensure(id <= self.last_id, || format!("{id} is above the last id"))?;
-        let twice = self.ready.plain.contains(id) || self.later.contains(id);
+        let twice = self.ready.packed.contains(id) || self.packed_delayed.contains(id);
         ensure(!twice, || format!("{id} has a record and is packed too"))?;
         ensure(task.name().is_none_or(|name| self.names.get(name) == Some(&id)), || format!("{id}'s name"))?;
         let indexed = match &task.state {
@@ -104,16 +106,16 @@ impl<B: Body> Queue<B> {
     /// The line is in order; answers the bytes of the plain tasks in it.
     fn check_line(&self) -> Result<u64, Broken> {
         let (mut bytes, mut last_plain, mut seen) = (0, TaskId::NONE, 0);
-        for standing in self.ready.iter() {
+        for task in self.ready.iter() {
             seen += 1;
-            match standing {
-                Standing::Plain(plain) => {
+            match task {
+                ReadyTask::Packed(plain) => {
                     ensure(plain.id > last_plain, || format!("{} after {last_plain}", plain.id))?;
                     ensure(plain.due.is_none(), || format!("{} is in the line and due later", plain.id))?;
                     last_plain = plain.id;
                     bytes += plain.body.len() as u64;
                 }
-                Standing::Placed(id) => {
+                ReadyTask::Indexed(id) => {
                     let ready = self.table.get(id).is_some_and(|task| task.state.kind() == StateKind::Ready);
                     ensure(ready, || format!("{id} stands in the line but is not ready"))?;
                 }
@@ -121,13 +123,16 @@ impl<B: Body> Queue<B> {
         }
         ensure(seen == self.ready.len(), || format!("{seen} in a line of {}", self.ready.len()))?;
         ensure(last_plain <= self.last_id, || format!("{last_plain} is above the last id"))?;
-        self.ready.plain.broken().map_or(Ok(bytes), |what| Err(Broken(format!("packed ready tasks: {what}"))))
+        self.ready
+            .packed
+            .broken()
+            .map_or(Ok(bytes), |what| Err(Broken(format!("packed ready tasks: {what}"))))
     }
 
     /// Packed delayed tasks are in the index of their clock; answers their bytes.
-    fn check_later(&self) -> Result<u64, Broken> {
+    fn check_packed_delayed(&self) -> Result<u64, Broken> {
         let mut bytes = 0;
-        for entry in self.later.iter() {
+        for entry in self.packed_delayed.iter() {
             let id = entry.id;
             let indexed = match entry.due {
                 Some(Due::Log(due)) => self.delayed.contains(&(due, id)),
@@ -137,7 +142,9 @@ impl<B: Body> Queue<B> {
             ensure(indexed && id <= self.last_id, || format!("{id} is not indexed as {:?}", entry.due))?;
             bytes += entry.body.len() as u64;
         }
-        self.later.broken().map_or(Ok(bytes), |what| Err(Broken(format!("packed delayed tasks: {what}"))))
+        self.packed_delayed
+            .broken()
+            .map_or(Ok(bytes), |what| Err(Broken(format!("packed delayed tasks: {what}"))))
     }
 
     fn check_lists(&self) -> Result<(), Broken> {
@@ -198,14 +205,14 @@ impl<B: Body> Queue<B> {
         (self.no, &self.settings, self.paused, self.waiting_bytes, self.totals).hash(into);
         (self.last_id, self.incarnation, self.seq, self.front_group, self.minor, self.flood).hash(into);
         self.ending.iter().filter(|(_, ending)| ending.left > 0).for_each(|ending| ending.hash(into));
-        self.ready.iter().for_each(|standing| standing.id().hash(into));
+        self.ready.iter().for_each(|task| task.id().hash(into));
         let reviving = self.reviving.map(|Reviving { since, major, minor, .. }| (since, major, minor));
         reviving.hash(into);
         let reviving = self.reviving.iter().flat_map(|reviving| self.table.walk(&reviving.list));
         let lists = self.table.walk(&self.leased).chain(self.table.walk(&self.dead)).chain(reviving);
         lists.for_each(|task| task.id.hash(into));
         // Whether a task is packed or has a record is no part of its state.
-        let packed = self.ready.plain.iter().chain(self.later.iter());
+        let packed = self.ready.packed.iter().chain(self.packed_delayed.iter());
         let packed = packed.map(|entry| (entry.id, Look::Packed(entry.into_task())));
         let records = self.table.iter().map(|task| (task.id, Look::Record(task)));
         let tasks: BTreeMap<TaskId, Look<'_, B>> = packed.chain(records).collect();

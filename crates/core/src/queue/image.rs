@@ -190,7 +190,7 @@ impl<B: Body> Queue<B> {
             write_link(list.head(), &mut head);
         }
         let (mut overlays, mut parts) = (Vec::new(), Vec::new());
-        for packed in [&mut self.ready.plain, &mut self.later] {
+        for packed in [&mut self.ready.packed, &mut self.packed_delayed] {
             let before = parts.len();
             packed.image(last_stamp, |overlay, stamp, run| {
                 overlays.push(overlay.clone());
@@ -218,10 +218,10 @@ impl<B: Body> Queue<B> {
             queue.read_numbers(&mut r).ok_or(Damaged("the numbers of a queue"))?;
         let mut ready = Packed::default();
         restore_runs(&mut ready, counts[0], &mut parts, &mut r).ok_or(Damaged("a run of ready tasks"))?;
-        restore_runs(&mut queue.later, counts[1], &mut parts, &mut r)
+        restore_runs(&mut queue.packed_delayed, counts[1], &mut parts, &mut r)
             .ok_or(Damaged("a run of delayed tasks"))?;
-        queue.ready.plain = ready;
-        queue.index_later().ok_or(Damaged("a delayed task"))?;
+        queue.ready.packed = ready;
+        queue.index_packed_delayed().ok_or(Damaged("a delayed task"))?;
         for _ in 0..counts[2] {
             let (stamp, bytes) = parts.next().ok_or(Damaged("a page that is missing"))?;
             let page = read_page(bytes.as_ref()).ok_or(Damaged("a page of records"))?;
@@ -232,7 +232,7 @@ impl<B: Body> Queue<B> {
             return Err(Damaged("more than there is to a queue"));
         }
         queue.waiting_bytes = waiting_bytes;
-        let runs = [queue.ready.plain.last_id(), queue.later.last_id()];
+        let runs = [queue.ready.packed.last_id(), queue.packed_delayed.last_id()];
         queue.last_id = queue.last_id.max(runs[0]).max(runs[1]);
         queue.apply_counted(&counters).map_err(|inconsistent| Damaged(inconsistent.what))?;
         queue.changed = false;
@@ -256,10 +256,10 @@ impl<B: Body> Queue<B> {
     }
 
     /// Puts the delayed tasks without records into the index of their clock, sorted once.
-    fn index_later(&mut self) -> Option<()> {
+    fn index_packed_delayed(&mut self) -> Option<()> {
         let (mut by_log, mut by_wall) = (Vec::new(), Vec::new());
         let mut last = TaskId::NONE;
-        for entry in self.later.iter() {
+        for entry in self.packed_delayed.iter() {
             match entry.due.filter(|_| entry.id > last)? {
                 Due::Log(due) => by_log.push((due, entry.id)),
                 Due::Wall(due) => by_wall.push((due, entry.id)),
@@ -274,18 +274,18 @@ impl<B: Body> Queue<B> {
         by_log.sort_unstable();
         by_wall.sort_unstable();
         (self.delayed, self.delayed_wall) = (by_log.into_iter().collect(), by_wall.into_iter().collect());
-        (self.delayed.len() + self.delayed_wall.len() == self.later.len()).then_some(())
+        (self.delayed.len() + self.delayed_wall.len() == self.packed_delayed.len()).then_some(())
     }
 
     /// Whether a task is both among the packed delayed and among the packed ready ones. A few are looked up; if they are many
     /// it is faster to walk along both.
     fn is_any_delayed_ready(&self) -> bool {
         const LOOKED_UP_PART: usize = 64;
-        if self.later.len() * LOOKED_UP_PART < self.ready.plain.len() {
-            return self.later.iter().any(|entry| self.ready.plain.contains(entry.id));
+        if self.packed_delayed.len() * LOOKED_UP_PART < self.ready.packed.len() {
+            return self.packed_delayed.iter().any(|entry| self.ready.packed.contains(entry.id));
         }
-        let mut ready = self.ready.plain.iter().map(|entry| entry.id).peekable();
-        self.later.iter().any(|entry| {
+        let mut ready = self.ready.packed.iter().map(|entry| entry.id).peekable();
+        self.packed_delayed.iter().any(|entry| {
             while ready.next_if(|&id| id < entry.id).is_some() {}
             ready.peek() == Some(&entry.id)
         })
@@ -296,7 +296,7 @@ impl<B: Body> Queue<B> {
         let mut counts = [0, 0];
         for at in self.table.all() {
             let task = self.table.at(at);
-            if self.ready.plain.contains(task.id) || self.later.contains(task.id) {
+            if self.ready.packed.contains(task.id) || self.packed_delayed.contains(task.id) {
                 return None;
             }
             match &task.state {

@@ -118,11 +118,11 @@ pub struct Queue<B> {
     no: QueueNo,
     settings: Settings,
     paused: Option<LogTime>,
-    /// Records of all tasks but the plain ones in `ready` and those in `later`.
+    /// Records of all tasks but the packed ones in `ready` and in `packed_delayed`.
     table: Table<B>,
     ready: Ready<B>,
     /// Delayed tasks that have nothing but their due time. They are in `delayed` or `delayed_wall` as all others are.
-    later: Packed<B>,
+    packed_delayed: Packed<B>,
     delayed: Ordered<(LogTime, TaskId)>,
     /// Delayed by the wall clock.
     delayed_wall: Ordered<(WallTime, TaskId)>,
@@ -152,9 +152,9 @@ pub struct Queue<B> {
     waiting_bytes: u64,
     /// Those of them that are delayed.
     delayed_bytes: u64,
-    /// What the bodies of tasks without records own, of those in `ready` and of those in `later`.
-    plain_owned: usize,
-    later_owned: usize,
+    /// What the bodies of tasks without records own, of those in `ready` and of those in `packed_delayed`.
+    packed_ready_owned: usize,
+    packed_delayed_owned: usize,
     totals: Totals,
     rates: Rates,
     last_id: TaskId,
@@ -195,7 +195,7 @@ impl<B: Body> Queue<B> {
             paused: None,
             table: Table::default(),
             ready: Ready::default(),
-            later: Packed::default(),
+            packed_delayed: Packed::default(),
             delayed: Ordered::default(),
             delayed_wall: Ordered::default(),
             leased: List::default(),
@@ -211,8 +211,8 @@ impl<B: Body> Queue<B> {
             names: Dictionary::default(),
             waiting_bytes: 0,
             delayed_bytes: 0,
-            plain_owned: 0,
-            later_owned: 0,
+            packed_ready_owned: 0,
+            packed_delayed_owned: 0,
             totals: Totals::default(),
             rates: Rates::default(),
             last_id: TaskId::NONE,
@@ -272,7 +272,7 @@ impl<B: Body> Queue<B> {
 
     /// Whether it has no tasks, and so does not exist for those who ask for keys.
     pub fn is_empty(&self) -> bool {
-        self.table.len() == 0 && self.ready.len() == 0 && self.later.len() == 0
+        self.table.len() == 0 && self.ready.len() == 0 && self.packed_delayed.len() == 0
     }
 
     /// Whether nothing would be missed if it were forgotten.
@@ -366,7 +366,7 @@ impl<B: Body> Queue<B> {
     /// The bytes of what its tasks have beside their records: names, reasons, past deliveries, terms of leases, and bodies
     /// that own memory. Kept as they change.
     pub(crate) const fn owned(&self) -> usize {
-        self.plain_owned + self.later_owned + self.table.owned()
+        self.packed_ready_owned + self.packed_delayed_owned + self.table.owned()
     }
 
     /// About how many bytes its records and indexes take.
@@ -380,7 +380,7 @@ impl<B: Body> Queue<B> {
         size_of::<Self>()
             + self.table.memory()
             + self.ready.memory()
-            + self.later.memory()
+            + self.packed_delayed.memory()
             + self.delayed.memory()
             + self.delayed_wall.memory()
             + self.deliveries.memory()
@@ -412,7 +412,7 @@ impl<B: Body> Queue<B> {
 
     /// How many tasks are coded into runs, with their bodies where those can be packed.
     pub fn packed(&self) -> usize {
-        self.ready.plain.coded() + self.later.coded()
+        self.ready.packed.coded() + self.packed_delayed.coded()
     }
 
     /// Whether something was purged whose bodies are to be released.

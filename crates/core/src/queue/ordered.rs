@@ -51,7 +51,7 @@ impl Entry for (WallTime, TaskId) {
 
 /// A ready task that has a record: its rank, its id and when it expires, in 32 bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Placed {
+pub(super) struct IndexedTask {
     order: crate::task::OrderKey,
     pub(super) id: TaskId,
     lane: i16,
@@ -59,7 +59,7 @@ pub(super) struct Placed {
     expires: [u16; 3],
 }
 
-impl Placed {
+impl IndexedTask {
     pub(super) fn new(rank: Rank, id: TaskId, expires: Option<LogTime>) -> Self {
         let LogTime(ms) = expires.unwrap_or(NEVER);
         let ms = ms.min((1 << 48) - 1);
@@ -68,7 +68,7 @@ impl Placed {
     }
 }
 
-impl Entry for Placed {
+impl Entry for IndexedTask {
     type Key = Rank;
 
     fn key(&self) -> Rank {
@@ -344,7 +344,7 @@ mod tests {
 
     type Told = (Rank, TaskId, LogTime);
 
-    fn told(placed: &Placed) -> Told {
+    fn told(placed: &IndexedTask) -> Told {
         (placed.key(), placed.id, placed.expires())
     }
 
@@ -363,7 +363,7 @@ mod tests {
                         0 | 1 => {
                             let rank = rank(if kind == 0 { n } else { n.wrapping_mul(7919) % 3000 });
                             let is_new = !model.contains_key(&rank);
-                            prop_assert_eq!(ordered.insert(Placed::new(rank, id, expires(n))), is_new);
+                            prop_assert_eq!(ordered.insert(IndexedTask::new(rank, id, expires(n))), is_new);
                             model.entry(rank).or_insert((rank, id, expires(n).unwrap_or(NEVER)));
                         }
                         2 => {
@@ -401,17 +401,17 @@ mod tests {
 
     #[test]
     fn what_comes_in_order_fills_its_blocks() {
-        let entry = |n: u64| Placed::new(rank(n * 21), TaskId::from_raw(n).unwrap(), None);
-        let ordered: Ordered<Placed> = (1..=10_000u64).map(entry).collect();
-        assert_eq!((ordered.len(), size_of::<Placed>()), (10_000, 32));
+        let entry = |n: u64| IndexedTask::new(rank(n * 21), TaskId::from_raw(n).unwrap(), None);
+        let ordered: Ordered<IndexedTask> = (1..=10_000u64).map(entry).collect();
+        assert_eq!((ordered.len(), size_of::<IndexedTask>()), (10_000, 32));
         assert!(ordered.blocks.len() <= 10_000 / BLOCK_MAX + 1, "{} blocks", ordered.blocks.len());
         let room: usize = ordered.blocks.iter().map(|block| block.entries.capacity()).sum();
-        assert!(room * size_of::<Placed>() <= ordered.memory(), "room for {room}");
+        assert!(room * size_of::<IndexedTask>() <= ordered.memory(), "room for {room}");
     }
 
     #[test]
     fn a_time_to_live_beyond_all_calendars_never_ends() {
-        let late = Placed::new(rank(1), TaskId::from_raw(1).unwrap(), Some(LogTime(u64::MAX - 1)));
+        let late = IndexedTask::new(rank(1), TaskId::from_raw(1).unwrap(), Some(LogTime(u64::MAX - 1)));
         assert_eq!(late.expires(), NEVER);
     }
 }

@@ -6,7 +6,7 @@ use core::ops::Deref;
 
 use super::Queue;
 use super::packed::{Entry, ReadAheadSpan};
-use super::ready::Standing;
+use super::ready::ReadyTask;
 use crate::command::View;
 use crate::event::{Fields, FullTask, QueueNo};
 use crate::id::TaskId;
@@ -46,7 +46,7 @@ impl<B: Body> Queue<B> {
         if let Some(task) = self.table.get(id) {
             return Some(Look::Record(task));
         }
-        let packed = self.ready.plain.find(id).or_else(|| self.later.find(id));
+        let packed = self.ready.packed.find(id).or_else(|| self.packed_delayed.find(id));
         packed.map(|entry| Look::Packed(entry.into_task()))
     }
 
@@ -66,7 +66,7 @@ impl<B: Body> Queue<B> {
     /// The tasks that are known to have this payload.
     pub(crate) fn ids_of_payload(&self, payload: &[u8]) -> Vec<TaskId> {
         let records = self.table.iter().map(|task| (task.id, task.body.is(payload)));
-        let packed = self.ready.plain.iter().chain(self.later.iter());
+        let packed = self.ready.packed.iter().chain(self.packed_delayed.iter());
         let all = records.chain(packed.map(|entry| (entry.id, entry.body.is(payload))));
         let mut ids: Vec<TaskId> = all.filter(|(_, is)| *is == Some(true)).map(|(id, _)| id).collect();
         ids.sort_unstable();
@@ -76,15 +76,15 @@ impl<B: Body> Queue<B> {
     /// Hands the body of each task to `visit`.
     pub fn bodies(&self, visit: &mut dyn FnMut(&B)) {
         self.table.iter().for_each(|task| visit(&task.body));
-        self.ready.plain.iter().chain(self.later.iter()).for_each(|entry| visit(&entry.body));
+        self.ready.packed.iter().chain(self.packed_delayed.iter()).for_each(|entry| visit(&entry.body));
     }
 
     /// Counts, ages and settings.
     pub fn info(&self, now: Now) -> Info {
         let [ready, delayed, leased, dead] = self.counts();
-        let head = self.ready.head().map(|standing| match standing {
-            Standing::Plain(plain) => plain.pushed,
-            Standing::Placed(id) => self.table.get(id).map_or(now.log, |task| task.pushed),
+        let head = self.ready.head().map(|task| match task {
+            ReadyTask::Packed(plain) => plain.pushed,
+            ReadyTask::Indexed(id) => self.table.get(id).map_or(now.log, |task| task.pushed),
         });
         Info {
             ready,
@@ -106,9 +106,9 @@ impl<B: Body> Queue<B> {
 
     /// The bodies of tasks that will be handed out next, from the `start`th on.
     pub fn upcoming_bodies(&self, start: usize) -> impl Iterator<Item = B> {
-        self.ready.iter_from(start).filter_map(|standing| match standing {
-            Standing::Plain(plain) => Some(plain.body),
-            Standing::Placed(id) => self.table.get(id).map(|task| task.body.clone()),
+        self.ready.iter_from(start).filter_map(|task| match task {
+            ReadyTask::Packed(plain) => Some(plain.body),
+            ReadyTask::Indexed(id) => self.table.get(id).map(|task| task.body.clone()),
         })
     }
 
@@ -134,9 +134,9 @@ impl<B: Body> Queue<B> {
         let (start, count) = (start as usize, count.min(limits::REPLY_TASKS_MAX) as usize);
         match view {
             View::Ready => {
-                let line = self.ready.iter_from(start).map(|standing| match standing {
-                    Standing::Plain(plain) => Some(plain_view(plain, now)),
-                    Standing::Placed(id) => self.view(id, now),
+                let line = self.ready.iter_from(start).map(|task| match task {
+                    ReadyTask::Packed(plain) => Some(plain_view(plain, now)),
+                    ReadyTask::Indexed(id) => self.view(id, now),
                 });
                 collect(line.flatten().take(count), out);
             }
@@ -206,13 +206,13 @@ impl<B: Body> Queue<B> {
     /// Hands each task whole to `visit`, in an order in which taking them in gives the same queue.
     pub fn export(&self, payload: &mut dyn FnMut(&B) -> Box<[u8]>, visit: &mut dyn FnMut(&FullTask<'_>)) {
         let mut export = |task: &Task<B>| visit(&full(self.no, task, &payload(&task.body)));
-        for standing in self.ready.iter() {
-            match standing {
-                Standing::Plain(plain) => export(&plain.into_task()),
-                Standing::Placed(id) => _ = self.table.get(id).map(&mut export),
+        for task in self.ready.iter() {
+            match task {
+                ReadyTask::Packed(plain) => export(&plain.into_task()),
+                ReadyTask::Indexed(id) => _ = self.table.get(id).map(&mut export),
             }
         }
-        self.later.iter().for_each(|entry| export(&entry.into_task()));
+        self.packed_delayed.iter().for_each(|entry| export(&entry.into_task()));
         let delayed =
             self.delayed.iter().map(|&(_, id)| id).chain(self.delayed_wall.iter().map(|&(_, id)| id));
         delayed.filter_map(|id| self.table.get(id)).for_each(&mut export);

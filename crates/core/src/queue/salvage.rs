@@ -67,7 +67,7 @@ impl<B: Body> Queue<B> {
             return;
         }
         self.last_id = self.last_id.max(entry.id);
-        if self.packs(entry.id, entry.due) {
+        if self.can_pack(entry.id, entry.due) {
             self.pack(entry);
         } else {
             // It is not there yet and has neither a name nor a place of its own.

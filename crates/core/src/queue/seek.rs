@@ -9,38 +9,38 @@ use crate::task::Body;
 /// How far a look at all tasks has come that were there when it began.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seek {
-    at: At,
+    at: SeekAt,
     /// The last id that had been given out then.
     upto: Option<TaskId>,
 }
 
 impl Seek {
     /// There was nothing to look at.
-    pub const DONE: Self = Self { at: At::Done, upto: None };
+    pub const DONE: Self = Self { at: SeekAt::Done, upto: None };
 
     /// Whether there is nothing more to look at.
     pub const fn is_done(&self) -> bool {
-        matches!(self.at, At::Done)
+        matches!(self.at, SeekAt::Done)
     }
 }
 
 /// Tasks leave the packed runs for records and never come back, so that those are looked at last: none that was there at
 /// the start, and still is, is passed over.
 #[derive(Clone, Copy, Debug)]
-enum At {
+enum SeekAt {
     /// Plain ones, from this id on.
-    Plain(u64),
+    PackedReady(u64),
     /// Delayed ones without a record, from this id on.
-    Later(u64),
+    PackedDelayed(u64),
     /// Records, from this slot on.
     Records(u32),
     /// All were looked at.
     Done,
 }
 
-impl Default for At {
+impl Default for SeekAt {
     fn default() -> Self {
-        Self::Plain(0)
+        Self::PackedReady(0)
     }
 }
 
@@ -51,24 +51,24 @@ impl<B: Body> Queue<B> {
         let upto = *seek.upto.get_or_insert(self.last_id);
         while left > 0 {
             let (packed, from, behind) = match *at {
-                At::Plain(from) => (&self.ready.plain, from, At::Later(0)),
-                At::Later(from) => (&self.later, from, At::Records(0)),
-                At::Records(slot) if slot >= self.table.slots() => {
-                    *at = At::Done;
+                SeekAt::PackedReady(from) => (&self.ready.packed, from, SeekAt::PackedDelayed(0)),
+                SeekAt::PackedDelayed(from) => (&self.packed_delayed, from, SeekAt::Records(0)),
+                SeekAt::Records(slot) if slot >= self.table.slots() => {
+                    *at = SeekAt::Done;
                     return;
                 }
-                At::Records(slot) => {
+                SeekAt::Records(slot) => {
                     left -= 1;
-                    *at = At::Records(slot + 1);
+                    *at = SeekAt::Records(slot + 1);
                     let task = self.table.task_in(slot).filter(|task| task.id <= upto);
                     if task.is_some_and(|task| visit(task.id, &task.body).is_break()) {
                         return;
                     }
                     continue;
                 }
-                At::Done => return,
+                SeekAt::Done => return,
             };
-            let is_plain = matches!(*at, At::Plain(_));
+            let is_ready = matches!(*at, SeekAt::PackedReady(_));
             let mut entries = packed.iter_from(packed.count_below(from)).take_while(|entry| entry.id <= upto);
             loop {
                 let Some(entry) = entries.next() else {
@@ -76,7 +76,7 @@ impl<B: Body> Queue<B> {
                     break;
                 };
                 let next = entry.id.raw() + 1;
-                *at = if is_plain { At::Plain(next) } else { At::Later(next) };
+                *at = if is_ready { SeekAt::PackedReady(next) } else { SeekAt::PackedDelayed(next) };
                 left -= 1;
                 if visit(entry.id, &entry.body).is_break() {
                     return;

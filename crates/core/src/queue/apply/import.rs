@@ -47,7 +47,7 @@ impl<B: Body> Queue<B> {
         self.last_id = self.last_id.max(full.id);
         self.totals.pushed += 1;
         let due = due_of(&full.state);
-        if is_untouched(full) && self.packs(full.id, due) {
+        if is_untouched(full) && self.can_pack(full.id, due) {
             self.pack(Entry { id: full.id, pushed: full.pushed, due, body });
             return Ok(());
         }
@@ -59,10 +59,10 @@ impl<B: Body> Queue<B> {
         if let Some(slot) = self.table.find(id) {
             return Some(self.table.change(slot, |task| mem::replace(&mut task.body, body)));
         }
-        let (packed, owned) = if self.ready.plain.contains(id) {
-            (&mut self.ready.plain, &mut self.plain_owned)
+        let (packed, owned) = if self.ready.packed.contains(id) {
+            (&mut self.ready.packed, &mut self.packed_ready_owned)
         } else {
-            (&mut self.later, &mut self.later_owned)
+            (&mut self.packed_delayed, &mut self.packed_delayed_owned)
         };
         let new = body.owned_bytes();
         let before = packed.replace(id, body)?;
@@ -161,7 +161,7 @@ impl<B: Body> Remains<B> {
     pub fn release_some<R: Recorder<Body = B>>(&mut self, count: usize, rec: &mut R) -> bool {
         for _ in 0..count {
             let queue = &self.queue;
-            let first = queue.ready.plain.first().or_else(|| queue.later.first());
+            let first = queue.ready.packed.first().or_else(|| queue.packed_delayed.first());
             let id = first.map(|entry| entry.id).or_else(|| queue.table.next_id(&mut self.slot));
             match id.map(|id| self.queue.take(id)) {
                 Some(Ok(task)) => rec.release(task.body),

@@ -41,7 +41,7 @@ impl<B: Body> Queue<B> {
             }
             return Ok(task);
         }
-        let entry = self.take_plain(id).or_else(|| self.take_later(id));
+        let entry = self.take_packed_ready(id).or_else(|| self.take_packed_delayed(id));
         let entry = entry.ok_or(Inconsistent::new("a task that is not there", id))?;
         match entry.due {
             Some(Due::Log(due)) => _ = self.delayed.remove(&(due, id)),
@@ -51,27 +51,27 @@ impl<B: Body> Queue<B> {
         if entry.due.is_some() {
             self.delayed_bytes = self.delayed_bytes.saturating_sub(entry.body.len() as u64);
         }
-        self.waits_no_more(&entry.body);
+        self.uncount_waiting(&entry.body);
         Ok(entry.into_task())
     }
 
     /// Takes a task out of the packed ready ones.
-    pub(super) fn take_plain(&mut self, id: TaskId) -> Option<Entry<B>> {
-        let entry = self.ready.plain.take(id)?;
-        self.plain_owned -= entry.body.owned_bytes();
+    pub(super) fn take_packed_ready(&mut self, id: TaskId) -> Option<Entry<B>> {
+        let entry = self.ready.packed.take(id)?;
+        self.packed_ready_owned -= entry.body.owned_bytes();
         Some(entry)
     }
 
     /// Takes a task out of the packed delayed ones.
-    fn take_later(&mut self, id: TaskId) -> Option<Entry<B>> {
-        let entry = self.later.take(id)?;
-        self.later_owned -= entry.body.owned_bytes();
+    fn take_packed_delayed(&mut self, id: TaskId) -> Option<Entry<B>> {
+        let entry = self.packed_delayed.take(id)?;
+        self.packed_delayed_owned -= entry.body.owned_bytes();
         Some(entry)
     }
 
     /// Whether a task that has nothing but perhaps a due time can go without a record.
-    pub(in crate::queue) fn packs(&self, id: TaskId, due: Option<Due>) -> bool {
-        if due.is_some() { self.later.takes(id) } else { self.ready.plain.takes(id) }
+    pub(in crate::queue) fn can_pack(&self, id: TaskId, due: Option<Due>) -> bool {
+        if due.is_some() { self.packed_delayed.takes(id) } else { self.ready.packed.takes(id) }
     }
 
     /// Takes in a task that goes without a record.
@@ -79,20 +79,20 @@ impl<B: Body> Queue<B> {
         self.waiting_bytes += entry.body.len() as u64;
         if entry.due.is_some() {
             self.delayed_bytes += entry.body.len() as u64;
-            self.later_owned += entry.body.owned_bytes();
+            self.packed_delayed_owned += entry.body.owned_bytes();
         } else {
-            self.plain_owned += entry.body.owned_bytes();
+            self.packed_ready_owned += entry.body.owned_bytes();
         }
         match entry.due {
-            None => return self.ready.plain.push(entry),
+            None => return self.ready.packed.push(entry),
             Some(Due::Log(due)) => _ = self.delayed.insert((due, entry.id)),
             Some(Due::Wall(due)) => _ = self.delayed_wall.insert((due, entry.id)),
         }
-        self.later.push(entry);
+        self.packed_delayed.push(entry);
     }
 
     /// Counts a body that is no longer among the waiting. The count came from an image, perhaps, and is not trusted.
-    pub(super) fn waits_no_more(&mut self, body: &B) {
+    pub(super) fn uncount_waiting(&mut self, body: &B) {
         self.waiting_bytes = self.waiting_bytes.saturating_sub(body.len() as u64);
     }
 
@@ -178,7 +178,9 @@ impl<B: Body> Queue<B> {
         let task = self.table.at(slot);
         let id = task.id;
         match &task.state {
-            State::Ready(order) => self.ready.place(Rank::of(task.priority, *order), id, task.expires()),
+            State::Ready(order) => {
+                self.ready.insert_indexed(Rank::of(task.priority, *order), id, task.expires())
+            }
             State::Delayed(Due::Log(due)) => _ = self.delayed.insert((*due, id)),
             State::Delayed(Due::Wall(due)) => _ = self.delayed_wall.insert((*due, id)),
             State::Leased(lease) => {
@@ -209,7 +211,7 @@ impl<B: Body> Queue<B> {
         let task = self.table.at(slot);
         let id = task.id;
         match &task.state {
-            State::Ready(order) => self.ready.unplace(Rank::of(task.priority, *order)),
+            State::Ready(order) => self.ready.remove_indexed(Rank::of(task.priority, *order)),
             State::Delayed(Due::Log(due)) => _ = self.delayed.remove(&(*due, id)),
             State::Delayed(Due::Wall(due)) => _ = self.delayed_wall.remove(&(*due, id)),
             State::Leased(lease) => {

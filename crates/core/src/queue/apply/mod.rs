@@ -112,7 +112,7 @@ impl<B: Body> Queue<B> {
         }
         self.last_id = id;
         self.totals.pushed += 1;
-        if fields.is_plain_but_due() && self.packs(id, fields.due) {
+        if fields.is_plain_but_due() && self.can_pack(id, fields.due) {
             self.pack(Entry { id, pushed: at, due: fields.due, body });
             return Ok(());
         }
@@ -125,8 +125,8 @@ impl<B: Body> Queue<B> {
 
     fn apply_popped(&mut self, id: TaskId, terms: &LeaseTerms, at: LogTime) -> Applied {
         let lease = Lease::new(at, self.next_seq(), terms_from(terms, at));
-        if let Some(Entry { pushed, body, .. }) = self.take_plain(id) {
-            self.waits_no_more(&body);
+        if let Some(Entry { pushed, body, .. }) = self.take_packed_ready(id) {
+            self.uncount_waiting(&body);
             let mut task = Task::new(id, body, pushed, State::Leased(lease));
             (task.deliveries, task.incarnation) = (1, self.incarnation);
             let slot = self.table.insert(task);

@@ -28,12 +28,12 @@ impl<B: Body> Queue<B> {
         self.waiting_bytes = stays(StateKind::Ready, ready_bytes) + delayed_bytes;
         self.delayed_bytes = delayed_bytes;
         if what.takes(StateKind::Ready) {
-            gone.ready.plain = mem::take(&mut self.ready.plain);
-            gone.plain_owned = mem::take(&mut self.plain_owned);
+            gone.ready.packed = mem::take(&mut self.ready.packed);
+            gone.packed_ready_owned = mem::take(&mut self.packed_ready_owned);
         }
         if what.takes(StateKind::Delayed) {
-            gone.later = mem::take(&mut self.later);
-            gone.later_owned = mem::take(&mut self.later_owned);
+            gone.packed_delayed = mem::take(&mut self.packed_delayed);
+            gone.packed_delayed_owned = mem::take(&mut self.packed_delayed_owned);
             gone.delayed = mem::take(&mut self.delayed);
             gone.delayed_wall = mem::take(&mut self.delayed_wall);
         }
@@ -51,7 +51,7 @@ impl<B: Body> Queue<B> {
     pub(in crate::queue) fn records_of(&self, what: Purge) -> usize {
         let reviving = self.reviving.map_or(0, |reviving| reviving.list.len());
         let of_kinds = [
-            (StateKind::Ready, self.ready.len() - self.ready.plain.len() + reviving),
+            (StateKind::Ready, self.ready.len() - self.ready.packed.len() + reviving),
             (StateKind::Delayed, self.delayed_records()),
             (StateKind::Dead, self.dead.len()),
         ];
@@ -60,7 +60,7 @@ impl<B: Body> Queue<B> {
 
     /// How many delayed tasks have records.
     pub(in crate::queue) fn delayed_records(&self) -> usize {
-        (self.delayed.len() + self.delayed_wall.len()).saturating_sub(self.later.len())
+        (self.delayed.len() + self.delayed_wall.len()).saturating_sub(self.packed_delayed.len())
     }
 
     /// Lists the first `count` records that such a purge takes away. Delayed ones share their indexes with tasks that have
@@ -73,7 +73,7 @@ impl<B: Body> Queue<B> {
         if what.takes(StateKind::Ready) {
             let room = count.saturating_sub(ids.len());
             let reviving = self.reviving.iter().flat_map(|reviving| self.table.walk(&reviving.list));
-            ids.extend(self.ready.placed().chain(reviving.map(|task| task.id)).take(room));
+            ids.extend(self.ready.indexed().chain(reviving.map(|task| task.id)).take(room));
         }
         if what.takes(StateKind::Delayed) && self.delayed_records() > 0 {
             let room = count.saturating_sub(ids.len());

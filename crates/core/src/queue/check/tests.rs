@@ -118,7 +118,7 @@ fn all_are_found(breaks: &[Break]) {
 #[test]
 fn counts_that_do_not_agree_are_found() {
     all_are_found(&[
-        ("5 ready", |q| q.ready.place(Rank::of(0, OrderKey { major: 0, minor: 9 }), id(9), None)),
+        ("5 ready", |q| q.ready.insert_indexed(Rank::of(0, OrderKey { major: 0, minor: 9 }), id(9), None)),
         ("3 delayed", |q| _ = q.delayed.insert((LogTime(9_000), id(1)))),
         ("1 delayed", |q| _ = q.delayed_wall.remove(&(WallTime(2_000), id(6)))),
         ("0 leased", |q| q.leased = List::default()),
@@ -127,8 +127,8 @@ fn counts_that_do_not_agree_are_found() {
         ("but 13 tasks", |q| q.totals.removed += 1),
         ("delayed bytes", |q| q.delayed_bytes += 1),
         ("waiting bytes", |q| q.waiting_bytes += 1),
-        ("bytes owned", |q| q.plain_owned += 1),
-        ("bytes owned", |q| q.later_owned += 1),
+        ("bytes owned", |q| q.packed_ready_owned += 1),
+        ("bytes owned", |q| q.packed_delayed_owned += 1),
     ]);
 }
 
@@ -140,8 +140,8 @@ fn a_task_that_contradicts_its_indexes_is_found() {
         ("name", |q| _ = q.names.insert(Name::Bytes(b"n"[..].into()), id(3))),
         ("is not indexed as Ready", |q| {
             let State::Ready(order) = q.table.get(id(3)).unwrap().state else { unreachable!() };
-            q.ready.unplace(Rank::of(-1, order));
-            q.ready.place(Rank::of(9, order), id(3), None);
+            q.ready.remove_indexed(Rank::of(-1, order));
+            q.ready.insert_indexed(Rank::of(9, order), id(3), None);
         }),
         ("is not indexed as Some(Log", |q| {
             q.delayed.remove(&(LogTime(1_050), id(5)));

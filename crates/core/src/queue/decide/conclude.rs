@@ -286,7 +286,7 @@ impl<B: Body> Queue<B> {
     fn ids_for(&self, what: Purge) -> Vec<TaskId> {
         let mut ids = Vec::new();
         if what.takes(StateKind::Ready) {
-            ids.extend(self.ready.iter().map(|standing| standing.id()));
+            ids.extend(self.ready.iter().map(|task| task.id()));
             let reviving = self.reviving.iter().flat_map(|reviving| self.table.walk(&reviving.list));
             ids.extend(reviving.map(|task| task.id));
         }

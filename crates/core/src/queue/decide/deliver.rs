@@ -9,7 +9,7 @@ use crate::event::{Event, Ids, LeaseTerms, Recorder, Removal};
 use crate::id::{Claim, Receipt, TaskId};
 use crate::limits;
 use crate::queue::Queue;
-use crate::queue::ready::Standing;
+use crate::queue::ready::ReadyTask;
 use crate::reply::TaskView;
 use crate::task::{Body, Cause, Holder, Task};
 use crate::time::{LogTime, Now};
@@ -76,7 +76,7 @@ impl<B: Body> Queue<B> {
         if count == 0 || self.ready.len() == 0 {
             return Popped::default();
         }
-        self.ready.plain.look_ahead(count);
+        self.ready.packed.decode_front(count);
         let mut ids = mem::take(&mut self.scratch);
         ids.clear();
         let popped = self.hand_out(count, ask, now, &mut ids, out);
@@ -105,20 +105,20 @@ impl<B: Body> Queue<B> {
             let Some(head) = self.ready.unexpired_head(now.log) else { return Popped::default() };
             return tell(core::iter::once(self.handed_out(head, ask, now.log)), ask, ids, out);
         }
-        if let Some(plain) = self.ready.at_hand(count) {
+        if let Some(plain) = self.ready.decoded_front(count) {
             let views = plain.map(|entry| self.view_of(entry.id, entry.body.clone(), 0, ask, now.log));
             return tell(views.take(count), ask, ids, out);
         }
         let line = self.ready.unexpired(now.log);
-        tell(line.take(count).map(|standing| self.handed_out(standing, ask, now.log)), ask, ids, out)
+        tell(line.take(count).map(|task| self.handed_out(task, ask, now.log)), ask, ids, out)
     }
 
     /// How a task will look once it is handed out.
-    fn handed_out(&self, standing: Standing<B>, ask: &PopAsk, at: LogTime) -> TaskView<B> {
-        let id = standing.id();
-        let (body, deliveries) = match standing {
-            Standing::Plain(plain) => (plain.body, 0),
-            Standing::Placed(id) => {
+    fn handed_out(&self, task: ReadyTask<B>, ask: &PopAsk, at: LogTime) -> TaskView<B> {
+        let id = task.id();
+        let (body, deliveries) = match task {
+            ReadyTask::Packed(plain) => (plain.body, 0),
+            ReadyTask::Indexed(id) => {
                 let task = self.table.get(id).expect("what stands in the line has a record");
                 (task.body.clone(), task.deliveries)
             }

@@ -130,10 +130,10 @@ impl<B: Body> Queue<B> {
         if let Some(task) = self.table.get(id) {
             return Some(if self.is_reviving(task) { StateKind::Ready } else { task.state.kind() });
         }
-        if self.ready.plain.contains(id) {
+        if self.ready.packed.contains(id) {
             return Some(StateKind::Ready);
         }
-        self.later.contains(id).then_some(StateKind::Delayed)
+        self.packed_delayed.contains(id).then_some(StateKind::Delayed)
     }
 
     /// Whether the claim is on this task as it is now: a receipt is on one delivery and no other.

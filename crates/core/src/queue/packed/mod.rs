@@ -141,8 +141,8 @@ impl<B: Body> Packed<B> {
     }
 
     /// Has the first so many at hand, so that looking at them and then taking them decodes them once.
-    pub(super) fn look_ahead(&mut self, count: usize) {
-        self.runs.look_ahead(count);
+    pub(super) fn decode_front(&mut self, count: usize) {
+        self.runs.decode_front(count);
     }
 
     /// The first of all.
@@ -151,7 +151,7 @@ impl<B: Body> Packed<B> {
     }
 
     /// The first of all, so many at least if there are so many, where they are at hand.
-    pub(super) fn at_hand(&self, count: usize) -> Option<impl Iterator<Item = &Entry<B>>> {
+    pub(super) fn decoded_front(&self, count: usize) -> Option<impl Iterator<Item = &Entry<B>>> {
         let front = self.runs.front();
         let is_all = front.len() == self.runs.len();
         (is_all || front.len() >= count)

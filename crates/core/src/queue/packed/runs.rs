@@ -153,7 +153,7 @@ impl<B: Body> Runs<B> {
             self.chunks[0].forget(index);
             self.len -= 1;
             if !self.thin(0) && self.front.is_empty() {
-                self.look_ahead(DECODED);
+                self.decode_front(DECODED);
             }
             return Some(entry);
         }
@@ -174,7 +174,7 @@ impl<B: Body> Runs<B> {
         if at == 0 && index < self.head.index() {
             // Only in a damaged run, whose ids are not in order, is it at the front and not found there.
             self.front.retain(|(other, _)| *other != index);
-            self.look_ahead(1);
+            self.decode_front(1);
         }
         Some(entry)
     }
@@ -191,7 +191,7 @@ impl<B: Body> Runs<B> {
 
     /// Decodes entries at the front until there are so many, or none is left in the first chunk. A chunk of which nothing
     /// more can be read, because it is damaged, is given up: what it counts as live would never be delivered.
-    pub(super) fn look_ahead(&mut self, count: usize) {
+    pub(super) fn decode_front(&mut self, count: usize) {
         let Some(chunk) = self.chunks.front() else { return };
         chunk.append_to(&mut self.front, count, &mut self.head);
         if self.front.is_empty() && count > 0 {
@@ -289,7 +289,7 @@ impl<B: Body> Runs<B> {
         self.front.shrink_to(if self.len == 0 { 0 } else { KEPT_ENTRIES });
         let group = self.chunks.front().map_or(0, |first| first.skipped() / GROUP);
         self.head = Cursor::at_group(group);
-        self.look_ahead(1);
+        self.decode_front(1);
     }
 
     /// How many have ids below this number: what whole chunks before it have, and what a group of one is decoded for.

@@ -137,7 +137,7 @@ impl Pair {
                 assert_eq!(some, self.model[at..len.min(at + 100)]);
             }
             Step::ReadAheadSpans(at) => self.read_ahead_spans(at % (len + 1)),
-            Step::LookAhead(count) => self.packed.look_ahead(count),
+            Step::LookAhead(count) => self.packed.decode_front(count),
             Step::Image if !self.mixed => self.image(),
             _ if len == 0 => {}
             Step::Take(at) => self.take(at % len),
