@@ -172,7 +172,7 @@ pub enum Due {
 
 /// The state of a task that has a record of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum State {
+pub enum TaskState {
     /// Waiting and due. Its lane is not told: it follows from the priority.
     Ready(OrderKey),
     /// Not due yet.
@@ -183,7 +183,7 @@ pub enum State {
     Dead(LogTime),
 }
 
-impl State {
+impl TaskState {
     /// Without the details.
     pub const fn kind(&self) -> StateKind {
         match self {
@@ -406,7 +406,7 @@ pub struct Task<B> {
     /// When it was pushed. Ages and times to live count from here, never from the id.
     pub pushed: LogTime,
     /// Where it is in its life.
-    pub state: State,
+    pub state: TaskState,
     /// The incarnation of the store that delivered it last.
     pub incarnation: u64,
     /// How often it was delivered.
@@ -423,7 +423,7 @@ pub struct Task<B> {
 
 impl<B> Task<B> {
     /// A task as pushed.
-    pub const fn new(id: TaskId, body: B, pushed: LogTime, state: State) -> Self {
+    pub const fn new(id: TaskId, body: B, pushed: LogTime, state: TaskState) -> Self {
         Self {
             id,
             body,
@@ -441,7 +441,7 @@ impl<B> Task<B> {
     /// The lease, if it is leased.
     pub const fn lease(&self) -> Option<&Lease> {
         match &self.state {
-            State::Leased(lease) => Some(lease),
+            TaskState::Leased(lease) => Some(lease),
             _ => None,
         }
     }
@@ -449,14 +449,14 @@ impl<B> Task<B> {
     /// Where it stands in the line, if it is ready.
     pub const fn rank(&self) -> Option<Rank> {
         match self.state {
-            State::Ready(order) => Some(Rank::of(self.priority, order)),
+            TaskState::Ready(order) => Some(Rank::of(self.priority, order)),
             _ => None,
         }
     }
 
     /// Whether it is ready or delayed.
     pub const fn waits(&self) -> bool {
-        matches!(self.state, State::Ready(_) | State::Delayed(_))
+        matches!(self.state, TaskState::Ready(_) | TaskState::Delayed(_))
     }
 
     /// The receipt of its current or last delivery.
@@ -541,7 +541,7 @@ mod tests {
     use super::*;
 
     fn task() -> Task<()> {
-        Task::new(TaskId::new(1, 1).unwrap(), (), LogTime(0), State::Dead(LogTime(0)))
+        Task::new(TaskId::new(1, 1).unwrap(), (), LogTime(0), TaskState::Dead(LogTime(0)))
     }
 
     #[test]

@@ -14,7 +14,7 @@ use support::{Bytes, Home, Log, Store};
 use sureq_core::codec::{decode, encode};
 use sureq_core::command::{ConnId, LeaseAsk, Pop};
 use sureq_core::event::{Counters, Fields, Flood, FullTask, Ids, Landing, QueueNo, Totals};
-use sureq_core::task::{Cause, Due, Lease, OrderKey, State, Terms, Tries};
+use sureq_core::task::{Cause, Due, Lease, OrderKey, TaskState, Terms, Tries};
 use sureq_core::{Broker, Command, Event, LogTime, Now, Replies, TaskId, WallTime};
 
 /// The log of a random life of so many steps.
@@ -159,7 +159,7 @@ fn an_image_with_a_wrong_byte_is_refused_or_lived_with() {
 }
 
 /// A task as someone might make one up.
-fn task(state: State, deliveries: u32) -> FullTask<'static> {
+fn task(state: TaskState, deliveries: u32) -> FullTask<'static> {
     FullTask {
         queue: QueueNo(0),
         id: TaskId::new(5, 5).unwrap(),
@@ -180,8 +180,8 @@ fn task(state: State, deliveries: u32) -> FullTask<'static> {
 
 #[test]
 fn counters_near_their_end_and_tasks_that_contradict_themselves_are_refused() {
-    let ready = |major, minor| task(State::Ready(OrderKey { major, minor }), 1);
-    let leased = |seq| State::Leased(Lease::new(LogTime(0), seq, Terms::default()));
+    let ready = |major, minor| task(TaskState::Ready(OrderKey { major, minor }), 1);
+    let leased = |seq| TaskState::Leased(Lease::new(LogTime(0), seq, Terms::default()));
     let refused = [
         ready(0, u64::MAX),
         ready(i64::MIN, 1),
@@ -191,7 +191,7 @@ fn counters_near_their_end_and_tasks_that_contradict_themselves_are_refused() {
         task(leased(0), 1),
         task(leased(1), 0),
         FullTask { late_ack: true, ..task(leased(1), 1) },
-        FullTask { late_ack: true, ..task(State::Dead(LogTime(0)), 1) },
+        FullTask { late_ack: true, ..task(TaskState::Dead(LogTime(0)), 1) },
     ];
     let made = || {
         let mut broker = Broker::default();

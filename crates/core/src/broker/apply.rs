@@ -6,7 +6,7 @@ use super::{Broker, Slot};
 use crate::event::{Event, QueueNo, Recorder};
 use crate::id::TaskId;
 use crate::queue::{HolderNews, Inconsistent, Queue};
-use crate::task::{Body, Holder, State};
+use crate::task::{Body, Holder, TaskState};
 
 /// Numbers of queues are small: a number further away than this is not one that a store gave out.
 const NUMBERS_AHEAD: usize = 1 << 20;
@@ -115,7 +115,7 @@ impl<B: Body> Broker<B> {
         let holder = match event {
             Event::Popped { terms, .. } => terms.holder,
             Event::Task(task) => match &task.state {
-                State::Leased(lease) => lease.holder(),
+                TaskState::Leased(lease) => lease.holder(),
                 _ => None,
             },
             _ => None,

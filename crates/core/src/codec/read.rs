@@ -12,7 +12,7 @@ use crate::event::{
 };
 use crate::id::TaskId;
 use crate::settings::{Expired, Overflow, Place, Settings};
-use crate::task::{Cause, Deadline, Due, Holder, Lease, OrderKey, Past, Rank, State, Terms, Tries};
+use crate::task::{Cause, Deadline, Due, Holder, Lease, OrderKey, Past, Rank, TaskState, Terms, Tries};
 use crate::time::{LogTime, WallTime};
 
 /// Why bytes are not an event.
@@ -403,14 +403,14 @@ impl<'a> Reader<'a> {
     }
 
     /// A state; of a ready task its lane too, which stands before the priority that it should follow from.
-    fn state(&mut self) -> Result<(State, Option<i16>), Malformed> {
+    fn state(&mut self) -> Result<(TaskState, Option<i16>), Malformed> {
         let mut lane = None;
         let state = match self.byte()? {
             0 => {
                 lane = Some(i16::try_from(self.signed()?).map_err(|_| Malformed::Number)?);
-                State::Ready(OrderKey { major: self.signed()?, minor: self.number()? })
+                TaskState::Ready(OrderKey { major: self.signed()?, minor: self.number()? })
             }
-            1 => State::Delayed(self.due()?),
+            1 => TaskState::Delayed(self.due()?),
             2 => {
                 let (start, seq) = (self.time()?, self.number()?);
                 let (deadline, holder, lapse) = self.terms()?;
@@ -418,9 +418,9 @@ impl<'a> Reader<'a> {
                     let at = LogTime(at.unwrap_or_else(|| start.after(length_ms).0));
                     Deadline { at, length_ms }
                 });
-                State::Leased(Lease::new(start, seq, Terms { deadline, holder, lapse }))
+                TaskState::Leased(Lease::new(start, seq, Terms { deadline, holder, lapse }))
             }
-            3 => State::Dead(self.time()?),
+            3 => TaskState::Dead(self.time()?),
             other => return Err(Malformed::Unknown(other)),
         };
         Ok((state, lane))

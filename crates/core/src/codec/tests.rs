@@ -19,7 +19,7 @@ use crate::event::{
 use crate::id::TaskId;
 use crate::settings::{Expired, Overflow, Place, Settings};
 use crate::task::{
-    Body, Cause, Deadline, Due, Holder, Lease, OrderKey, Past, Rank, State, StateKind, Terms, Tries,
+    Body, Cause, Deadline, Due, Holder, Lease, OrderKey, Past, Rank, StateKind, TaskState, Terms, Tries,
 };
 use crate::time::{LogTime, WallTime};
 
@@ -38,7 +38,7 @@ struct Parts {
     removal: Removal,
     landing: Landing,
     terms: LeaseTerms,
-    state: State,
+    state: TaskState,
     lane: Option<i16>,
     due: Due,
     fields: OwnedFields,
@@ -210,17 +210,17 @@ fn lapse() -> impl Strategy<Value = Option<LapsePolicy>> {
     option::of(policy.prop_map(|(to, limit, then)| LapsePolicy { to, limit, then }))
 }
 
-fn state() -> impl Strategy<Value = State> {
+fn state() -> impl Strategy<Value = TaskState> {
     let deadline =
         option::of((number(), number()).prop_map(|(at, length_ms)| Deadline { at: LogTime(at), length_ms }));
     let terms =
         (deadline, holder(), lapse()).prop_map(|(deadline, holder, lapse)| Terms { deadline, holder, lapse });
     let lease = (number(), number(), terms);
     prop_oneof![
-        (any::<i64>(), number()).prop_map(|(major, minor)| State::Ready(OrderKey { major, minor })),
-        due().prop_map(State::Delayed),
-        lease.prop_map(|(start, seq, terms)| State::Leased(Lease::new(LogTime(start), seq, terms))),
-        number().prop_map(|at| State::Dead(LogTime(at))),
+        (any::<i64>(), number()).prop_map(|(major, minor)| TaskState::Ready(OrderKey { major, minor })),
+        due().prop_map(TaskState::Delayed),
+        lease.prop_map(|(start, seq, terms)| TaskState::Leased(Lease::new(LogTime(start), seq, terms))),
+        number().prop_map(|at| TaskState::Dead(LogTime(at))),
     ]
 }
 
@@ -582,7 +582,7 @@ fn the_format_does_not_change_by_accident() {
         removal: Removal::Dropped,
         landing: Landing::Front { group: 6 },
         terms: LeaseTerms { length_ms: Some(30), holder: Some(Holder::Conn(ConnId(8))), lapse: Some(policy) },
-        state: State::Leased(Lease::new(LogTime(60), 4, terms)),
+        state: TaskState::Leased(Lease::new(LogTime(60), 4, terms)),
         lane: None,
         due: Due::Wall(WallTime(log.0)),
         fields: OwnedFields {
@@ -638,7 +638,7 @@ fn a_ready_task_is_written_with_the_lane_of_its_priority() {
             id: TaskId::new(5, 1).unwrap(),
             payload: b"x",
             pushed: LogTime(1),
-            state: State::Ready(OrderKey { major, minor }),
+            state: TaskState::Ready(OrderKey { major, minor }),
             stray_lane: None,
             incarnation: 0,
             deliveries: 0,

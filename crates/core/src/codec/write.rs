@@ -12,7 +12,7 @@ use crate::event::{
 };
 use crate::id::TaskId;
 use crate::settings::{Expired, Overflow, Place, Settings};
-use crate::task::{Cause, Due, Holder, OrderKey, Past, Rank, State, Terms};
+use crate::task::{Cause, Due, Holder, OrderKey, Past, Rank, TaskState, Terms};
 
 /// Appends the bytes of one event.
 pub fn encode(event: &Event<'_>, out: &mut Vec<u8>) {
@@ -357,18 +357,18 @@ impl Writer<'_> {
         self.number(past.end.0).cause(past.cause);
     }
 
-    fn state(&mut self, state: &State, lane: i16) -> &mut Self {
+    fn state(&mut self, state: &TaskState, lane: i16) -> &mut Self {
         match state {
-            State::Ready(OrderKey { major, minor }) => {
+            TaskState::Ready(OrderKey { major, minor }) => {
                 self.byte(0).signed(i64::from(lane)).signed(*major).number(*minor)
             }
-            State::Delayed(due) => self.byte(1).due(*due),
-            State::Leased(lease) => {
+            TaskState::Delayed(due) => self.byte(1).due(*due),
+            TaskState::Leased(lease) => {
                 let Terms { deadline, holder, lapse } = lease.terms().copied().unwrap_or_default();
                 self.byte(2).number(lease.start().0).number(lease.seq());
                 self.terms(deadline.map(|d| (Some(d.at.0), d.length_ms)), holder, lapse)
             }
-            State::Dead(at) => self.byte(3).number(at.0),
+            TaskState::Dead(at) => self.byte(3).number(at.0),
         }
     }
 

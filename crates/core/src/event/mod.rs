@@ -9,7 +9,7 @@ mod lists;
 use crate::command::LapsePolicy;
 use crate::id::TaskId;
 use crate::settings::Settings;
-use crate::task::{Body, Cause, Due, Holder, Name, Past, State, StateKind, Tries};
+use crate::task::{Body, Cause, Due, Holder, Name, Past, StateKind, TaskState, Tries};
 use crate::time::{LogTime, WallTime};
 
 pub use lists::{Ids, Payloads};
@@ -415,7 +415,7 @@ pub struct FullTask<'a> {
     /// When it was pushed.
     pub pushed: LogTime,
     /// Where it is in its life.
-    pub state: State,
+    pub state: TaskState,
     /// Of a ready task, the lane that it was read with, if that does not follow from its priority. Nobody takes in such a
     /// task; it is kept to be told apart from others.
     pub stray_lane: Option<i16>,

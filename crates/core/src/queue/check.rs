@@ -9,7 +9,7 @@ use super::read::Look;
 use super::ready::ReadyTask;
 use super::{Queue, Reviving};
 use crate::id::TaskId;
-use crate::task::{Body, Due, Extras, Holder, Lease, Rank, State, StateKind, Task};
+use crate::task::{Body, Due, Extras, Holder, Lease, Rank, StateKind, Task, TaskState};
 
 /// An invariant that does not hold, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,14 +74,14 @@ impl<B: Body> Queue<B> {
         ensure(!twice, || format!("{id} has a record and is packed too"))?;
         ensure(task.name().is_none_or(|name| self.names.get(name) == Some(&id)), || format!("{id}'s name"))?;
         let indexed = match &task.state {
-            State::Ready(order) => self.ready.is_taken(Rank::of(task.priority, *order)),
-            State::Delayed(Due::Log(due)) => self.delayed.contains(&(*due, id)),
-            State::Delayed(Due::Wall(due)) => self.delayed_wall.contains(&(*due, id)),
-            State::Leased(lease) => {
+            TaskState::Ready(order) => self.ready.is_taken(Rank::of(task.priority, *order)),
+            TaskState::Delayed(Due::Log(due)) => self.delayed.contains(&(*due, id)),
+            TaskState::Delayed(Due::Wall(due)) => self.delayed_wall.contains(&(*due, id)),
+            TaskState::Leased(lease) => {
                 let timed = lease.deadline().is_none_or(|at| self.deadlines.contains(&(at, lease.seq(), id)));
                 timed && lease.holder().is_none_or(|holder| self.is_held(holder, task, lease))
             }
-            State::Dead(at) => self.is_reviving(task) != self.deaths.contains(&(*at, id)),
+            TaskState::Dead(at) => self.is_reviving(task) != self.deaths.contains(&(*at, id)),
         };
         ensure(indexed, || format!("{id} is not indexed as {:?}", task.state))?;
         let empty = task.extras.as_deref().is_some_and(|extras| *extras == Extras::default());
@@ -156,7 +156,8 @@ impl<B: Body> Queue<B> {
         }
         let leased = self.table.walk(&self.leased).count();
         ensure(leased == self.leased.len(), || format!("{leased} on the list of delivered"))?;
-        let dead = self.table.walk(&self.dead).filter(|task| matches!(task.state, State::Dead(_))).count();
+        let dead =
+            self.table.walk(&self.dead).filter(|task| matches!(task.state, TaskState::Dead(_))).count();
         ensure(dead == self.dead.len(), || format!("{dead} on the list of the dead"))?;
         let reviving = self.reviving.map_or(0, |reviving| reviving.list.len());
         let walked = self.reviving.iter().flat_map(|reviving| self.table.walk(&reviving.list));

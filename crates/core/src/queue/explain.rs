@@ -4,7 +4,7 @@ use super::Queue;
 use crate::event::Recorder;
 use crate::id::TaskId;
 use crate::reply::{Explanation, HeldUp, Why};
-use crate::task::{Body, Due, Rank, State};
+use crate::task::{Body, Due, Rank, TaskState};
 use crate::time::Now;
 
 impl<B: Body> Queue<B> {
@@ -24,24 +24,24 @@ impl<B: Body> Queue<B> {
         let task = self.look(id)?;
         let reason = task.extras.as_ref().and_then(|extras| extras.reason.clone());
         let why = match &task.state {
-            State::Ready(order) => {
+            TaskState::Ready(order) => {
                 let rank = Rank::of(task.priority, *order);
                 Why::Ready { ahead: self.ready.before(rank) as u64, held_up: self.held_up() }
             }
-            State::Delayed(due) => {
+            TaskState::Delayed(due) => {
                 let in_ms = match due {
                     Due::Log(at) => at.since(now.log),
                     Due::Wall(at) => at.0.saturating_sub(now.wall.0),
                 };
                 Why::Delayed { until: due.raw(), in_ms, held_up: self.held_up() }
             }
-            State::Leased(lease) => Why::Leased {
+            TaskState::Leased(lease) => Why::Leased {
                 since: lease.start(),
                 until: lease.deadline(),
                 holder: lease.holder(),
                 cancelled: task.cancelled,
             },
-            State::Dead(at) => Why::Dead { at: *at },
+            TaskState::Dead(at) => Why::Dead { at: *at },
         };
         let (tries, tries_max) = (task.tries(), self.tries_max(&task));
         Some(Explanation { id, deliveries: task.deliveries, tries, tries_max, reason, worker: None, why })

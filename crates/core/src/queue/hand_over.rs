@@ -9,7 +9,7 @@ use super::Queue;
 use super::read::full;
 use crate::event::{Event, Recorder, Removal};
 use crate::id::TaskId;
-use crate::task::{Body, OrderKey, State, StateKind};
+use crate::task::{Body, OrderKey, StateKind, TaskState};
 use crate::time::Now;
 
 impl<B: Body> Queue<B> {
@@ -31,7 +31,7 @@ impl<B: Body> Queue<B> {
         let (from_rec, to_rec) = recs;
         self.remove_all(&[id], Removal::Deleted, now, from_rec);
         let major = to.last_id.max(id).raw().cast_signed();
-        task.state = State::Ready(OrderKey { major, minor: to.minor + 1 });
+        task.state = TaskState::Ready(OrderKey { major, minor: to.minor + 1 });
         task.live_on();
         if task.name().is_some_and(|name| to.names.contains_key(name)) {
             task.become_nameless();

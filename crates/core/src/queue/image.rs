@@ -27,7 +27,7 @@ use crate::codec::{Reader, decode, encode, write_number};
 use crate::event::{Counters, Event, FullTask, QueueNo};
 use crate::id::TaskId;
 use crate::settings::Settings;
-use crate::task::{Body, Due, Lease, Rank, State, StateKind, Task};
+use crate::task::{Body, Due, Lease, Rank, StateKind, Task, TaskState};
 use crate::time::LogTime;
 
 /// All that is durable of a queue, as it was when the image was taken.
@@ -300,19 +300,19 @@ impl<B: Body> Queue<B> {
                 return None;
             }
             match &task.state {
-                State::Ready(order) => {
+                TaskState::Ready(order) => {
                     if self.ready.is_taken(Rank::of(task.priority, *order)) {
                         return None;
                     }
                     self.minor = self.minor.max(order.minor);
                     self.front_group = self.front_group.max(group_of(*order));
                 }
-                State::Delayed(_) => {}
-                State::Leased(lease) => {
+                TaskState::Delayed(_) => {}
+                TaskState::Leased(lease) => {
                     self.seq = self.seq.max(lease.seq());
                     counts[0] += 1;
                 }
-                State::Dead(_) => counts[1] += 1,
+                TaskState::Dead(_) => counts[1] += 1,
             }
             self.last_id = self.last_id.max(task.id);
             if task.waits() {
@@ -337,7 +337,7 @@ impl<B: Body> Queue<B> {
         self.leased = self.table.thread(leased_head, leased, in_order)?;
         let mut last_death = LogTime(0);
         let in_order = |task: &Task<B>| match task.state {
-            State::Dead(at) => at >= core::mem::replace(&mut last_death, at),
+            TaskState::Dead(at) => at >= core::mem::replace(&mut last_death, at),
             _ => false,
         };
         self.dead = self.table.thread(dead_head, dead, in_order)?;

@@ -32,7 +32,7 @@ use crate::id::{Receipt, TaskId};
 use crate::index::Dictionary;
 use crate::limits;
 use crate::settings::Settings;
-use crate::task::{Body, Cause, Holder, Name, State, Task};
+use crate::task::{Body, Cause, Holder, Name, Task, TaskState};
 use crate::time::{LogTime, WallTime};
 use deliveries::Deliveries;
 use ordered::Ordered;
@@ -319,7 +319,7 @@ impl<B: Body> Queue<B> {
 
     /// Whether this task is one of those that were all revived together, and has not been moved yet.
     fn is_reviving(&self, task: &Task<B>) -> bool {
-        matches!((&task.state, self.reviving), (State::Dead(at), Some(reviving)) if *at <= reviving.since)
+        matches!((&task.state, self.reviving), (TaskState::Dead(at), Some(reviving)) if *at <= reviving.since)
     }
 
     /// When something happens by itself next, by log time.

@@ -12,7 +12,7 @@ use crate::event::{Fields, FullTask, QueueNo};
 use crate::id::TaskId;
 use crate::limits;
 use crate::reply::{Info, More, TaskView};
-use crate::task::{Body, Name, OrderKey, State, Task};
+use crate::task::{Body, Name, OrderKey, Task, TaskState};
 use crate::time::{LogTime, Now, WallTime};
 
 /// A task as one looks at it: its record, or what a record of it would be.
@@ -35,7 +35,7 @@ impl<B> Deref for Look<'_, B> {
 impl<B> Entry<B> {
     /// What its record would be.
     pub(super) fn into_task(self) -> Task<B> {
-        let state = self.due.map_or(State::Ready(OrderKey::pushed(self.id)), State::Delayed);
+        let state = self.due.map_or(TaskState::Ready(OrderKey::pushed(self.id)), TaskState::Delayed);
         Task::new(self.id, self.body, self.pushed, state)
     }
 }
@@ -171,10 +171,10 @@ impl<B: Body> Queue<B> {
     fn view(&self, id: TaskId, now: Now) -> Option<TaskView<B>> {
         let task = self.look(id)?;
         let at = match &task.state {
-            State::Leased(lease) => lease.start(),
-            State::Delayed(due) => LogTime(due.raw()),
-            State::Dead(at) => *at,
-            State::Ready(_) => task.pushed,
+            TaskState::Leased(lease) => lease.start(),
+            TaskState::Delayed(due) => LogTime(due.raw()),
+            TaskState::Dead(at) => *at,
+            TaskState::Ready(_) => task.pushed,
         };
         Some(TaskView {
             queue: 0,
@@ -184,7 +184,7 @@ impl<B: Body> Queue<B> {
             incarnation: task.incarnation,
             at,
             elapsed_ms: now.log.since(at),
-            more: matches!(task.state, State::Dead(_)).then(|| Box::new(self.more(id))),
+            more: matches!(task.state, TaskState::Dead(_)).then(|| Box::new(self.more(id))),
             foreign_id: None,
         })
     }

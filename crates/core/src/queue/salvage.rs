@@ -13,7 +13,7 @@ use super::packed::{Entry, Packed, Run};
 use crate::codec::Reader;
 use crate::event::{Counters, QueueNo, Totals};
 use crate::id::TaskId;
-use crate::task::{Body, Name, State, Task};
+use crate::task::{Body, Name, Task, TaskState};
 
 /// A queue that was restored as far as its parts are there.
 pub(crate) struct Salvaged<B> {
@@ -78,16 +78,16 @@ impl<B: Body> Queue<B> {
     /// Takes records back in the orders of their lists: the delivered as they were delivered, the dead as they died.
     fn take_back_records(&mut self, mut records: Vec<Task<B>>) {
         records.sort_by_key(|task| match &task.state {
-            State::Leased(lease) => (1, lease.seq(), task.id),
-            State::Dead(at) => (2, at.0, task.id),
-            State::Ready(_) | State::Delayed(_) => (0, 0, task.id),
+            TaskState::Leased(lease) => (1, lease.seq(), task.id),
+            TaskState::Dead(at) => (2, at.0, task.id),
+            TaskState::Ready(_) | TaskState::Delayed(_) => (0, 0, task.id),
         });
         for task in records {
             let is_again = match &task.state {
-                State::Leased(lease) => lease.seq() <= core::mem::replace(&mut self.seq, lease.seq()),
+                TaskState::Leased(lease) => lease.seq() <= core::mem::replace(&mut self.seq, lease.seq()),
                 _ => false,
             };
-            if let State::Ready(order) = task.state {
+            if let TaskState::Ready(order) = task.state {
                 self.minor = self.minor.max(order.minor);
                 self.front_group = self.front_group.max(group_of(order));
             }

@@ -388,7 +388,7 @@ impl<'t, B: Body> Iterator for Walk<'t, B> {
 #[cfg(all(test, target_pointer_width = "64"))]
 mod tests {
     use super::{PAGE_SLOTS, Slot};
-    use crate::task::{Deadline, Extras, Lease, State, Task, Terms};
+    use crate::task::{Deadline, Extras, Lease, Task, TaskState, Terms};
     use crate::time::LogTime;
 
     /// A table of a million deliveries is a million of these. A page is an exact size of what allocators hand out, so that a
@@ -396,7 +396,7 @@ mod tests {
     #[test]
     fn a_record_is_no_larger_than_it_was() {
         type Body = [u64; 3];
-        assert_eq!([size_of::<Lease>(), size_of::<State>(), size_of::<Task<Body>>()], [24, 24, 88]);
+        assert_eq!([size_of::<Lease>(), size_of::<TaskState>(), size_of::<Task<Body>>()], [24, 24, 88]);
         assert_eq!([size_of::<Slot<Body>>(), PAGE_SLOTS * size_of::<Slot<Body>>()], [96, 6144]);
         let deadline = Some(Deadline { at: LogTime(1), length_ms: 1 });
         let timed = Lease::new(LogTime(0), 1, Terms { deadline, ..Terms::default() });

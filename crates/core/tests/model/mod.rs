@@ -11,7 +11,7 @@ pub mod plan;
 use std::collections::BTreeMap;
 
 use command::{Happening, Name, WorkerName};
-use naive::{Cause, Lease, NaiveQueue, NaiveTask, State};
+use naive::{Cause, Lease, NaiveQueue, NaiveState, NaiveTask};
 use sureq_core::id::Claim;
 use sureq_core::task::StateKind;
 use sureq_core::{Receipt, TaskId};
@@ -164,7 +164,7 @@ impl Model {
         let log = self.log;
         for &id in ids {
             let task = &self.queues[name].tasks[&id];
-            let State::Leased(lease) = &task.state else { unreachable!() };
+            let NaiveState::Leased(lease) = &task.state else { unreachable!() };
             if let (Cause::Lapsed, Some(worker)) = (cause, lease.worker) {
                 let receipt = task.receipt();
                 if let Some(worker) = self.workers.get_mut(&worker) {
@@ -190,7 +190,7 @@ impl Model {
             let mut task = queue.tasks[&id].clone();
             queue.lose(id);
             let to = self.queue(letter);
-            (task.state, task.expires) = (State::Ready, None);
+            (task.state, task.expires) = (NaiveState::Ready, None);
             if task.name.as_ref().is_some_and(|name| to.named(name).is_some()) {
                 task.name = None;
             }
@@ -224,7 +224,7 @@ impl Model {
         let log = self.log;
         for queue in self.queues.values_mut() {
             for task in queue.tasks.values_mut() {
-                if let State::Leased(Lease { deadline: Some((at, length)), .. }) = &mut task.state {
+                if let NaiveState::Leased(Lease { deadline: Some((at, length)), .. }) = &mut task.state {
                     *at = (*at).max(log + (*length).min(10_000));
                 }
             }

@@ -8,7 +8,7 @@ use crate::id::TaskId;
 use crate::limits;
 use crate::queue::packed::Entry;
 use crate::queue::{Inconsistent, Queue};
-use crate::task::{Body, Due, Extras, OrderKey, State, StateKind, Task};
+use crate::task::{Body, Due, Extras, OrderKey, StateKind, Task, TaskState};
 
 impl<B: Body> Queue<B> {
     /// Takes in a whole task. One that is there already keeps its state and gets the new body: this is how a body
@@ -31,18 +31,18 @@ impl<B: Body> Queue<B> {
             return Err(misfit);
         }
         match &full.state {
-            State::Leased(lease) => {
+            TaskState::Leased(lease) => {
                 // Tasks come in order of delivery, which is the order that RECOVER walks.
                 if lease.seq() <= self.seq {
                     return Err(misfit);
                 }
                 self.seq = lease.seq();
             }
-            State::Ready(order) => {
+            TaskState::Ready(order) => {
                 self.minor = self.minor.max(order.minor);
                 self.front_group = self.front_group.max(group_of(*order));
             }
-            State::Delayed(_) | State::Dead(_) => {}
+            TaskState::Delayed(_) | TaskState::Dead(_) => {}
         }
         self.last_id = self.last_id.max(full.id);
         self.totals.pushed += 1;
@@ -176,11 +176,11 @@ impl<B: Body> Remains<B> {
 pub(in crate::queue) fn is_sound(full: &FullTask<'_>) -> bool {
     let waits = matches!(full.state.kind(), StateKind::Ready | StateKind::Delayed);
     let fits = match &full.state {
-        State::Leased(lease) => full.deliveries > 0 && lease.seq() > 0 && lease.seq() <= COUNT_MAX,
-        State::Ready(order) => {
+        TaskState::Leased(lease) => full.deliveries > 0 && lease.seq() > 0 && lease.seq() <= COUNT_MAX,
+        TaskState::Ready(order) => {
             full.stray_lane.is_none() && order.minor <= COUNT_MAX && group_of(*order) <= COUNT_MAX
         }
-        State::Delayed(_) | State::Dead(_) => true,
+        TaskState::Delayed(_) | TaskState::Dead(_) => true,
     };
     let leased = full.state.kind() == StateKind::Leased;
     fits && (waits || !full.late_ack) && (leased || !full.cancelled)
@@ -214,9 +214,9 @@ pub(in crate::queue) fn record_of<B>(full: &FullTask<'_>, body: B) -> Task<B> {
     }
 }
 
-const fn due_of(state: &State) -> Option<Due> {
+const fn due_of(state: &TaskState) -> Option<Due> {
     match state {
-        State::Delayed(due) => Some(*due),
+        TaskState::Delayed(due) => Some(*due),
         _ => None,
     }
 }
@@ -226,9 +226,9 @@ fn is_untouched(full: &FullTask<'_>) -> bool {
     let delivered = full.deliveries > 0 || full.incarnation > 0 || full.tries.total() > 0 || full.late_ack;
     let plain = full.fields.is_plain() && full.reason.is_none() && full.past.is_empty();
     let placed = match full.state {
-        State::Ready(order) => order == OrderKey::pushed(full.id),
-        State::Delayed(_) => true,
-        State::Leased(_) | State::Dead(_) => false,
+        TaskState::Ready(order) => order == OrderKey::pushed(full.id),
+        TaskState::Delayed(_) => true,
+        TaskState::Leased(_) | TaskState::Dead(_) => false,
     };
     plain && !delivered && placed
 }

@@ -8,7 +8,7 @@ use crate::id::TaskId;
 use crate::queue::packed::Entry;
 use crate::queue::table::At;
 use crate::queue::{Ending, HolderNews, Inconsistent, Queue};
-use crate::task::{Body, Due, Holder, Rank, State, StateKind, Task};
+use crate::task::{Body, Due, Holder, Rank, StateKind, Task, TaskState};
 use crate::time::LogTime;
 
 impl<B: Body> Queue<B> {
@@ -140,17 +140,17 @@ impl<B: Body> Queue<B> {
     fn keep_order_of_deaths(&mut self, slot: At) {
         let revived = self.reviving.map(|reviving| reviving.since.after(1));
         let earliest = self.last_death().max(revived);
-        if let (State::Dead(at), Some(earliest)) = (&self.table.at(slot).state, earliest)
+        if let (TaskState::Dead(at), Some(earliest)) = (&self.table.at(slot).state, earliest)
             && *at < earliest
         {
-            self.table.change(slot, |task| task.state = State::Dead(earliest));
+            self.table.change(slot, |task| task.state = TaskState::Dead(earliest));
         }
     }
 
     /// When the last of the dead died.
     pub(super) fn last_death(&self) -> Option<LogTime> {
         match self.table.last(&self.dead)?.state {
-            State::Dead(at) => Some(at),
+            TaskState::Dead(at) => Some(at),
             _ => None,
         }
     }
@@ -178,12 +178,12 @@ impl<B: Body> Queue<B> {
         let task = self.table.at(slot);
         let id = task.id;
         match &task.state {
-            State::Ready(order) => {
+            TaskState::Ready(order) => {
                 self.ready.insert_indexed(Rank::of(task.priority, *order), id, task.expires())
             }
-            State::Delayed(Due::Log(due)) => _ = self.delayed.insert((*due, id)),
-            State::Delayed(Due::Wall(due)) => _ = self.delayed_wall.insert((*due, id)),
-            State::Leased(lease) => {
+            TaskState::Delayed(Due::Log(due)) => _ = self.delayed.insert((*due, id)),
+            TaskState::Delayed(Due::Wall(due)) => _ = self.delayed_wall.insert((*due, id)),
+            TaskState::Leased(lease) => {
                 self.deliveries.add(lease, slot);
                 if let Some(terms) = lease.terms() {
                     let seq = lease.seq();
@@ -200,9 +200,9 @@ impl<B: Body> Queue<B> {
                     }
                 }
             }
-            State::Dead(at) => _ = self.deaths.insert((*at, id)),
+            TaskState::Dead(at) => _ = self.deaths.insert((*at, id)),
         }
-        if let (State::Ready(_) | State::Delayed(_), Some(expires)) = (&task.state, task.expires()) {
+        if let (TaskState::Ready(_) | TaskState::Delayed(_), Some(expires)) = (&task.state, task.expires()) {
             self.expiries.insert((expires, id));
         }
     }
@@ -211,10 +211,10 @@ impl<B: Body> Queue<B> {
         let task = self.table.at(slot);
         let id = task.id;
         match &task.state {
-            State::Ready(order) => self.ready.remove_indexed(Rank::of(task.priority, *order)),
-            State::Delayed(Due::Log(due)) => _ = self.delayed.remove(&(*due, id)),
-            State::Delayed(Due::Wall(due)) => _ = self.delayed_wall.remove(&(*due, id)),
-            State::Leased(lease) => {
+            TaskState::Ready(order) => self.ready.remove_indexed(Rank::of(task.priority, *order)),
+            TaskState::Delayed(Due::Log(due)) => _ = self.delayed.remove(&(*due, id)),
+            TaskState::Delayed(Due::Wall(due)) => _ = self.delayed_wall.remove(&(*due, id)),
+            TaskState::Leased(lease) => {
                 self.deliveries.remove(lease, slot, &self.table);
                 if let Some(terms) = lease.terms() {
                     let seq = lease.seq();
@@ -234,9 +234,9 @@ impl<B: Body> Queue<B> {
                 }
             }
             // One that is being revived is there no more.
-            State::Dead(at) => _ = self.deaths.remove(&(*at, id)),
+            TaskState::Dead(at) => _ = self.deaths.remove(&(*at, id)),
         }
-        if let (State::Ready(_) | State::Delayed(_), Some(expires)) = (&task.state, task.expires()) {
+        if let (TaskState::Ready(_) | TaskState::Delayed(_), Some(expires)) = (&task.state, task.expires()) {
             self.expiries.remove(&(expires, id));
         }
     }

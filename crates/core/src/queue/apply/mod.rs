@@ -16,7 +16,8 @@ use crate::limits;
 use crate::queue::ordered::Ordered;
 use crate::queue::packed::Entry;
 use crate::task::{
-    Body, Cause, Deadline, Due, Extras, Holder, Lease, OrderKey, Past, Rank, State, StateKind, Task, Terms,
+    Body, Cause, Deadline, Due, Extras, Holder, Lease, OrderKey, Past, Rank, StateKind, Task, TaskState,
+    Terms,
 };
 use crate::time::{LogTime, WallTime};
 
@@ -116,7 +117,7 @@ impl<B: Body> Queue<B> {
             self.pack(Entry { id, pushed: at, due: fields.due, body });
             return Ok(());
         }
-        let state = fields.due.map_or(State::Ready(OrderKey::pushed(id)), State::Delayed);
+        let state = fields.due.map_or(TaskState::Ready(OrderKey::pushed(id)), TaskState::Delayed);
         let mut task = Task::new(id, body, at, state);
         task.priority = fields.priority;
         task.extras = extras_of(fields).boxed();
@@ -127,7 +128,7 @@ impl<B: Body> Queue<B> {
         let lease = Lease::new(at, self.next_seq(), terms_from(terms, at));
         if let Some(Entry { pushed, body, .. }) = self.take_packed_ready(id) {
             self.uncount_waiting(&body);
-            let mut task = Task::new(id, body, pushed, State::Leased(lease));
+            let mut task = Task::new(id, body, pushed, TaskState::Leased(lease));
             (task.deliveries, task.incarnation) = (1, self.incarnation);
             let slot = self.table.insert(task);
             self.attach(slot);
@@ -136,7 +137,7 @@ impl<B: Body> Queue<B> {
         let slot = self.find(id, StateKind::Ready, "a pop of a task that is not ready")?;
         let incarnation = self.incarnation;
         self.change(slot, |task| {
-            task.state = State::Leased(lease);
+            task.state = TaskState::Leased(lease);
             task.deliveries = task.deliveries.saturating_add(1);
             task.incarnation = incarnation;
             task.late_ack = false;
@@ -155,7 +156,7 @@ impl<B: Body> Queue<B> {
         let (incarnation, seq) = (self.incarnation, self.next_seq());
         self.change(slot, |task| {
             end_delivery(task, Cause::Free, at);
-            if let State::Leased(lease) = &mut task.state {
+            if let TaskState::Leased(lease) = &mut task.state {
                 lease.begin_again(at, seq);
             }
             task.deliveries = task.deliveries.saturating_add(1);
@@ -168,7 +169,7 @@ impl<B: Body> Queue<B> {
         let slot = self.find(id, StateKind::Leased, "an extension of a task that is not leased")?;
         self.unindex(slot);
         self.table.change(slot, |task| {
-            if let State::Leased(lease) = &mut task.state {
+            if let TaskState::Leased(lease) = &mut task.state {
                 lease.extend(Deadline { at: at.after(length_ms), length_ms });
             }
         });
@@ -223,9 +224,9 @@ impl<B: Body> Queue<B> {
     }
 
     /// The state of a task that lands there; gives out its place in the line.
-    fn land(&mut self, to: Landing) -> Result<State, Inconsistent> {
+    fn land(&mut self, to: Landing) -> Result<TaskState, Inconsistent> {
         let major = match to {
-            Landing::Delayed(due) => return Ok(State::Delayed(Due::Log(due))),
+            Landing::Delayed(due) => return Ok(TaskState::Delayed(Due::Log(due))),
             Landing::Front { group } => {
                 if group > COUNT_MAX {
                     return Err(Inconsistent::new("a group that no queue counts up to", TaskId::NONE));
@@ -236,7 +237,7 @@ impl<B: Body> Queue<B> {
             Landing::Back => self.last_id.raw().cast_signed(),
         };
         self.minor += 1;
-        Ok(State::Ready(OrderKey { major, minor: self.minor }))
+        Ok(TaskState::Ready(OrderKey { major, minor: self.minor }))
     }
 
     fn apply_died(&mut self, id: TaskId, cause: Cause, reason: Option<&[u8]>, at: LogTime) -> Applied {
@@ -251,7 +252,7 @@ impl<B: Body> Queue<B> {
             if let Some(reason) = reason {
                 task.extras_mut().reason = Some(reason.into());
             }
-            task.state = State::Dead(at);
+            task.state = TaskState::Dead(at);
             (task.late_ack, task.cancelled) = (false, false);
         });
         Ok(())
@@ -264,7 +265,7 @@ impl<B: Body> Queue<B> {
             Some(reviving) if is_reviving => {
                 reviving.minor += 1;
                 let Reviving { major, minor, .. } = *reviving;
-                State::Ready(OrderKey { major, minor })
+                TaskState::Ready(OrderKey { major, minor })
             }
             _ => self.land(Landing::Back)?,
         };
@@ -301,10 +302,10 @@ impl<B: Body> Queue<B> {
         while let Some((_, id)) = self.first_due(upto, last_due).filter(|&due| due <= (last_due, last_id)) {
             if let Some(slot) = self.table.find(id) {
                 let order = self.next_order(&mut flood, self.table.at(slot).priority);
-                self.change(slot, |task| task.state = State::Ready(order));
+                self.change(slot, |task| task.state = TaskState::Ready(order));
             } else {
                 let mut task = self.take(id)?;
-                task.state = State::Ready(self.next_order(&mut flood, task.priority));
+                task.state = TaskState::Ready(self.next_order(&mut flood, task.priority));
                 let slot = self.table.insert(task);
                 self.attach(slot);
             }
@@ -354,7 +355,7 @@ impl<B: Body> Queue<B> {
             let slot = self.find(id, StateKind::Leased, "a deadline without a lease")?;
             self.unindex(slot);
             self.table.change(slot, |task| {
-                if let State::Leased(lease) = &mut task.state
+                if let TaskState::Leased(lease) = &mut task.state
                     && let Some(deadline) = lease.deadline_mut()
                 {
                     let least = time.after(deadline.length_ms.min(limits::LEASE_AFTER_START_MS));

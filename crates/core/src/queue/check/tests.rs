@@ -9,7 +9,7 @@ use crate::command::{Add, ConnId, NameArg, When};
 use crate::event::{Event, LeaseTerms, QueueNo, Recorder};
 use crate::id::{Claim, TaskId};
 use crate::queue::table::List;
-use crate::task::{Body, Cause, Extras, Holder, Name, OrderKey, Rank, State, StateKind, Task};
+use crate::task::{Body, Cause, Extras, Holder, Name, OrderKey, Rank, StateKind, Task, TaskState};
 use crate::time::{LogTime, Now, WallTime};
 
 #[derive(Clone, Copy, Debug)]
@@ -139,7 +139,7 @@ fn a_task_that_contradicts_its_indexes_is_found() {
         ("name", |q| _ = q.names.remove(&Name::Bytes(b"n"[..].into()))),
         ("name", |q| _ = q.names.insert(Name::Bytes(b"n"[..].into()), id(3))),
         ("is not indexed as Ready", |q| {
-            let State::Ready(order) = q.table.get(id(3)).unwrap().state else { unreachable!() };
+            let TaskState::Ready(order) = q.table.get(id(3)).unwrap().state else { unreachable!() };
             q.ready.remove_indexed(Rank::of(-1, order));
             q.ready.insert_indexed(Rank::of(9, order), id(3), None);
         }),

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use sureq_core::event::{Counters, Event, Fields, FullTask, QueueNo, Recorder, Totals};
-use sureq_core::task::{Holder, OrderKey, State};
+use sureq_core::task::{Holder, OrderKey, TaskState};
 use sureq_core::{Broker, LogTime, TaskId, codec};
 
 use super::Lost;
@@ -147,7 +147,7 @@ impl Copy {
     /// Writes a task as it is, or what can be kept of it.
     fn task(&mut self, queue: &[u8], task: &FullTask<'_>) {
         let holder = match &task.state {
-            State::Leased(lease) => lease.holder(),
+            TaskState::Leased(lease) => lease.holder(),
             _ => None,
         };
         let is_held = match holder {
@@ -162,7 +162,7 @@ impl Copy {
             return;
         }
         // A place in the line or a name that another has, a worker that is gone: the task itself is what counts.
-        let state = State::Ready(OrderKey::pushed(task.id));
+        let state = TaskState::Ready(OrderKey::pushed(task.id));
         let waiting = FullTask { state, stray_lane: None, cancelled: false, ..task.clone() };
         let nameless = Fields { name: None, ..task.fields };
         if self.add(&Event::Task(&waiting))
