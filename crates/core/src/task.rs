@@ -197,12 +197,12 @@ impl TaskState {
 
 /// A delivery to a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Lease(Form);
+pub struct Lease(LeaseForm);
 
 /// A plain pop has no terms and pays for none. Where there are terms they are never empty, so that equal leases look
 /// the same.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Form {
+enum LeaseForm {
     Plain {
         start: LogTime,
         seq: u64,
@@ -210,12 +210,12 @@ enum Form {
     /// The start is in the box because there is no room for it beside the pointer: it would make every record larger.
     OnTerms {
         seq: u64,
-        boxed: Box<Boxed>,
+        boxed: Box<StartAndTerms>,
     },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Boxed {
+struct StartAndTerms {
     start: LogTime,
     terms: Terms,
 }
@@ -224,40 +224,40 @@ impl Lease {
     /// The bytes of what it has in a box.
     pub(crate) const fn boxed_bytes(&self) -> usize {
         match &self.0 {
-            Form::Plain { .. } => 0,
-            Form::OnTerms { .. } => size_of::<Boxed>(),
+            LeaseForm::Plain { .. } => 0,
+            LeaseForm::OnTerms { .. } => size_of::<StartAndTerms>(),
         }
     }
 
     /// A delivery that begins at `start`, on these terms if there are any.
     pub fn new(start: LogTime, seq: u64, terms: Terms) -> Self {
         Self(if terms.is_none() {
-            Form::Plain { start, seq }
+            LeaseForm::Plain { start, seq }
         } else {
-            Form::OnTerms { seq, boxed: Box::new(Boxed { start, terms }) }
+            LeaseForm::OnTerms { seq, boxed: Box::new(StartAndTerms { start, terms }) }
         })
     }
 
     /// When it began.
     pub const fn start(&self) -> LogTime {
         match &self.0 {
-            Form::Plain { start, .. } => *start,
-            Form::OnTerms { boxed, .. } => boxed.start,
+            LeaseForm::Plain { start, .. } => *start,
+            LeaseForm::OnTerms { boxed, .. } => boxed.start,
         }
     }
 
     /// Which of the queue's deliveries it is: what is given back together keeps this order.
     pub const fn seq(&self) -> u64 {
         match self.0 {
-            Form::Plain { seq, .. } | Form::OnTerms { seq, .. } => seq,
+            LeaseForm::Plain { seq, .. } | LeaseForm::OnTerms { seq, .. } => seq,
         }
     }
 
     /// What ends it, if anything but its holder does.
     pub const fn terms(&self) -> Option<&Terms> {
         match &self.0 {
-            Form::Plain { .. } => None,
-            Form::OnTerms { boxed, .. } => Some(&boxed.terms),
+            LeaseForm::Plain { .. } => None,
+            LeaseForm::OnTerms { boxed, .. } => Some(&boxed.terms),
         }
     }
 
@@ -279,8 +279,8 @@ impl Lease {
     /// Makes it another delivery on the same terms.
     pub fn begin_again(&mut self, at: LogTime, number: u64) {
         let (start, seq) = match &mut self.0 {
-            Form::Plain { start, seq } => (start, seq),
-            Form::OnTerms { seq, boxed } => (&mut boxed.start, seq),
+            LeaseForm::Plain { start, seq } => (start, seq),
+            LeaseForm::OnTerms { seq, boxed } => (&mut boxed.start, seq),
         };
         (*start, *seq) = (at, number);
     }
@@ -289,8 +289,8 @@ impl Lease {
     pub fn extend(&mut self, deadline: Deadline) {
         let deadline = Some(deadline);
         match &mut self.0 {
-            Form::OnTerms { boxed, .. } => boxed.terms.deadline = deadline,
-            Form::Plain { start, seq } => {
+            LeaseForm::OnTerms { boxed, .. } => boxed.terms.deadline = deadline,
+            LeaseForm::Plain { start, seq } => {
                 *self = Self::new(*start, *seq, Terms { deadline, ..Terms::default() });
             }
         }
@@ -299,8 +299,8 @@ impl Lease {
     /// Its deadline, to be moved.
     pub fn deadline_mut(&mut self) -> Option<&mut Deadline> {
         match &mut self.0 {
-            Form::Plain { .. } => None,
-            Form::OnTerms { boxed, .. } => boxed.terms.deadline.as_mut(),
+            LeaseForm::Plain { .. } => None,
+            LeaseForm::OnTerms { boxed, .. } => boxed.terms.deadline.as_mut(),
         }
     }
 }

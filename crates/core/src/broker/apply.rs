@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use super::{Broker, Slot};
+use super::{Broker, QueueSlot};
 use crate::event::{Event, QueueNo, Recorder};
 use crate::id::TaskId;
 use crate::queue::{HolderNews, Inconsistent, Queue};
@@ -150,7 +150,7 @@ impl<B: Body> Broker<B> {
         self.free.remove(&no);
         let mut queue = Queue::new(no);
         queue.enter_incarnation(self.incarnation);
-        self.slots[at] = Some(Box::new(Slot {
+        self.slots[at] = Some(Box::new(QueueSlot {
             name: name.into(),
             queue,
             workers: 0,

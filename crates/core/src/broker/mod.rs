@@ -46,7 +46,7 @@ const MOTION: u64 = 32;
 #[derive(Clone, Debug)]
 pub struct Broker<B> {
     names: Dictionary<Box<[u8]>, QueueNo>,
-    slots: Vec<Option<Box<Slot<B>>>>,
+    slots: Vec<Option<Box<QueueSlot<B>>>>,
     /// Numbers that forgotten queues left behind.
     free: BTreeSet<QueueNo>,
     workers: Workers,
@@ -96,7 +96,7 @@ pub struct Broker<B> {
 }
 
 #[derive(Clone, Debug)]
-struct Slot<B> {
+struct QueueSlot<B> {
     name: Box<[u8]>,
     queue: Queue<B>,
     /// How many workers say that they work on it.
@@ -119,7 +119,7 @@ struct Slot<B> {
     owned: usize,
 }
 
-impl<B: Body> Slot<B> {
+impl<B: Body> QueueSlot<B> {
     /// Whether something in the queue is to happen by now.
     fn is_due(&self, now: Now) -> bool {
         self.deadline.is_some_and(|at| at <= now.log) || self.wall_deadline.is_some_and(|at| at <= now.wall)
@@ -254,12 +254,12 @@ impl<B: Body> Broker<B> {
         !self.awake.is_empty()
     }
 
-    fn slot(&self, no: QueueNo) -> Option<&Slot<B>> {
+    fn slot(&self, no: QueueNo) -> Option<&QueueSlot<B>> {
         meter::step();
         self.slots.get(no.0 as usize)?.as_deref()
     }
 
-    fn slot_mut(&mut self, no: QueueNo) -> Option<&mut Slot<B>> {
+    fn slot_mut(&mut self, no: QueueNo) -> Option<&mut QueueSlot<B>> {
         meter::step();
         self.slots.get_mut(no.0 as usize)?.as_deref_mut()
     }
@@ -284,7 +284,7 @@ impl<B: Body> Broker<B> {
             + (self.holds.len() + self.cancelled.len()) * size_of::<(Holder, QueueNo)>() * 3 / 2
             + self.adopted.len() * size_of::<(TaskId, QueueNo)>() * 3 / 2
             + self.names.capacity() * size_of::<(Box<[u8]>, QueueNo)>()
-            + self.slots.capacity() * size_of::<Option<Box<Slot<B>>>>();
+            + self.slots.capacity() * size_of::<Option<Box<QueueSlot<B>>>>();
         (self.memory + self.dropped_memory + self.workers.memory() + indexes) as u64
     }
 
@@ -389,7 +389,7 @@ impl<B: Body> Broker<B> {
         self.memory = self.memory - slot.owned + owned;
         slot.owned = owned;
         if motion.abs_diff(slot.motion) >= MOTION || slot.memory == 0 || !slot.has_tasks {
-            let fixed = slot.name.len() * 2 + size_of::<Slot<B>>() - size_of::<Queue<B>>();
+            let fixed = slot.name.len() * 2 + size_of::<QueueSlot<B>>() - size_of::<Queue<B>>();
             let memory = slot.queue.structure() + fixed;
             self.memory = self.memory - slot.memory + memory;
             (slot.memory, slot.motion) = (memory, motion);
@@ -402,8 +402,9 @@ impl<B: Body> Broker<B> {
 
     /// Checks every queue and what the broker keeps about them.
     pub fn check(&self) -> Result<(), Broken> {
-        let indexed =
-            |slots: &dyn Fn(&Slot<B>) -> bool| self.slots.iter().flatten().filter(|slot| slots(slot)).count();
+        let indexed = |slots: &dyn Fn(&QueueSlot<B>) -> bool| {
+            self.slots.iter().flatten().filter(|slot| slots(slot)).count()
+        };
         let sizes = [
             ("names", self.names.len(), indexed(&|_| true)),
             ("deadlines", self.deadlines.len(), indexed(&|slot| slot.deadline.is_some())),
@@ -427,7 +428,7 @@ impl<B: Body> Broker<B> {
         self.slots.iter().flatten().try_for_each(|slot| self.check_slot(slot))
     }
 
-    fn check_slot(&self, slot: &Slot<B>) -> Result<(), Broken> {
+    fn check_slot(&self, slot: &QueueSlot<B>) -> Result<(), Broken> {
         slot.queue.check()?;
         let no = slot.queue.no();
         let deadline = slot.queue.next_deadline();

@@ -82,7 +82,7 @@ fn broker() -> Broker<Nothing> {
     broker
 }
 
-fn slot(broker: &mut Broker<Nothing>, no: QueueNo) -> &mut Slot<Nothing> {
+fn slot(broker: &mut Broker<Nothing>, no: QueueNo) -> &mut QueueSlot<Nothing> {
     broker.slots[no.0 as usize].as_mut().unwrap()
 }
 

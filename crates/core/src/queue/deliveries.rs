@@ -3,7 +3,7 @@
 
 use alloc::collections::BTreeMap;
 
-use super::table::{At, Table, Walk};
+use super::table::{SlotNo, Table, Walk};
 use crate::meter;
 use crate::task::{Body, Lease, Task};
 
@@ -16,7 +16,7 @@ struct Block {
     leases: u32,
     open_ended: u32,
     /// One of them.
-    any: At,
+    any: SlotNo,
 }
 
 /// The blocks that have leases, in order.
@@ -34,14 +34,14 @@ impl Deliveries {
     }
 
     /// Adds a lease that stands in the list there.
-    pub(super) fn add(&mut self, lease: &Lease, at: At) {
+    pub(super) fn add(&mut self, lease: &Lease, at: SlotNo) {
         let block = self.0.entry(block_of(lease)).or_insert(Block { leases: 0, open_ended: 0, any: at });
         block.leases += 1;
         block.open_ended += u32::from(lease.is_open_ended());
     }
 
     /// Takes a lease out while it still stands in the list.
-    pub(super) fn remove<B: Body>(&mut self, lease: &Lease, at: At, table: &Table<B>) {
+    pub(super) fn remove<B: Body>(&mut self, lease: &Lease, at: SlotNo, table: &Table<B>) {
         let number = block_of(lease);
         let Some(block) = self.0.get_mut(&number) else { return };
         block.leases -= 1;
@@ -51,7 +51,7 @@ impl Deliveries {
         } else if block.any == at {
             // Those of a block are neighbours.
             let [before, behind] = table.neighbours(at);
-            let is_of_block = |at: &At| is_of(table.at(*at), number);
+            let is_of_block = |at: &SlotNo| is_of(table.at(*at), number);
             let other = behind.filter(is_of_block).or_else(|| before.filter(is_of_block));
             block.any = other.unwrap_or(block.any);
         }
@@ -96,7 +96,7 @@ fn is_of<B>(task: &Task<B>, number: u64) -> bool {
 }
 
 /// The first of a block in the list.
-fn first_of<B: Body>(table: &Table<B>, number: u64, block: &Block) -> At {
+fn first_of<B: Body>(table: &Table<B>, number: u64, block: &Block) -> SlotNo {
     let mut first = block.any;
     while let [Some(before), _] = table.neighbours(first)
         && is_of(table.at(before), number)

@@ -22,7 +22,7 @@ use super::Queue;
 use super::apply::import::{group_of, is_sound, record_of};
 use super::packed::{Packed, Run, RunOverlay};
 use super::read::full;
-use super::table::{NOWHERE, PAGE_SLOTS, Page, Slot};
+use super::table::{NOWHERE, PAGE_SLOTS, Page, TaskSlot};
 use crate::codec::{Reader, decode, encode, write_number};
 use crate::event::{Counters, Event, FullTask, QueueNo};
 use crate::id::TaskId;
@@ -134,11 +134,11 @@ pub(super) fn read_page<B: Body>(bytes: &[u8]) -> Option<Page<B>> {
         if at < page.len() || at >= slots {
             return None;
         }
-        page.resize_with(at, || Slot::new(None, NOWHERE));
-        page.push(Slot::new(Some(task?), next));
+        page.resize_with(at, || TaskSlot::new(None, NOWHERE));
+        page.push(TaskSlot::new(Some(task?), next));
         rest = behind;
     }
-    page.resize_with(slots, || Slot::new(None, NOWHERE));
+    page.resize_with(slots, || TaskSlot::new(None, NOWHERE));
     Some(page)
 }
 

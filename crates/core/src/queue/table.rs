@@ -52,21 +52,21 @@ impl List {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Slot<B> {
+pub(super) struct TaskSlot<B> {
     pub(super) task: Option<Task<B>>,
     /// Neighbours in a list; of a free slot, `next` is the next free one.
     prev: u32,
     pub(super) next: u32,
 }
 
-impl<B> Slot<B> {
+impl<B> TaskSlot<B> {
     pub(super) const fn new(task: Option<Task<B>>, next: u32) -> Self {
         Self { task, prev: NOWHERE, next }
     }
 }
 
 /// Some slots.
-pub(super) type Page<B> = Vec<Slot<B>>;
+pub(super) type Page<B> = Vec<TaskSlot<B>>;
 
 /// Tasks by id.
 #[derive(Clone, Debug)]
@@ -95,7 +95,7 @@ fn hash(id: TaskId) -> u64 {
 
 /// Where a task's record is; good until the task is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct At(u32);
+pub(super) struct SlotNo(u32);
 
 impl<B: Body> Table<B> {
     pub(super) fn len(&self) -> usize {
@@ -118,24 +118,24 @@ impl<B: Body> Table<B> {
         // which are never used, and allocators round that up.
         let slots = self.pages.len().saturating_sub(1) * PAGE_SLOTS
             + self.pages.last().map_or(0, |page| page.get().capacity());
-        slots * size_of::<Slot<B>>() + self.index.capacity() * 7
+        slots * size_of::<TaskSlot<B>>() + self.index.capacity() * 7
     }
 
-    pub(super) fn find(&self, id: TaskId) -> Option<At> {
+    pub(super) fn find(&self, id: TaskId) -> Option<SlotNo> {
         let pages = &self.pages;
-        self.index.find(hash(id), |&at| id_at(pages, at) == id).copied().map(At)
+        self.index.find(hash(id), |&at| id_at(pages, at) == id).copied().map(SlotNo)
     }
 
     pub(super) fn get(&self, id: TaskId) -> Option<&Task<B>> {
         self.find(id).map(|at| self.at(at))
     }
 
-    pub(super) fn at(&self, at: At) -> &Task<B> {
+    pub(super) fn at(&self, at: SlotNo) -> &Task<B> {
         slot(&self.pages, at.0).and_then(|slot| slot.task.as_ref()).expect("a found slot holds a task")
     }
 
     /// Changes a task. What it has beside its record may be more or less afterwards.
-    pub(super) fn change<T>(&mut self, at: At, change: impl FnOnce(&mut Task<B>) -> T) -> T {
+    pub(super) fn change<T>(&mut self, at: SlotNo, change: impl FnOnce(&mut Task<B>) -> T) -> T {
         let task = self.slot_mut(at.0).task.as_mut().expect("a found slot holds a task");
         let before = task.owned_bytes();
         let changed = change(task);
@@ -145,16 +145,16 @@ impl<B: Body> Table<B> {
         changed
     }
 
-    fn slot_mut(&mut self, at: u32) -> &mut Slot<B> {
+    fn slot_mut(&mut self, at: u32) -> &mut TaskSlot<B> {
         &mut self.pages[at as usize / PAGE_SLOTS].change()[at as usize % PAGE_SLOTS]
     }
 
     /// Takes in a task whose id is not there yet.
-    pub(super) fn insert(&mut self, task: Task<B>) -> At {
+    pub(super) fn insert(&mut self, task: Task<B>) -> SlotNo {
         let id = task.id;
         self.owned += task.owned_bytes();
         self.moves += 1;
-        let slot = Slot::new(Some(task), NOWHERE);
+        let slot = TaskSlot::new(Some(task), NOWHERE);
         let at = if self.free == NOWHERE {
             self.append_slot(slot)
         } else {
@@ -167,10 +167,10 @@ impl<B: Body> Table<B> {
         };
         let pages = &self.pages;
         self.index.insert(hash(id), at, |&at| hash(id_at(pages, at)));
-        At(at)
+        SlotNo(at)
     }
 
-    fn append_slot(&mut self, slot: Slot<B>) -> u32 {
+    fn append_slot(&mut self, slot: TaskSlot<B>) -> u32 {
         let at = self.slots;
         assert!(at < NOWHERE, "a queue holds fewer than 2^32 records");
         if at as usize == self.pages.len() * PAGE_SLOTS {
@@ -206,7 +206,7 @@ impl<B: Body> Table<B> {
         mem::replace(self, Self { moves, ..Self::default() })
     }
 
-    pub(super) fn append(&mut self, list: &mut List, at: At) {
+    pub(super) fn append(&mut self, list: &mut List, at: SlotNo) {
         let slot = self.slot_mut(at.0);
         (slot.prev, slot.next) = (list.tail, NOWHERE);
         match list.tail {
@@ -217,7 +217,7 @@ impl<B: Body> Table<B> {
         list.len += 1;
     }
 
-    pub(super) fn unlink(&mut self, list: &mut List, at: At) {
+    pub(super) fn unlink(&mut self, list: &mut List, at: SlotNo) {
         let slot = self.slot_mut(at.0);
         let (prev, next) = (mem::replace(&mut slot.prev, NOWHERE), mem::replace(&mut slot.next, NOWHERE));
         match prev {
@@ -242,15 +242,15 @@ impl<B: Body> Table<B> {
     }
 
     /// The tasks of a list from this one on.
-    pub(super) const fn walk_at(&self, at: At) -> Walk<'_, B> {
+    pub(super) const fn walk_at(&self, at: SlotNo) -> Walk<'_, B> {
         Walk { table: self, at: at.0 }
     }
 
     /// Who stands before and behind a task in its list.
-    pub(super) fn neighbours(&self, at: At) -> [Option<At>; 2] {
+    pub(super) fn neighbours(&self, at: SlotNo) -> [Option<SlotNo>; 2] {
         let slot = slot(&self.pages, at.0);
         let links = slot.map_or([NOWHERE; 2], |slot| [slot.prev, slot.next]);
-        links.map(|link| (link != NOWHERE).then_some(At(link)))
+        links.map(|link| (link != NOWHERE).then_some(SlotNo(link)))
     }
 
     /// All tasks, in no order that means anything but the same one after the same events.
@@ -260,9 +260,9 @@ impl<B: Body> Table<B> {
     }
 
     /// Where all records are.
-    pub(super) fn all(&self) -> impl Iterator<Item = At> + use<B> {
-        let mut taken: Vec<At> = Vec::with_capacity(self.index.len());
-        taken.extend((0..self.slots).filter(|&at| id_at(&self.pages, at) != TaskId::NONE).map(At));
+    pub(super) fn all(&self) -> impl Iterator<Item = SlotNo> + use<B> {
+        let mut taken: Vec<SlotNo> = Vec::with_capacity(self.index.len());
+        taken.extend((0..self.slots).filter(|&at| id_at(&self.pages, at) != TaskId::NONE).map(SlotNo));
         taken.into_iter()
     }
 
@@ -353,7 +353,7 @@ impl<B: Body> Table<B> {
     }
 }
 
-fn slot<B: Clone>(pages: &[Shared<Page<B>>], at: u32) -> Option<&Slot<B>> {
+fn slot<B: Clone>(pages: &[Shared<Page<B>>], at: u32) -> Option<&TaskSlot<B>> {
     meter::step();
     pages.get(at as usize / PAGE_SLOTS)?.get().get(at as usize % PAGE_SLOTS)
 }
@@ -387,7 +387,7 @@ impl<'t, B: Body> Iterator for Walk<'t, B> {
 
 #[cfg(all(test, target_pointer_width = "64"))]
 mod tests {
-    use super::{PAGE_SLOTS, Slot};
+    use super::{PAGE_SLOTS, TaskSlot};
     use crate::task::{Deadline, Extras, Lease, Task, TaskState, Terms};
     use crate::time::LogTime;
 
@@ -397,7 +397,7 @@ mod tests {
     fn a_record_is_no_larger_than_it_was() {
         type Body = [u64; 3];
         assert_eq!([size_of::<Lease>(), size_of::<TaskState>(), size_of::<Task<Body>>()], [24, 24, 88]);
-        assert_eq!([size_of::<Slot<Body>>(), PAGE_SLOTS * size_of::<Slot<Body>>()], [96, 6144]);
+        assert_eq!([size_of::<TaskSlot<Body>>(), PAGE_SLOTS * size_of::<TaskSlot<Body>>()], [96, 6144]);
         let deadline = Some(Deadline { at: LogTime(1), length_ms: 1 });
         let timed = Lease::new(LogTime(0), 1, Terms { deadline, ..Terms::default() });
         assert_eq!([timed.boxed_bytes(), size_of::<Extras>()], [80, 128], "and neither is what hangs on it");

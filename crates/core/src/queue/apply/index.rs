@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::Applied;
 use crate::id::TaskId;
 use crate::queue::packed::Entry;
-use crate::queue::table::At;
+use crate::queue::table::SlotNo;
 use crate::queue::{Ending, HolderNews, Inconsistent, Queue};
 use crate::task::{Body, Due, Holder, Rank, StateKind, Task, TaskState};
 use crate::time::LogTime;
@@ -96,13 +96,18 @@ impl<B: Body> Queue<B> {
         self.waiting_bytes = self.waiting_bytes.saturating_sub(body.len() as u64);
     }
 
-    pub(super) fn find(&self, id: TaskId, kind: StateKind, what: &'static str) -> Result<At, Inconsistent> {
+    pub(super) fn find(
+        &self,
+        id: TaskId,
+        kind: StateKind,
+        what: &'static str,
+    ) -> Result<SlotNo, Inconsistent> {
         let found = self.table.find(id).filter(|&slot| self.table.at(slot).state.kind() == kind);
         found.ok_or(Inconsistent::new(what, id))
     }
 
     /// Where a task's record is; a packed one gets one.
-    pub(super) fn record_of(&mut self, id: TaskId) -> Result<At, Inconsistent> {
+    pub(super) fn record_of(&mut self, id: TaskId) -> Result<SlotNo, Inconsistent> {
         if let Some(slot) = self.table.find(id) {
             return Ok(slot);
         }
@@ -112,14 +117,14 @@ impl<B: Body> Queue<B> {
         Ok(slot)
     }
 
-    pub(super) fn change(&mut self, slot: At, change: impl FnOnce(&mut Task<B>)) {
+    pub(super) fn change(&mut self, slot: SlotNo, change: impl FnOnce(&mut Task<B>)) {
         self.detach(slot);
         self.table.change(slot, change);
         self.attach(slot);
     }
 
     /// Puts a task into the indexes that its state calls for.
-    pub(super) fn attach(&mut self, slot: At) {
+    pub(super) fn attach(&mut self, slot: SlotNo) {
         match self.table.at(slot).state.kind() {
             StateKind::Leased => self.table.append(&mut self.leased, slot),
             StateKind::Dead => {
@@ -137,7 +142,7 @@ impl<B: Body> Queue<B> {
 
     /// No task died before the one that died last, nor before those were revived that had died by then: that is how they are
     /// told apart.
-    fn keep_order_of_deaths(&mut self, slot: At) {
+    fn keep_order_of_deaths(&mut self, slot: SlotNo) {
         let revived = self.reviving.map(|reviving| reviving.since.after(1));
         let earliest = self.last_death().max(revived);
         if let (TaskState::Dead(at), Some(earliest)) = (&self.table.at(slot).state, earliest)
@@ -156,7 +161,7 @@ impl<B: Body> Queue<B> {
     }
 
     /// Takes a task out of all that [`Self::attach`] put it into.
-    fn detach(&mut self, slot: At) {
+    fn detach(&mut self, slot: SlotNo) {
         self.unindex(slot);
         match self.table.at(slot).state.kind() {
             StateKind::Leased => self.table.unlink(&mut self.leased, slot),
@@ -174,7 +179,7 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    pub(in crate::queue) fn index(&mut self, slot: At) {
+    pub(in crate::queue) fn index(&mut self, slot: SlotNo) {
         let task = self.table.at(slot);
         let id = task.id;
         match &task.state {
@@ -207,7 +212,7 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    pub(super) fn unindex(&mut self, slot: At) {
+    pub(super) fn unindex(&mut self, slot: SlotNo) {
         let task = self.table.at(slot);
         let id = task.id;
         match &task.state {
