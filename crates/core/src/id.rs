@@ -272,17 +272,17 @@ fn skip_number(text: &[u8]) -> Option<&[u8]> {
 
 /// Room on the stack for a spelt-out id or receipt, so that writing a reply allocates nothing.
 #[derive(Clone, Copy, Debug)]
-pub struct Spelling {
+pub struct IdText {
     bytes: [u8; RECEIPT_LEN_MAX],
     len: usize,
 }
 
-impl Spelling {
+impl IdText {
     /// Spells out `what`, which must be an id or a receipt.
     pub fn of(what: impl fmt::Display) -> Self {
-        let mut spelling = Self { bytes: [0; RECEIPT_LEN_MAX], len: 0 };
-        write!(spelling, "{what}").expect("the longest receipt fits");
-        spelling
+        let mut text = Self { bytes: [0; RECEIPT_LEN_MAX], len: 0 };
+        write!(text, "{what}").expect("the longest receipt fits");
+        text
     }
 
     /// `<ms>-<seq>`, without the formatting machinery and without a loop: this is on the path of every reply.
@@ -315,10 +315,10 @@ impl Spelling {
 
     /// `<ms>-<seq>@<n>.<e>`: on the path of every leased delivery.
     pub fn of_receipt(receipt: Receipt) -> Self {
-        let mut spelling = Self::of_id(receipt.id);
-        spelling.push(b'@', u64::from(receipt.delivery));
-        spelling.push(b'.', receipt.incarnation);
-        spelling
+        let mut text = Self::of_id(receipt.id);
+        text.push(b'@', u64::from(receipt.delivery));
+        text.push(b'.', receipt.incarnation);
+        text
     }
 
     /// Appends a mark and a number behind it.
@@ -344,7 +344,7 @@ impl Spelling {
     }
 }
 
-impl fmt::Write for Spelling {
+impl fmt::Write for IdText {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let room = self.bytes.get_mut(self.len..self.len + text.len()).ok_or(fmt::Error)?;
         room.copy_from_slice(text.as_bytes());
@@ -437,8 +437,8 @@ mod tests {
     fn the_longest_receipt_has_room() {
         let id = TaskId::new(MS_MAX, SEQ_MAX).unwrap();
         let receipt = Receipt { id, incarnation: u64::MAX, delivery: u32::MAX };
-        assert_eq!(Spelling::of(receipt).as_bytes(), receipt.to_string().as_bytes());
-        assert_eq!(Spelling::of_receipt(receipt).as_bytes(), receipt.to_string().as_bytes());
+        assert_eq!(IdText::of(receipt).as_bytes(), receipt.to_string().as_bytes());
+        assert_eq!(IdText::of_receipt(receipt).as_bytes(), receipt.to_string().as_bytes());
     }
 
     proptest! {
@@ -446,21 +446,21 @@ mod tests {
         fn every_spelling_reads_back(ms in 0..=MS_MAX, seq in 1..=SEQ_MAX, n: u32, e: u64) {
             let id = TaskId::new(ms, seq).unwrap();
             prop_assert_eq!(TaskId::parse(id.to_string().as_bytes()), Some(id));
-            let (short_cut, text) = (Spelling::of_id(id), id.to_string());
+            let (short_cut, text) = (IdText::of_id(id), id.to_string());
             prop_assert_eq!(short_cut.as_bytes(), text.as_bytes());
             prop_assert_eq!(TaskId::parse_short(&id.short()), Some(id));
             prop_assert_eq!(TaskId::from_raw(id.raw()), Some(id));
             let receipt = Receipt { id, incarnation: e, delivery: n };
             prop_assert_eq!(Receipt::parse(receipt.to_string().as_bytes()), Some(receipt));
             let small = Receipt { incarnation: e >> (n % 64), delivery: n >> (e % 32), ..receipt };
-            let (short_cut, text) = (Spelling::of_receipt(small), small.to_string());
+            let (short_cut, text) = (IdText::of_receipt(small), small.to_string());
             prop_assert_eq!(short_cut.as_bytes(), text.as_bytes());
         }
 
         #[test]
         fn ids_of_our_time_read_back(ms in 999_999_999_990..1_000_000_000_010u64, seq in 1..=SEQ_MAX) {
             let id = TaskId::new(ms, seq).unwrap();
-            let (short_cut, text) = (Spelling::of_id(id), id.to_string());
+            let (short_cut, text) = (IdText::of_id(id), id.to_string());
             prop_assert_eq!(short_cut.as_bytes(), text.as_bytes());
         }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 
 use sureq_core::TaskId;
-use sureq_core::id::Spelling;
+use sureq_core::id::IdText;
 
 /// A task's id. It is text: `1764000000000-1` where sureq keeps the queue, whatever they spell where others do.
 #[derive(Clone)]
@@ -18,7 +18,7 @@ pub struct Receipt(Spelt);
 
 #[derive(Clone)]
 enum Spelt {
-    Ours(Spelling),
+    Ours(IdText),
     Theirs(Box<[u8]>),
 }
 
@@ -33,7 +33,7 @@ impl Spelt {
 
 impl Id {
     pub(crate) fn ours(id: TaskId) -> Self {
-        Self(Spelt::Ours(Spelling::of_id(id)))
+        Self(Spelt::Ours(IdText::of_id(id)))
     }
 
     /// An id that others spell. It is empty where a task gets its id when it is taken.
@@ -44,12 +44,12 @@ impl Id {
 
 impl Receipt {
     pub(crate) fn ours(receipt: sureq_core::Receipt) -> Self {
-        Self(Spelt::Ours(Spelling::of_receipt(receipt)))
+        Self(Spelt::Ours(IdText::of_receipt(receipt)))
     }
 
     /// For a delivery of which the home told no receipt: the current one, whichever that is.
     pub(crate) fn of_any_delivery(id: TaskId) -> Self {
-        Self(Spelt::Ours(Spelling::of_id(id)))
+        Self(Spelt::Ours(IdText::of_id(id)))
     }
 
     /// A number pair that grows from delivery to delivery of one task, for a store that takes a write only if it comes with a
