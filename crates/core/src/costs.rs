@@ -53,7 +53,7 @@ impl Recorder for Forgetful {
 
     fn record(&mut self, _: &Event<'_>) {}
 
-    fn body(&mut self, _: usize, _: &[u8]) -> Nothing {
+    fn new_body(&mut self, _: usize, _: &[u8]) -> Nothing {
         Nothing
     }
 
@@ -61,7 +61,7 @@ impl Recorder for Forgetful {
         0
     }
 
-    fn release(&mut self, _: Nothing) {}
+    fn release_body(&mut self, _: Nothing) {}
 }
 
 struct Home {

@@ -58,7 +58,7 @@
 //!         codec::encode(event, &mut self.0);
 //!     }
 //!
-//!     fn body(&mut self, _: usize, payload: &[u8]) -> Payload {
+//!     fn new_body(&mut self, _: usize, payload: &[u8]) -> Payload {
 //!         Payload(payload.to_vec())
 //!     }
 //!
@@ -66,7 +66,7 @@
 //!         unreachable!("nothing here is UNIQUE")
 //!     }
 //!
-//!     fn release(&mut self, _: Payload) {}
+//!     fn release_body(&mut self, _: Payload) {}
 //! }
 //!
 //! let (mut broker, mut log, mut replies) = (Broker::default(), Log::default(), Replies::default());

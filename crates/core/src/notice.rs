@@ -76,7 +76,7 @@ pub struct Meaning<'a> {
 pub enum Concerned<'a> {
     /// So many: which ones is not told.
     Count(usize),
-    /// As many as [`Recorder::counted`](crate::Recorder::counted) says next.
+    /// As many as [`Recorder::note_task_count`](crate::Recorder::note_task_count) says next.
     Uncounted,
     /// These.
     Ids(Ids<'a>),

@@ -30,20 +30,20 @@ impl<R: Recorder> Recorder for Stamp<'_, R> {
         self.rec.record(event);
     }
 
-    fn counted(&mut self, tasks: usize) {
-        self.rec.counted(tasks);
+    fn note_task_count(&mut self, tasks: usize) {
+        self.rec.note_task_count(tasks);
     }
 
-    fn body(&mut self, index: usize, payload: &[u8]) -> R::Body {
-        self.rec.body(index, payload)
+    fn new_body(&mut self, index: usize, payload: &[u8]) -> R::Body {
+        self.rec.new_body(index, payload)
     }
 
     fn payload_hash(&self, payload: &[u8]) -> u128 {
         self.rec.payload_hash(payload)
     }
 
-    fn release(&mut self, body: R::Body) {
-        self.rec.release(body);
+    fn release_body(&mut self, body: R::Body) {
+        self.rec.release_body(body);
     }
 }
 

@@ -29,7 +29,7 @@ impl<B: Body> Broker<B> {
             dropped += u64::from(!queue.is_empty());
             let tasks = queue.len() as usize;
             self.commit_stamped(&Event::QueueDropped(no), rec);
-            rec.counted(tasks);
+            rec.note_task_count(tasks);
             self.refresh(no);
         }
         dropped

@@ -34,7 +34,7 @@ impl Recorder for Forgetful {
 
     fn record(&mut self, _: &Event<'_>) {}
 
-    fn body(&mut self, _: usize, _: &[u8]) -> Nothing {
+    fn new_body(&mut self, _: usize, _: &[u8]) -> Nothing {
         Nothing
     }
 
@@ -42,7 +42,7 @@ impl Recorder for Forgetful {
         0
     }
 
-    fn release(&mut self, _: Nothing) {}
+    fn release_body(&mut self, _: Nothing) {}
 }
 
 const NOW: Now = Now { log: LogTime(1_000), wall: WallTime(1_000) };

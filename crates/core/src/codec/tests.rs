@@ -370,7 +370,7 @@ impl Recorder for Deaf {
 
     fn record(&mut self, _: &Event<'_>) {}
 
-    fn body(&mut self, _: usize, payload: &[u8]) -> Rc<[u8]> {
+    fn new_body(&mut self, _: usize, payload: &[u8]) -> Rc<[u8]> {
         payload.into()
     }
 
@@ -378,7 +378,7 @@ impl Recorder for Deaf {
         0
     }
 
-    fn release(&mut self, _: Rc<[u8]>) {}
+    fn release_body(&mut self, _: Rc<[u8]>) {}
 }
 
 /// Decodes and applies whatever is an event; what is refused ends it, as it would end a start.

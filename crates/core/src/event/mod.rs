@@ -28,17 +28,17 @@ pub trait Recorder {
 
     /// The event recorded last was about so many tasks, which it neither lists nor counts: those that fell due, those
     /// that a resumed queue hands out again, those that went with their queue. Not called at replay.
-    fn counted(&mut self, _tasks: usize) {}
+    fn note_task_count(&mut self, _tasks: usize) {}
 
     /// The handle of payload number `index` of the event recorded last.
-    fn body(&mut self, index: usize, payload: &[u8]) -> Self::Body;
+    fn new_body(&mut self, index: usize, payload: &[u8]) -> Self::Body;
 
     /// A hash of the payload that nobody without the store's key can aim at.
     fn payload_hash(&self, payload: &[u8]) -> u128;
 
     /// A handle that leaves the state for good: its task is finished, removed, or dropped with its queue, or has
-    /// got a new handle. Called exactly once for each handle that [`Recorder::body`] made, at replay too.
-    fn release(&mut self, body: Self::Body);
+    /// got a new handle. Called exactly once for each handle that [`Recorder::new_body`] made, at replay too.
+    fn release_body(&mut self, body: Self::Body);
 }
 
 /// A decision.

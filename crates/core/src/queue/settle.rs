@@ -147,7 +147,7 @@ impl<B: Body> Queue<B> {
             if let Some((last_due, last_id)) = self.last_due(upto, ms, slice) {
                 let before = self.ready.len();
                 self.commit(&Event::DueCame { queue: self.no, upto, last_due, last_id }, now.log, rec);
-                rec.counted(self.ready.len() - before);
+                rec.note_task_count(self.ready.len() - before);
             }
             if self.first_due(upto, ms).is_some() {
                 return;

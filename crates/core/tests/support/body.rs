@@ -108,7 +108,7 @@ impl Recorder for Log {
         encode(event, &mut self.bytes);
     }
 
-    fn body(&mut self, _: usize, payload: &[u8]) -> Bytes {
+    fn new_body(&mut self, _: usize, payload: &[u8]) -> Bytes {
         self.made += 1;
         let aside = self.kept == Kept::Mixed && payload.len() % 2 == 1;
         let number = if aside { self.made | ASIDE } else { self.made };
@@ -122,7 +122,7 @@ impl Recorder for Log {
         payload.iter().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, fnv)
     }
 
-    fn release(&mut self, body: Bytes) {
+    fn release_body(&mut self, body: Bytes) {
         self.strangers += usize::from(!self.live.remove(&body.1));
     }
 }

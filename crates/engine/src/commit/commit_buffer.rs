@@ -367,11 +367,11 @@ impl Recorder for CommitBuffer {
         }
     }
 
-    fn counted(&mut self, tasks: usize) {
+    fn note_task_count(&mut self, tasks: usize) {
         self.notes.counted(tasks);
     }
 
-    fn body(&mut self, index: usize, payload: &[u8]) -> Body {
+    fn new_body(&mut self, index: usize, payload: &[u8]) -> Body {
         let Some(gathering) = &mut self.gathering else { return self.loaded(index, payload) };
         (gathering.has_payloads, gathering.is_placed) = (true, true);
         let at = gathering.next_payload + codec::payload_head_len(payload.len());
@@ -382,7 +382,7 @@ impl Recorder for CommitBuffer {
         Body::Stored(place)
     }
 
-    fn release(&mut self, body: Body) {
+    fn release_body(&mut self, body: Body) {
         if let Body::Stored(place) = body {
             self.live.remove(place);
         }
@@ -438,13 +438,13 @@ impl Recorder for ReplayRecorder<'_> {
 
     fn record(&mut self, _event: &Event<'_>) {}
 
-    fn body(&mut self, _index: usize, payload: &[u8]) -> Body {
+    fn new_body(&mut self, _index: usize, payload: &[u8]) -> Body {
         let place = placed(self.place, offset_in(self.frame, payload), payload.len());
         self.live.add(place);
         Body::Stored(place)
     }
 
-    fn release(&mut self, body: Body) {
+    fn release_body(&mut self, body: Body) {
         if let Body::Stored(place) = body {
             self.live.remove(place);
         }
@@ -478,7 +478,7 @@ mod tests {
                 payloads: Payloads::Slices(&[&payload]),
                 fields: Fields::default(),
             });
-            assert!(buffer.body(0, &payload).place().is_some());
+            assert!(buffer.new_body(0, &payload).place().is_some());
             buffer.end_unit(&mut broker);
         }
         let mut taken = Vec::new();

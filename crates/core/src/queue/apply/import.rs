@@ -24,7 +24,7 @@ impl<B: Body> Queue<B> {
             if before.len() != body.len() {
                 return Err(misfit);
             }
-            rec.release(self.replace_body(full.id, body).ok_or(misfit)?);
+            rec.release_body(self.replace_body(full.id, body).ok_or(misfit)?);
             return Ok(());
         }
         if !is_sound(full) {
@@ -164,7 +164,7 @@ impl<B: Body> Remains<B> {
             let first = queue.ready.packed.first().or_else(|| queue.packed_delayed.first());
             let id = first.map(|entry| entry.id).or_else(|| queue.table.next_id(&mut self.slot));
             match id.map(|id| self.queue.take(id)) {
-                Some(Ok(task)) => rec.release(task.body),
+                Some(Ok(task)) => rec.release_body(task.body),
                 _ => return false,
             }
         }

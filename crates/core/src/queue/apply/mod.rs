@@ -49,7 +49,7 @@ impl<B: Body> Queue<B> {
                 let mut id = Some(first);
                 for (index, payload) in payloads.iter().enumerate() {
                     let next = id.ok_or(Inconsistent::new("an id past the last", first))?;
-                    self.apply_pushed(next, rec.body(index, payload), &fields, at)?;
+                    self.apply_pushed(next, rec.new_body(index, payload), &fields, at)?;
                     id = next.successor();
                 }
                 Ok(())
@@ -59,7 +59,7 @@ impl<B: Body> Queue<B> {
             }
             Event::Recovered { ids, .. } => ids.iter().try_for_each(|id| self.apply_recovered(id, at)),
             Event::Finished { ids, .. } => ids.iter().try_for_each(|id| {
-                rec.release(self.take(id)?.body);
+                rec.release_body(self.take(id)?.body);
                 self.totals.finished += 1;
                 Ok(())
             }),
@@ -93,7 +93,7 @@ impl<B: Body> Queue<B> {
                 Ok(())
             }
             Event::Task(task) => {
-                let body = rec.body(0, task.payload);
+                let body = rec.new_body(0, task.payload);
                 self.apply_task(task, body, rec)
             }
             Event::Counted { counters, .. } => self.apply_counted(counters),
@@ -146,7 +146,7 @@ impl<B: Body> Queue<B> {
     }
 
     fn apply_removed<R: Recorder<Body = B>>(&mut self, id: TaskId, rec: &mut R) -> Applied {
-        rec.release(self.take(id)?.body);
+        rec.release_body(self.take(id)?.body);
         self.totals.removed += 1;
         Ok(())
     }

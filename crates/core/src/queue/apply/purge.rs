@@ -19,7 +19,7 @@ impl<B: Body> Queue<B> {
         let mut records = Vec::new();
         self.list_records(what, usize::MAX, &mut records);
         for id in records {
-            rec.release(self.take(id)?.body);
+            rec.release_body(self.take(id)?.body);
         }
         let mut gone = Self::new(self.no);
         let ready_bytes = self.waiting_bytes.saturating_sub(self.delayed_bytes);

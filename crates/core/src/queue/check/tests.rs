@@ -40,7 +40,7 @@ impl Recorder for Forgetful {
 
     fn record(&mut self, _: &Event<'_>) {}
 
-    fn body(&mut self, _: usize, _: &[u8]) -> Two {
+    fn new_body(&mut self, _: usize, _: &[u8]) -> Two {
         Two
     }
 
@@ -48,7 +48,7 @@ impl Recorder for Forgetful {
         0
     }
 
-    fn release(&mut self, _: Two) {}
+    fn release_body(&mut self, _: Two) {}
 }
 
 const NOW: Now = Now { log: LogTime(1_000), wall: WallTime(1_000) };

@@ -265,7 +265,7 @@ impl<B: Body> Queue<B> {
             return bulk.more(ids.len() as u64);
         }
         self.commit(&Event::Purged { queue: self.no, what }, now.log, rec);
-        rec.counted(count as usize);
+        rec.note_task_count(count as usize);
         bulk.end(if what == Purge::All { count + returning as u64 } else { count })
     }
 

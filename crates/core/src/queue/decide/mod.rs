@@ -103,7 +103,7 @@ impl<B: Body> Queue<B> {
     pub fn resume<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut R) {
         if self.paused.is_some() {
             self.commit(&Event::Resumed(self.no), now.log, rec);
-            rec.counted(self.ready.len());
+            rec.note_task_count(self.ready.len());
         }
     }
 

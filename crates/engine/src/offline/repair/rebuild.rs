@@ -201,7 +201,7 @@ impl Recorder for Blank {
 
     fn record(&mut self, _event: &Event<'_>) {}
 
-    fn body(&mut self, _index: usize, payload: &[u8]) -> Body {
+    fn new_body(&mut self, _index: usize, payload: &[u8]) -> Body {
         Body::Stored(Stored { segment: 1, offset: 0, len: payload.len() as u32 })
     }
 
@@ -210,5 +210,5 @@ impl Recorder for Blank {
         0
     }
 
-    fn release(&mut self, _body: Body) {}
+    fn release_body(&mut self, _body: Body) {}
 }
