@@ -139,8 +139,8 @@ impl OrderKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rank {
     /// The priority, negated so that larger ones come first.
-    pub lane: i16,
-    /// Order within the lane.
+    pub neg_priority: i16,
+    /// Order within the priority.
     pub order: OrderKey,
 }
 
@@ -152,11 +152,11 @@ impl Rank {
 
     /// Where a task of this priority stands.
     pub const fn of(priority: i8, order: OrderKey) -> Self {
-        Self { lane: Self::lane_of(priority), order }
+        Self { neg_priority: Self::negated(priority), order }
     }
 
-    /// The lane of a priority.
-    pub const fn lane_of(priority: i8) -> i16 {
+    /// The priority, negated.
+    pub const fn negated(priority: i8) -> i16 {
         -(priority as i16)
     }
 }
@@ -173,7 +173,7 @@ pub enum Due {
 /// The state of a task that has a record of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TaskState {
-    /// Waiting and due. Its lane is not told: it follows from the priority.
+    /// Waiting and due. The rest of its rank follows from the priority.
     Ready(OrderKey),
     /// Not due yet.
     Delayed(Due),

@@ -166,7 +166,7 @@ fn task(state: TaskState, deliveries: u32) -> FullTask<'static> {
         payload: b"x",
         pushed: LogTime(0),
         state,
-        stray_lane: None,
+        stray_neg_priority: None,
         incarnation: 1,
         deliveries,
         tries: Tries { failed: u32::MAX, lapsed: u32::MAX, lost: u32::MAX },
@@ -185,7 +185,7 @@ fn counters_near_their_end_and_tasks_that_contradict_themselves_are_refused() {
     let refused = [
         ready(0, u64::MAX),
         ready(i64::MIN, 1),
-        FullTask { stray_lane: Some(1), ..ready(0, 1) },
+        FullTask { stray_neg_priority: Some(1), ..ready(0, 1) },
         FullTask { cancelled: true, ..ready(0, 1) },
         task(leased(u64::MAX), 1),
         task(leased(0), 1),

@@ -1,4 +1,4 @@
-//! Who is next: the line, its two ends, its lanes, and floods.
+//! The order in which tasks are handed out: both ends of a queue, priorities, and floods of due tasks.
 #![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
 

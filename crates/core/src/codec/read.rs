@@ -358,7 +358,7 @@ impl<'a> Reader<'a> {
         if flags > 3 {
             return Err(Malformed::Unknown(flags));
         }
-        let (state, lane) = self.state()?;
+        let (state, neg_priority) = self.state()?;
         let (mut fields, mut reason, mut past) = (Fields::default(), None, Vec::new());
         while let Some((tag, mut value)) = self.field()? {
             match tag {
@@ -372,14 +372,15 @@ impl<'a> Reader<'a> {
             }
         }
         let (cancelled, late_ack) = (flags & 1 != 0, flags & 2 != 0);
-        let stray_lane = lane.filter(|&lane| lane != Rank::lane_of(fields.priority));
+        let stray_neg_priority =
+            neg_priority.filter(|&neg_priority| neg_priority != Rank::negated(fields.priority));
         let task = FullTask {
             queue,
             id,
             payload,
             pushed,
             state,
-            stray_lane,
+            stray_neg_priority,
             incarnation,
             deliveries,
             tries,
@@ -402,12 +403,12 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A state; of a ready task its lane too, which stands before the priority that it should follow from.
+    /// A state; for a ready task also the negated priority, which comes before the priority it must agree with.
     fn state(&mut self) -> Result<(TaskState, Option<i16>), Malformed> {
-        let mut lane = None;
+        let mut neg_priority = None;
         let state = match self.byte()? {
             0 => {
-                lane = Some(i16::try_from(self.signed()?).map_err(|_| Malformed::Number)?);
+                neg_priority = Some(i16::try_from(self.signed()?).map_err(|_| Malformed::Number)?);
                 TaskState::Ready(OrderKey { major: self.signed()?, minor: self.number()? })
             }
             1 => TaskState::Delayed(self.due()?),
@@ -423,7 +424,7 @@ impl<'a> Reader<'a> {
             3 => TaskState::Dead(self.time()?),
             other => return Err(Malformed::Unknown(other)),
         };
-        Ok((state, lane))
+        Ok((state, neg_priority))
     }
 
     fn counters(&mut self) -> Result<Counters, Malformed> {

@@ -39,7 +39,7 @@ struct Parts {
     landing: Landing,
     terms: LeaseTerms,
     state: TaskState,
-    lane: Option<i16>,
+    neg_priority: Option<i16>,
     due: Due,
     fields: OwnedFields,
     reason: Option<Vec<u8>>,
@@ -86,15 +86,16 @@ impl Parts {
         let slices: Vec<&[u8]> = self.payloads.iter().map(Vec::as_slice).collect();
         let (bytes, cause, reason) = (&self.bytes[..], self.cause, self.reason.as_deref());
         let fields = self.fields.borrowed();
-        let strays =
-            |lane: &i16| self.state.kind() == StateKind::Ready && *lane != Rank::lane_of(fields.priority);
+        let strays = |neg_priority: &i16| {
+            self.state.kind() == StateKind::Ready && *neg_priority != Rank::negated(fields.priority)
+        };
         let task = FullTask {
             queue,
             id,
             payload: bytes,
             pushed: LogTime(a),
             state: self.state.clone(),
-            stray_lane: self.lane.filter(strays),
+            stray_neg_priority: self.neg_priority.filter(strays),
             incarnation: b,
             deliveries: c as u32,
             tries: self.tries,
@@ -315,7 +316,7 @@ fn parts() -> impl Strategy<Value = Parts> {
             (queue, other, numbers, id, ids),
             (bytes, more_bytes, payloads, reason),
             (cause, removal, landing, terms, due, tries, flags),
-            (state, lane, fields, past, settings, counters),
+            (state, neg_priority, fields, past, settings, counters),
         )| Parts {
             queue,
             other,
@@ -330,7 +331,7 @@ fn parts() -> impl Strategy<Value = Parts> {
             landing,
             terms,
             state,
-            lane,
+            neg_priority,
             due,
             fields,
             reason,
@@ -583,7 +584,7 @@ fn the_format_does_not_change_by_accident() {
         landing: Landing::Front { group: 6 },
         terms: LeaseTerms { length_ms: Some(30), holder: Some(Holder::Conn(ConnId(8))), lapse: Some(policy) },
         state: TaskState::Leased(Lease::new(LogTime(60), 4, terms)),
-        lane: None,
+        neg_priority: None,
         due: Due::Wall(WallTime(log.0)),
         fields: OwnedFields {
             due: Some(Due::Log(log)),
@@ -631,7 +632,7 @@ fn the_format_does_not_change_by_accident() {
 }
 
 #[test]
-fn a_ready_task_is_written_with_the_lane_of_its_priority() {
+fn a_ready_task_is_written_with_its_negated_priority() {
     let check = |priority, major, minor, golden: &str| {
         let task = FullTask {
             queue: QueueNo(3),
@@ -639,7 +640,7 @@ fn a_ready_task_is_written_with_the_lane_of_its_priority() {
             payload: b"x",
             pushed: LogTime(1),
             state: TaskState::Ready(OrderKey { major, minor }),
-            stray_lane: None,
+            stray_neg_priority: None,
             incarnation: 0,
             deliveries: 0,
             tries: Tries::default(),

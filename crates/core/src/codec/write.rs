@@ -340,7 +340,7 @@ impl Writer<'_> {
             self.number(u64::from(count));
         }
         self.byte(u8::from(task.cancelled) | u8::from(task.late_ack) << 1);
-        self.state(&task.state, task.stray_lane.unwrap_or(Rank::lane_of(task.fields.priority)));
+        self.state(&task.state, task.stray_neg_priority.unwrap_or(Rank::negated(task.fields.priority)));
         self.fields(&task.fields);
         task.reason.map(|reason| self.byte(field::REASON).bytes(reason));
         if !task.past.is_empty() {
@@ -357,10 +357,10 @@ impl Writer<'_> {
         self.number(past.end.0).cause(past.cause);
     }
 
-    fn state(&mut self, state: &TaskState, lane: i16) -> &mut Self {
+    fn state(&mut self, state: &TaskState, neg_priority: i16) -> &mut Self {
         match state {
             TaskState::Ready(OrderKey { major, minor }) => {
-                self.byte(0).signed(i64::from(lane)).signed(*major).number(*minor)
+                self.byte(0).signed(i64::from(neg_priority)).signed(*major).number(*minor)
             }
             TaskState::Delayed(due) => self.byte(1).due(*due),
             TaskState::Leased(lease) => {

@@ -416,9 +416,9 @@ pub struct FullTask<'a> {
     pub pushed: LogTime,
     /// Where it is in its life.
     pub state: TaskState,
-    /// Of a ready task, the lane that it was read with, if that does not follow from its priority. Nobody takes in such a
-    /// task; it is kept to be told apart from others.
-    pub stray_lane: Option<i16>,
+    /// The negated priority that a ready task was read with, if it disagrees with the priority. No queue accepts such a task;
+    /// the field keeps decoding and encoding exact.
+    pub stray_neg_priority: Option<i16>,
     /// The incarnation of the store that delivered it last.
     pub incarnation: u64,
     /// How often it was delivered.

@@ -54,7 +54,7 @@ impl Entry for (WallTime, TaskId) {
 pub(super) struct IndexedTask {
     order: crate::task::OrderKey,
     pub(super) id: TaskId,
-    lane: i16,
+    neg_priority: i16,
     /// The low 48 bits of the time, which last for another 8,000 years.
     expires: [u16; 3],
 }
@@ -64,7 +64,7 @@ impl IndexedTask {
         let LogTime(ms) = expires.unwrap_or(NEVER);
         let ms = ms.min((1 << 48) - 1);
         let expires = [ms as u16, (ms >> 16) as u16, (ms >> 32) as u16];
-        Self { order: rank.order, id, lane: rank.lane, expires }
+        Self { order: rank.order, id, neg_priority: rank.neg_priority, expires }
     }
 }
 
@@ -72,7 +72,7 @@ impl Entry for IndexedTask {
     type Key = Rank;
 
     fn key(&self) -> Rank {
-        Rank { lane: self.lane, order: self.order }
+        Rank { neg_priority: self.neg_priority, order: self.order }
     }
 
     fn expires(&self) -> LogTime {
@@ -334,7 +334,7 @@ mod tests {
     use crate::task::OrderKey;
 
     fn rank(n: u64) -> Rank {
-        Rank { lane: (n % 3) as i16, order: OrderKey { major: (n / 7).cast_signed(), minor: n % 7 } }
+        Rank { neg_priority: (n % 3) as i16, order: OrderKey { major: (n / 7).cast_signed(), minor: n % 7 } }
     }
 
     /// Every third never expires.

@@ -240,7 +240,7 @@ pub(crate) fn full<'a, B>(queue: QueueNo, task: &'a Task<B>, payload: &'a [u8]) 
         payload,
         pushed: task.pushed,
         state: task.state.clone(),
-        stray_lane: None,
+        stray_neg_priority: None,
         incarnation: task.incarnation,
         deliveries: task.deliveries,
         tries: task.tries(),

@@ -103,7 +103,7 @@ impl<B: Body> Ready<B> {
 
     /// How many plain ones stand before this rank.
     fn packed_before(&self, rank: Rank) -> usize {
-        match rank.lane {
+        match rank.neg_priority {
             0 => {
                 // What went to the back stands behind the id of that moment.
                 let upto = u64::try_from(rank.order.major).unwrap_or(0) + u64::from(rank.order.minor > 0);
@@ -136,11 +136,11 @@ impl<B: Body> Ready<B> {
 
     /// The one that has waited longest of the least urgent.
     pub(super) fn oldest_of_least_urgent(&self) -> Option<TaskId> {
-        let (packed, indexed) = (self.packed.first(), self.first_of_last_lane());
+        let (packed, indexed) = (self.packed.first(), self.first_of_least_urgent());
         match (packed, indexed) {
             (Some(packed), Some(indexed))
-                if indexed.key().lane > 0
-                    || indexed.key().lane == 0 && indexed.key() < Rank::pushed(packed.id) =>
+                if indexed.key().neg_priority > 0
+                    || indexed.key().neg_priority == 0 && indexed.key() < Rank::pushed(packed.id) =>
             {
                 Some(indexed.id)
             }
@@ -150,9 +150,9 @@ impl<B: Body> Ready<B> {
     }
 
     /// Of those that have records, the first of the least urgent.
-    fn first_of_last_lane(&self) -> Option<&IndexedTask> {
-        let lane = self.indexed.last()?.key().lane;
-        let first = self.indexed.before(Rank { lane, order: OrderKey { major: i64::MIN, minor: 0 } });
+    fn first_of_least_urgent(&self) -> Option<&IndexedTask> {
+        let neg_priority = self.indexed.last()?.key().neg_priority;
+        let first = self.indexed.before(Rank { neg_priority, order: OrderKey { major: i64::MIN, minor: 0 } });
         self.indexed.iter_from(first).next()
     }
 }

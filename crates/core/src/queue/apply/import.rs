@@ -178,7 +178,7 @@ pub(in crate::queue) fn is_sound(full: &FullTask<'_>) -> bool {
     let fits = match &full.state {
         TaskState::Leased(lease) => full.deliveries > 0 && lease.seq() > 0 && lease.seq() <= COUNT_MAX,
         TaskState::Ready(order) => {
-            full.stray_lane.is_none() && order.minor <= COUNT_MAX && group_of(*order) <= COUNT_MAX
+            full.stray_neg_priority.is_none() && order.minor <= COUNT_MAX && group_of(*order) <= COUNT_MAX
         }
         TaskState::Delayed(_) | TaskState::Dead(_) => true,
     };

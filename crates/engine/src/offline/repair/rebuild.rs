@@ -163,7 +163,7 @@ impl Copy {
         }
         // A place in the line or a name that another has, a worker that is gone: the task itself is what counts.
         let state = TaskState::Ready(OrderKey::pushed(task.id));
-        let waiting = FullTask { state, stray_lane: None, cancelled: false, ..task.clone() };
+        let waiting = FullTask { state, stray_neg_priority: None, cancelled: false, ..task.clone() };
         let nameless = Fields { name: None, ..task.fields };
         if self.add(&Event::Task(&waiting))
             || self.add(&Event::Task(&FullTask { fields: nameless, ..waiting.clone() }))

@@ -239,7 +239,7 @@ impl Salvage {
             payload,
             pushed: self.broker.clock(),
             state,
-            stray_lane: None,
+            stray_neg_priority: None,
             incarnation: 0,
             deliveries: 0,
             tries: Tries::default(),
@@ -272,7 +272,7 @@ impl Salvage {
             return true;
         }
         let state = TaskState::Ready(OrderKey::pushed(task.id));
-        let plain = FullTask { state, stray_lane: None, cancelled: false, ..task };
+        let plain = FullTask { state, stray_neg_priority: None, cancelled: false, ..task };
         !is_there && self.apply(&Event::Task(&plain), piece)
     }
 
