@@ -66,7 +66,7 @@ pub enum Command<'a> {
         /// The queue.
         queue: &'a [u8],
     },
-    /// Calls tasks off.
+    /// Cancels tasks.
     Cancel {
         /// Their queue.
         queue: &'a [u8],

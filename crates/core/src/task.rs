@@ -413,7 +413,7 @@ pub struct Task<B> {
     pub deliveries: u32,
     /// Larger first.
     pub priority: i8,
-    /// Called off while leased.
+    /// Cancelled while leased.
     pub cancelled: bool,
     /// Waits again after a lapse or a lost worker, so that the late ack of its id still counts.
     pub late_ack: bool,

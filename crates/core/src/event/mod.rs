@@ -425,7 +425,7 @@ pub struct FullTask<'a> {
     pub deliveries: u32,
     /// What its tries were spent on.
     pub tries: Tries,
-    /// Called off while leased.
+    /// Cancelled while leased.
     pub cancelled: bool,
     /// Waits again after a lapse.
     pub late_ack: bool,

@@ -100,7 +100,7 @@ impl<B: Body> Queue<B> {
 
     fn is_held(&self, holder: Holder, task: &Task<B>, lease: &Lease) -> bool {
         let held = self.held.get(&holder).is_some_and(|held| held.contains(&(lease.seq(), task.id)));
-        held && task.cancelled == self.called_off.contains(&(holder, lease.seq(), task.id))
+        held && task.cancelled == self.cancelled_leases.contains(&(holder, lease.seq(), task.id))
     }
 
     /// The line is in order; answers the bytes of the plain tasks in it.
@@ -191,9 +191,11 @@ impl<B: Body> Queue<B> {
         let by_list = self.table.walk(&self.leased).map(|task| task.id);
         let by_blocks = self.deliveries.walk_from(&self.table, 0).map(|task| task.id);
         ensure(by_list.eq(by_blocks), || "the delivered list and its blocks".into())?;
-        let called_off = |task: &&Task<B>| task.cancelled && task.lease().and_then(Lease::holder).is_some();
-        let called_off = self.table.iter().filter(called_off).count();
-        ensure(called_off == self.called_off.len(), || format!("{} called off", self.called_off.len()))?;
+        let is_cancelled = |task: &&Task<B>| task.cancelled && task.lease().and_then(Lease::holder).is_some();
+        let cancelled = self.table.iter().filter(is_cancelled).count();
+        ensure(cancelled == self.cancelled_leases.len(), || {
+            format!("{} cancelled", self.cancelled_leases.len())
+        })?;
         let named = self.table.iter().filter(|task| task.name().is_some()).count();
         ensure(named == self.names.len(), || format!("{} names", self.names.len()))?;
         let mortal = |task: &&Task<B>| task.waits() && task.expires().is_some();

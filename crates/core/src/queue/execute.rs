@@ -45,7 +45,7 @@ impl<B: Body> Queue<B> {
                 Ok(Reply::Tasks(Span::new(start, out.tasks.len())))
             }
             Command::Inspect { .. } | Command::Info { .. } => self.look_at(command, now, out),
-            Command::Cancel { which, .. } => self.call_off(which, now, rec).map(Reply::Count),
+            Command::Cancel { which, .. } => self.cancel_tasks(which, now, rec).map(Reply::Count),
             Command::Bury { tasks, .. } => Ok(Reply::Count(self.bury(claims(tasks)?, now, rec))),
             Command::Revive { tasks: Some(tasks), .. } => {
                 Ok(Reply::Count(self.revive(&mut ids_alone(claims(tasks)?), now, rec)))
@@ -117,7 +117,7 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    fn call_off<R: Recorder<Body = B>>(
+    fn cancel_tasks<R: Recorder<Body = B>>(
         &mut self,
         which: Cancel<'_>,
         now: Now,

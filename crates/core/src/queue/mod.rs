@@ -146,8 +146,8 @@ pub struct Queue<B> {
     /// Of those, the leases that are over but not moved yet: by holder, up to this delivery. The events that it comes from
     /// are replayed, but no image is taken meanwhile.
     ending: BTreeMap<(Holder, u64), Ending>,
-    /// Those of them that were called off: each beat of a worker asks for its own.
-    called_off: BTreeSet<(Holder, u64, TaskId)>,
+    /// Those of them that were cancelled: each beat of a worker asks for its own.
+    cancelled_leases: BTreeSet<(Holder, u64, TaskId)>,
     names: Dictionary<Name, TaskId>,
     waiting_bytes: u64,
     /// Those of them that are delayed.
@@ -207,7 +207,7 @@ impl<B: Body> Queue<B> {
             expiries: BTreeSet::new(),
             held: BTreeMap::new(),
             ending: BTreeMap::new(),
-            called_off: BTreeSet::new(),
+            cancelled_leases: BTreeSet::new(),
             names: Dictionary::default(),
             waiting_bytes: 0,
             delayed_bytes: 0,

@@ -196,7 +196,7 @@ impl<B: Body> Queue<B> {
                     if let Some(holder) = terms.holder {
                         self.held.entry(holder).or_default().insert((seq, id));
                         if task.cancelled {
-                            self.called_off.insert((holder, seq, id));
+                            self.cancelled_leases.insert((holder, seq, id));
                             note(&mut self.holder_news, holder, HolderNews::HasCancelled);
                         }
                         if let Some(ending) = ending_of(&mut self.ending, holder, seq) {
@@ -225,7 +225,7 @@ impl<B: Body> Queue<B> {
                     let seq = lease.seq();
                     terms.deadline.map(|deadline| self.deadlines.remove(&(deadline.at, seq, id)));
                     if let Some(holder) = terms.holder {
-                        self.called_off.remove(&(holder, seq, id));
+                        self.cancelled_leases.remove(&(holder, seq, id));
                         let held = self.held.entry(holder).or_default();
                         held.remove(&(seq, id));
                         if held.is_empty() {

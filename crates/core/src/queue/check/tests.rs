@@ -157,10 +157,10 @@ fn a_task_that_contradicts_its_indexes_is_found() {
             let seq = seq_of(q, 10);
             q.held.get_mut(&WORKER).unwrap().remove(&(seq, id(10)));
         }),
-        ("is not indexed as Leased", |q| q.called_off.clear()),
+        ("is not indexed as Leased", |q| q.cancelled_leases.clear()),
         ("is not indexed as Leased", |q| {
             let seq = seq_of(q, 10);
-            q.called_off.insert((WORKER, seq, id(10)));
+            q.cancelled_leases.insert((WORKER, seq, id(10)));
         }),
         ("is not indexed as Dead", |q| {
             q.deaths.remove(&(LogTime(1_000), id(7)));
@@ -183,7 +183,7 @@ fn an_entry_that_no_task_has_put_into_its_index_is_found() {
         ("4 held", |q| _ = q.held.get_mut(&CONN).unwrap().insert((99, id(1)))),
         ("a holder of nothing", |q| _ = q.held.insert(Holder::Worker(9), BTreeSet::new())),
         ("3 deaths", |q| _ = q.deaths.insert((LogTime(1), id(1)))),
-        ("2 called off", |q| _ = q.called_off.insert((CONN, 99, id(1)))),
+        ("2 cancelled", |q| _ = q.cancelled_leases.insert((CONN, 99, id(1)))),
         ("2 names", |q| _ = q.names.insert(Name::Bytes(b"m"[..].into()), id(1))),
         ("2 expiries", |q| _ = q.expiries.insert((LogTime(1), id(1)))),
         ("deliveries", |q| {

@@ -96,7 +96,7 @@ impl<B: Body> Queue<B> {
         self.send_back(&[id], to, Cause::Failed, reason, now, rec);
     }
 
-    /// Calls tasks off: waiting ones are gone, leased ones are marked. A receipt counts only while it is current. Answers
+    /// Cancels tasks: waiting ones are gone, leased ones are marked. A receipt counts only while it is current. Answers
     /// how many.
     pub fn cancel<R: Recorder<Body = B>>(
         &mut self,

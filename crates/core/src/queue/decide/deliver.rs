@@ -103,14 +103,14 @@ impl<B: Body> Queue<B> {
         // In a flood of expiries some that are over still stand in the line; nobody gets them.
         if count == 1 {
             let Some(head) = self.ready.unexpired_head(now.log) else { return Popped::default() };
-            return tell(core::iter::once(self.handed_out(head, ask, now.log)), ask, ids, out);
+            return collect_within(core::iter::once(self.handed_out(head, ask, now.log)), ask, ids, out);
         }
         if let Some(plain) = self.ready.decoded_front(count) {
             let views = plain.map(|entry| self.view_of(entry.id, entry.body.clone(), 0, ask, now.log));
-            return tell(views.take(count), ask, ids, out);
+            return collect_within(views.take(count), ask, ids, out);
         }
         let line = self.ready.unexpired(now.log);
-        tell(line.take(count).map(|task| self.handed_out(task, ask, now.log)), ask, ids, out)
+        collect_within(line.take(count).map(|task| self.handed_out(task, ask, now.log)), ask, ids, out)
     }
 
     /// How a task will look once it is handed out.
@@ -142,7 +142,7 @@ impl<B: Body> Queue<B> {
     }
 
     /// Hands out again what has been leased with neither deadline, worker nor connection for `elapsed_ms`. What
-    /// was called off meanwhile is gone instead, as it would be after a lapse.
+    /// was cancelled meanwhile is gone instead, as it would be after a lapse.
     pub fn recover<R: Recorder<Body = B>>(
         &mut self,
         ask: &RecoverAsk,
@@ -260,16 +260,16 @@ impl<B: Body> Queue<B> {
         last.map_or(0, |(&(_, upto), _)| upto)
     }
 
-    /// Receipts that this worker holds of tasks that were called off, in order of delivery.
+    /// Receipts that this worker holds of tasks that were cancelled, in order of delivery.
     pub fn cancelled_of(&self, holder: Holder, out: &mut Vec<Receipt>) {
-        let called_off = self.called_off.range((holder, 0, TaskId::NONE)..);
-        let of_holder = called_off.take_while(|called_off| called_off.0 == holder);
+        let cancelled = self.cancelled_leases.range((holder, 0, TaskId::NONE)..);
+        let of_holder = cancelled.take_while(|lease| lease.0 == holder);
         out.extend(of_holder.filter_map(|&(.., id)| self.table.get(id)).map(Task::receipt));
     }
 }
 
 /// Tells of tasks, as many as have no more bytes than were asked for.
-fn tell<B: Body>(
+fn collect_within<B: Body>(
     views: impl Iterator<Item = TaskView<B>>,
     ask: &PopAsk,
     ids: &mut Vec<TaskId>,
