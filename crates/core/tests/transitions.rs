@@ -141,8 +141,8 @@ impl Scene {
                 home.close_conn(ConnId(1));
                 Answer::Ok
             }
-            "undeliver" => {
-                home.undeliver(queue, &[self.receipt]);
+            "requeue_undelivered" => {
+                home.requeue_undelivered(queue, &[self.receipt]);
                 Answer::Ok
             }
             "restart" => {
@@ -218,7 +218,7 @@ fn every_command_in_every_state() {
     stop                   | 0r    0d      0l     0l    1r     0l   0l     0r     0r       0d      0x   0.
     fail                   | 0r    0d      0l     0l    1r     0l   0l     0r     0r       0d      0x   0.
     conn closes            | -r    -d      -l     -l    -l     -r   -l     -r     -r       -d      -x   -.
-    undeliver              | -r    -d      -r     -r    -r     -r   -.     -r     -r       -d      -x   -.
+    requeue_undelivered              | -r    -d      -r     -r    -r     -r   -.     -r     -r       -d      -x   -.
     restart                | -r    -d      -l     -l    -l     -r   -l     -r     -r       -d      -x   -.
     200 ms pass            | -r    -r      -l     -r    -l     -l   -l     -r     -r       -d      -x   -.
     ";

@@ -191,7 +191,7 @@ impl<'c> Steps<'c, '_> {
         self.enter(&mut to, is_foreign);
         for &id in dying {
             let payload = &mut |body: &Payload| body.as_ref().into();
-            from.queue.hand_over(id, to.queue, payload, self.now, (&mut *from.rec, &mut *to.rec));
+            from.queue.move_dead_to(id, to.queue, payload, self.now, (&mut *from.rec, &mut *to.rec));
         }
         let record = rec.into_record();
         self.conclude((db, name.as_str()), object, &record);

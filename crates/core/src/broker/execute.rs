@@ -252,7 +252,7 @@ impl<B: Body> Broker<B> {
             self.release_dropped(rec);
         }
         for (worker, receipt) in lapsed {
-            self.workers.tell(worker, receipt);
+            self.workers.note_lapse(worker, receipt);
         }
         if !dying.is_empty() {
             self.move_dying(no, &dying, rec);

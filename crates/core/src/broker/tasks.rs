@@ -204,7 +204,7 @@ impl<B: Body> Broker<B> {
 
     /// Gives deliveries that never reached their taker back to the front, at no cost. What is no longer current is
     /// left alone.
-    pub fn undeliver<R: Recorder<Body = B>>(
+    pub fn requeue_undelivered<R: Recorder<Body = B>>(
         &mut self,
         queue: &[u8],
         receipts: &[Receipt],
@@ -212,7 +212,7 @@ impl<B: Body> Broker<B> {
         rec: &mut R,
     ) {
         self.stamped(now, rec, |broker, now, rec| {
-            broker.with(queue, now, rec, |queue, rec| queue.undeliver(receipts, now, rec));
+            broker.with(queue, now, rec, |queue, rec| queue.requeue_undelivered(receipts, now, rec));
         });
     }
 

@@ -90,11 +90,11 @@ fn slot(broker: &mut Broker<Nothing>, no: QueueNo) -> &mut QueueSlot<Nothing> {
 type Break = (&'static str, fn(&mut Broker<Nothing>));
 
 fn all_are_found(breaks: &[Break]) {
-    for &(told, break_it) in breaks {
+    for &(expected, break_it) in breaks {
         let mut broker = broker();
         break_it(&mut broker);
-        let found = broker.check().expect_err(told).0;
-        assert!(found.contains(told), "{found:?} instead of {told:?}");
+        let found = broker.check().expect_err(expected).0;
+        assert!(found.contains(expected), "{found:?} instead of {expected:?}");
     }
 }
 

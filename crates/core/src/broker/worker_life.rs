@@ -95,8 +95,8 @@ impl<B: Body> Broker<B> {
                 let start = out.receipts.len();
                 self.workers.beat(worker.incarnation, now.log);
                 let holder = Holder::Worker(worker.incarnation);
-                self.tell_cancelled(holder, &mut out.receipts);
-                self.workers.told(worker.incarnation, &mut out.receipts);
+                self.report_cancelled(holder, &mut out.receipts);
+                self.workers.report_lapses(worker.incarnation, &mut out.receipts);
                 Ok(Reply::Receipts(Span::new(start, out.receipts.len())))
             }
             Worker::Work(worker, queue) => {
@@ -128,7 +128,7 @@ impl<B: Body> Broker<B> {
     }
 
     /// Tells the receipts of a worker's tasks that were cancelled. Only queues are visited in which one of them was.
-    fn tell_cancelled(&mut self, holder: Holder, out: &mut Vec<Receipt>) {
+    fn report_cancelled(&mut self, holder: Holder, out: &mut Vec<Receipt>) {
         let mut queues: Vec<QueueNo> = of_holder(&self.cancelled, holder).collect();
         queues.retain(|&no| {
             let before = out.len();

@@ -26,7 +26,7 @@ pub(super) struct Workers {
     /// How many queues they work on, those of each counted.
     works: usize,
     /// How many lapses they have not been told of.
-    untold: usize,
+    unreported: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -67,7 +67,7 @@ impl Workers {
         self.by_name.remove(&worker.name);
         self.name_bytes -= worker.name.len();
         self.works -= worker.works.len();
-        self.untold -= worker.lapsed.len();
+        self.unreported -= worker.lapsed.len();
         self.expiries.remove(&(worker.expires, incarnation));
         Ok(worker.works)
     }
@@ -97,21 +97,21 @@ impl Workers {
     }
 
     /// Notes a lapse that the worker will hear of at its next beat.
-    pub(super) fn tell(&mut self, incarnation: u64, receipt: Receipt) {
+    pub(super) fn note_lapse(&mut self, incarnation: u64, receipt: Receipt) {
         if let Some(worker) = self.alive.get_mut(&incarnation) {
-            if worker.lapsed.len() >= limits::LAPSES_TOLD_MAX {
+            if worker.lapsed.len() >= limits::LAPSES_REPORTED_MAX {
                 worker.lapsed.pop_front();
-                self.untold -= 1;
+                self.unreported -= 1;
             }
-            self.untold += 1;
+            self.unreported += 1;
             worker.lapsed.push_back(receipt);
         }
     }
 
     /// Tells all lapses that were noted, once.
-    pub(super) fn told(&mut self, incarnation: u64, out: &mut Vec<Receipt>) {
+    pub(super) fn report_lapses(&mut self, incarnation: u64, out: &mut Vec<Receipt>) {
         if let Some(worker) = self.alive.get_mut(&incarnation) {
-            self.untold -= worker.lapsed.len();
+            self.unreported -= worker.lapsed.len();
             out.extend(worker.lapsed.drain(..));
         }
     }
@@ -179,7 +179,7 @@ impl Workers {
         self.alive.len() * each * 3 / 2
             + 2 * self.name_bytes
             + self.works * size_of::<QueueNo>() * 3
-            + self.untold * size_of::<Receipt>()
+            + self.unreported * size_of::<Receipt>()
     }
 
     /// What is counted of them, and what there is.
@@ -188,7 +188,7 @@ impl Workers {
         [
             ("bytes of workers' names", self.name_bytes, sum(|worker| worker.name.len())),
             ("queues worked on", self.works, sum(|worker| worker.works.len())),
-            ("lapses to be told", self.untold, sum(|worker| worker.lapsed.len())),
+            ("unreported lapses", self.unreported, sum(|worker| worker.lapsed.len())),
         ]
     }
 

@@ -35,7 +35,7 @@ impl<B: Body> Queue<B> {
             }
             Command::Extend { task, ms, .. } => Ok(Reply::Outcome(self.extend(claim(task)?, ms, now, rec))),
             Command::Return(ref back) => {
-                Ok(Reply::Outcome(self.give_back(claim(back.task)?, back, now, rec)))
+                Ok(Reply::Outcome(self.return_task(claim(back.task)?, back, now, rec)))
             }
             Command::Recover { count, elapsed_ms, .. } => {
                 let start = out.tasks.len();
@@ -44,7 +44,7 @@ impl<B: Body> Queue<B> {
                 self.recover(&ask, now, rec, &mut out.tasks);
                 Ok(Reply::Tasks(Span::new(start, out.tasks.len())))
             }
-            Command::Inspect { .. } | Command::Info { .. } => self.look_at(command, now, out),
+            Command::Inspect { .. } | Command::Info { .. } => self.execute_read(command, now, out),
             Command::Cancel { which, .. } => self.cancel_tasks(which, now, rec).map(Reply::Count),
             Command::Bury { tasks, .. } => Ok(Reply::Count(self.bury(claims(tasks)?, now, rec))),
             Command::Revive { tasks: Some(tasks), .. } => {
@@ -64,7 +64,7 @@ impl<B: Body> Queue<B> {
                 self.resume(now, rec);
                 Ok(Reply::Ok)
             }
-            Command::Config { changes, .. } if changes.is_empty() => self.look_at(command, now, out),
+            Command::Config { changes, .. } if changes.is_empty() => self.execute_read(command, now, out),
             Command::Config { changes, .. } => {
                 Ok(Reply::Settings(Box::new(self.configure(changes, now, rec))))
             }
@@ -99,7 +99,12 @@ impl<B: Body> Queue<B> {
     }
 
     /// Executes a command that only looks. What is due but not moved yet is shown as it is, since moving it is a change.
-    pub fn look_at(&self, command: &Command<'_>, now: Now, out: &mut Replies<B>) -> Result<Reply, Refusal> {
+    pub fn execute_read(
+        &self,
+        command: &Command<'_>,
+        now: Now,
+        out: &mut Replies<B>,
+    ) -> Result<Reply, Refusal> {
         match *command {
             Command::Inspect { view, start, count, .. } => {
                 let first = out.tasks.len();

@@ -6,11 +6,11 @@
 
 mod apply;
 mod check;
+mod dead_letter;
 mod decide;
 mod deliveries;
 mod execute;
 mod explain;
-mod hand_over;
 mod image;
 mod ordered;
 mod packed;

@@ -342,9 +342,9 @@ mod tests {
         (!n.is_multiple_of(3)).then(|| LogTime(n.wrapping_mul(31) % 1000))
     }
 
-    type Told = (Rank, TaskId, LogTime);
+    type Facts = (Rank, TaskId, LogTime);
 
-    fn told(placed: &IndexedTask) -> Told {
+    fn facts(placed: &IndexedTask) -> Facts {
         (placed.key(), placed.id, placed.expires())
     }
 
@@ -355,7 +355,7 @@ mod tests {
             steps in prop::collection::vec((0..4u8, 0..3000u64, 1..600u64), 1..30),
             by in 0..1100u64,
         ) {
-            let (mut ordered, mut model) = (Ordered::default(), BTreeMap::<Rank, Told>::new());
+            let (mut ordered, mut model) = (Ordered::default(), BTreeMap::<Rank, Facts>::new());
             for (kind, n, count) in steps {
                 for n in n..n + count {
                     let id = TaskId::from_raw(n + 1).unwrap();
@@ -368,15 +368,15 @@ mod tests {
                         }
                         2 => {
                             let first = model.pop_first();
-                            prop_assert_eq!(ordered.first().map(told), first.map(|(_, told)| told));
+                            prop_assert_eq!(ordered.first().map(facts), first.map(|(_, facts)| facts));
                             first.map(|(rank, _)| ordered.remove(&rank));
                         }
-                        _ => prop_assert_eq!(ordered.remove(&rank(n)).as_ref().map(told), model.remove(&rank(n))),
+                        _ => prop_assert_eq!(ordered.remove(&rank(n)).as_ref().map(facts), model.remove(&rank(n))),
                     }
                 }
-                prop_assert!(ordered.iter().map(told).eq(model.values().copied()));
+                prop_assert!(ordered.iter().map(facts).eq(model.values().copied()));
                 prop_assert_eq!(ordered.len(), model.len());
-                prop_assert_eq!(ordered.last().map(told), model.values().next_back().copied());
+                prop_assert_eq!(ordered.last().map(facts), model.values().next_back().copied());
                 let asked = rank(n + count / 2);
                 prop_assert_eq!(ordered.before(asked), model.range(..asked).count());
                 prop_assert_eq!(ordered.contains(&asked), model.contains_key(&asked));
@@ -386,10 +386,10 @@ mod tests {
                 let half = model.len() / 2;
                 prop_assert_eq!(counted.partition(|place, _| place < half), half);
                 let from = (n as usize + count as usize) % (model.len() + 1);
-                prop_assert!(ordered.iter_from(from).map(told).eq(model.values().copied().skip(from)));
+                prop_assert!(ordered.iter_from(from).map(facts).eq(model.values().copied().skip(from)));
                 let by = LogTime(by);
                 let good = model.values().copied().filter(|&(.., expires)| expires > by);
-                prop_assert!(ordered.unexpired(by).map(told).eq(good));
+                prop_assert!(ordered.unexpired(by).map(facts).eq(good));
                 prop_assert!(ordered.blocks.len() <= 2 + 2 * model.len() / (BLOCK_MIN / 2), "few in many blocks");
                 for block in &ordered.blocks {
                     prop_assert!(!block.entries.is_empty() && block.entries.len() <= BLOCK_MAX);

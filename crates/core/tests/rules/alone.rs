@@ -247,20 +247,20 @@ fn a_dead_task_is_handed_over_whole_and_once() {
     let id = from.add(Add { name: Some(NameArg::Bytes(b"n")), ttl_ms: Some(50), priority: 3, ..x() });
     to.push(&["y"]);
     from.pop(1, Some(10), None);
-    let hand_over = |from: &mut Alone, to: &mut Alone, id| {
+    let move_dead_to = |from: &mut Alone, to: &mut Alone, id| {
         let recs = (&mut from.log, &mut to.log);
         let moved =
-            from.queue.hand_over(id, &mut to.queue, &mut |body| body.0.as_ref().into(), from.now, recs);
+            from.queue.move_dead_to(id, &mut to.queue, &mut |body| body.0.as_ref().into(), from.now, recs);
         from.verify();
         to.verify();
         moved
     };
-    assert!(!hand_over(&mut from, &mut to, id), "it is not dead yet");
+    assert!(!move_dead_to(&mut from, &mut to, id), "it is not dead yet");
     (from.now.log, to.now.log) = (from.now.log.after(10), to.now.log.after(10));
     from.queue.settle(from.now, &mut from.log);
     assert_eq!(from.queue.state_of(id), Some(StateKind::Dead));
-    assert!(hand_over(&mut from, &mut to, id));
-    assert!(!hand_over(&mut from, &mut to, id), "it is gone from here");
+    assert!(move_dead_to(&mut from, &mut to, id));
+    assert!(!move_dead_to(&mut from, &mut to, id), "it is gone from here");
     assert!(from.queue.is_empty() && from.log.live.is_empty());
     let totals = from.queue.totals();
     assert_eq!((totals.pushed, totals.finished, totals.removed), (1, 0, 1));
@@ -279,7 +279,7 @@ fn a_task_that_is_handed_over_gives_way_to_a_name_and_to_an_id() {
     let named = Add { name: Some(NameArg::Bytes(b"n")), ..x() };
     let (id, owner) = (from.add(named), to.add(named));
     from.bury(&[id]);
-    let moved = from.queue.hand_over(
+    let moved = from.queue.move_dead_to(
         id,
         &mut to.queue,
         &mut |body| body.0.as_ref().into(),
@@ -301,7 +301,7 @@ fn a_task_that_is_handed_over_gives_way_to_a_name_and_to_an_id() {
     twice.bury([dead].into_iter(), from.now, &mut Log::default());
     let recs = (&mut Log::default(), &mut Log::default());
     let body = &mut |body: &Bytes| body.0.as_ref().into();
-    assert!(!twice.hand_over(pushes.first, &mut to.queue, body, from.now, recs));
+    assert!(!twice.move_dead_to(pushes.first, &mut to.queue, body, from.now, recs));
     assert_eq!(twice.state_of(pushes.first), Some(StateKind::Dead), "it stays where it is");
 }
 
@@ -393,7 +393,7 @@ fn a_look_shows_what_is_due_as_it_is_and_changes_nothing() {
     let task = TaskRef { bytes: id.as_bytes(), form: IdForm::Long };
     let look = |alone: &Alone, command: &Command<'_>| {
         let mut out = Replies::default();
-        let reply = alone.queue.look_at(command, alone.now, &mut out);
+        let reply = alone.queue.execute_read(command, alone.now, &mut out);
         (reply, words(&out.tasks))
     };
     let recorded = alone.log.bytes.len();

@@ -178,7 +178,7 @@ fn undelivering_twice_in_one_call_gives_back_once() {
     let mut home = Home::default();
     home.push(&["a", "b"]);
     let receipts: Vec<Receipt> = home.take(2, PLAIN).iter().map(TaskView::receipt).collect();
-    home.undeliver(b"q", &[receipts[0], receipts[1], receipts[0]]);
+    home.requeue_undelivered(b"q", &[receipts[0], receipts[1], receipts[0]]);
     assert_eq!(home.see(View::Ready), "a b");
     home.verify();
 }

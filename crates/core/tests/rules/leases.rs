@@ -64,7 +64,7 @@ fn a_late_ack_counts_after_a_lapse_or_a_lost_worker_only() {
         ("failure", |home, id| _ = home.give_back(id, None, Some("why")), false),
         (
             "undelivered",
-            |home, id| home.undeliver(b"q", &[Receipt { id, incarnation: 1, delivery: 1 }]),
+            |home, id| home.requeue_undelivered(b"q", &[Receipt { id, incarnation: 1, delivery: 1 }]),
             false,
         ),
         (

@@ -241,8 +241,8 @@ impl Home {
         while self.broker.close_conn(conn, self.now, &mut self.log) == Progress::More {}
     }
 
-    pub fn undeliver(&mut self, queue: &[u8], receipts: &[Receipt]) {
-        self.broker.undeliver(queue, receipts, self.now, &mut self.log);
+    pub fn requeue_undelivered(&mut self, queue: &[u8], receipts: &[Receipt]) {
+        self.broker.requeue_undelivered(queue, receipts, self.now, &mut self.log);
     }
 
     /// The invariants hold, and the log tells the same story, with and without an image.

@@ -107,11 +107,11 @@ fn seq_of(queue: &Queue<Two>, n: u64) -> u64 {
 type Break = (&'static str, fn(&mut Queue<Two>));
 
 fn all_are_found(breaks: &[Break]) {
-    for &(told, break_it) in breaks {
+    for &(expected, break_it) in breaks {
         let mut queue = queue();
         break_it(&mut queue);
-        let broken = queue.check().expect_err(told).0;
-        assert!(broken.contains(told), "{broken:?} instead of {told:?}");
+        let broken = queue.check().expect_err(expected).0;
+        assert!(broken.contains(expected), "{broken:?} instead of {expected:?}");
     }
 }
 

@@ -63,7 +63,7 @@ impl<B: Body> Queue<B> {
     }
 
     /// Takes a task back from its holder.
-    pub fn give_back<R: Recorder<Body = B>>(
+    pub fn return_task<R: Recorder<Body = B>>(
         &mut self,
         claim: Claim,
         back: &Return<'_>,

@@ -236,7 +236,12 @@ impl<B: Body> Queue<B> {
     }
 
     /// Takes deliveries back that never reached their taker. What is no longer current is left alone.
-    pub fn undeliver<R: Recorder<Body = B>>(&mut self, receipts: &[Receipt], now: Now, rec: &mut R) {
+    pub fn requeue_undelivered<R: Recorder<Body = B>>(
+        &mut self,
+        receipts: &[Receipt],
+        now: Now,
+        rec: &mut R,
+    ) {
         self.settle_once(now, rec);
         let mut back = Distinct::default();
         for receipt in receipts {

@@ -378,7 +378,7 @@ impl<B: Body> Runs<B> {
             (self.front.front().map(|(index, _)| *index) == first, "the first entry"),
             (self.front.back().is_none_or(|(last, _)| self.head.index() > *last), "the head"),
             (
-                self.iter_from(0).map(|entry| told(&entry)).eq(self.iter().map(|entry| told(&entry))),
+                self.iter_from(0).map(|entry| facts(&entry)).eq(self.iter().map(|entry| facts(&entry))),
                 "the front",
             ),
             (self.chunks.iter().all(|chunk| chunk.live() > 0), "an empty chunk"),
@@ -388,7 +388,7 @@ impl<B: Body> Runs<B> {
 }
 
 /// What an entry says of itself.
-fn told<B: Body>(entry: &Entry<B>) -> (TaskId, LogTime, Option<Due>, usize) {
+fn facts<B: Body>(entry: &Entry<B>) -> (TaskId, LogTime, Option<Due>, usize) {
     (entry.id, entry.pushed, entry.due, entry.body.len())
 }
 

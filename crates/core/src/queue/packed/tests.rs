@@ -34,7 +34,7 @@ impl Body for Number {
     }
 
     fn is_unpacked_from(&self, before: Option<&Self>, bytes: &[u8]) -> bool {
-        Self::unpack(before, bytes).is_some_and(|(told, rest)| told == *self && rest.is_empty())
+        Self::unpack(before, bytes).is_some_and(|(read, rest)| read == *self && rest.is_empty())
     }
 
     fn unpack<'b>(before: Option<&Self>, bytes: &'b [u8]) -> Option<(Self, &'b [u8])> {
@@ -223,7 +223,7 @@ fn a_backlog_of_neighbours_costs_a_few_bytes_each_and_nothing_once_it_is_gone() 
     (0..100_000).for_each(|_| pair.push(1, 0));
     assert!(pair.packed.memory() < 50_000, "{} bytes", pair.packed.memory());
     let spans = pair.packed.read_ahead_spans(0).filter(|span| matches!(span, ReadAheadSpan::Run { .. }));
-    assert!(spans.count() > 190, "most of them are told by others");
+    assert!(spans.count() > 190, "most tasks lie inside a span");
     let ids: Vec<TaskId> = pair.model.iter().map(|entry| entry.id).collect();
     for id in ids {
         assert!(pair.packed.take(id).is_some());

@@ -15,7 +15,7 @@ use crate::time::Now;
 impl<B: Body> Queue<B> {
     /// Moves a dead task to the end of another queue, with what its tries were spent on, unless that has a task of this id.
     /// Its name stays behind if it is taken there. `payload` gets the bytes of a body. Answers whether it moved.
-    pub fn hand_over<F: Recorder<Body = B>, T: Recorder<Body = B>>(
+    pub fn move_dead_to<F: Recorder<Body = B>, T: Recorder<Body = B>>(
         &mut self,
         id: TaskId,
         to: &mut Self,
