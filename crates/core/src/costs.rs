@@ -455,7 +455,7 @@ fn a_limit_that_was_lowered_is_reached_in_slices() {
 }
 
 #[test]
-fn many_tasks_that_were_called_off_are_recovered_in_slices() {
+fn many_cancelled_tasks_are_removed_by_recover_in_slices() {
     let mut home = Home::new();
     home.push(b"q", MANY / 10);
     home.pop(b"q", MANY / 10, LeaseAsk::NONE);
@@ -467,7 +467,7 @@ fn many_tasks_that_were_called_off_are_recovered_in_slices() {
 }
 
 #[test]
-fn many_names_that_a_pattern_is_slow_on_are_looked_at_in_slices() {
+fn a_slow_pattern_is_matched_against_many_names_in_slices() {
     let mut home = Home::new();
     let hostile = "a".repeat(2_000);
     for n in 0..30 {

@@ -1,8 +1,9 @@
 //! Tables by hash that grow a little at a time.
 //!
-//! A hash table that doubles moves all that is in it at once, and a million entries take a tenth of a second or more, for
-//! which everyone waits. This one is many small tables, and grows by cutting one of them in two whenever there are more entries
-//! than fit the tables there are: which one is next goes round, so that all stay about as long (linear hashing).
+//! A hash table that doubles moves all that is in it at once, and a million entries take a tenth of a second or more,
+//! for which everyone waits. This one is many small tables, and grows by cutting one of them in two whenever there are
+//! more entries than fit the tables there are: which one is next goes round, so that all stay about as long (linear
+//! hashing).
 
 use alloc::vec::Vec;
 use core::borrow::Borrow;
@@ -18,8 +19,8 @@ const TABLE_LEN: usize = 1664;
 /// Entries that fit a table, at most: hashbrown's are full at seven eighths of a power of two.
 const TABLE_LEN_MAX: usize = 3584;
 
-/// For entries of so few bytes a table has its full size from the start. Growing into it, the tables would leave more memory
-/// unused behind them.
+/// For entries of so few bytes a table has its full size from the start. Growing into it, the tables would leave more
+/// memory unused behind them.
 const SMALL_BYTES: usize = 8;
 
 /// A set of entries, found by a hash that the caller knows.
@@ -56,8 +57,8 @@ impl<T> Index<T> {
         }
     }
 
-    /// The number of the table for this hash. Those up to the last power of two are told apart by so many bits, and those
-    /// that have been cut since by one more.
+    /// The number of the table for this hash. Those up to the last power of two are told apart by so many bits, and
+    /// those that have been cut since by one more.
     fn number(&self, hash: u64) -> usize {
         // hashbrown uses the lowest bits to find an entry and the highest to tell entries apart.
         let (bits, tables) = ((hash >> 24) as usize, self.more.len() + 1);

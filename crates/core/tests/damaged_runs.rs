@@ -1,5 +1,5 @@
-//! Packed runs whose bytes are wrong although their checksum matches. They are decoded lazily, long after the start: then they
-//! may cost the tasks of the groups that are damaged, and nothing else.
+//! Packed runs whose bytes are wrong although their checksum matches. They are decoded lazily, long after the start:
+//! then they may cost the tasks of the groups that are damaged, and nothing else.
 #![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
 

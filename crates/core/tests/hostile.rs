@@ -123,7 +123,7 @@ fn a_checkpoint_with_a_wrong_byte_is_refused_or_keeps_its_queues_whole() {
 }
 
 #[test]
-fn an_image_with_a_wrong_byte_is_refused_or_lived_with() {
+fn an_image_with_a_wrong_byte_is_refused_or_sound() {
     let (mut home, mut store) = (Home::default(), Store::default());
     support::replay(&history(300), &mut home.broker, &mut Log::default());
     home.broker.refresh_all();

@@ -1,7 +1,7 @@
 //! The core against the model: random histories, every reply compared, every invariant checked, every log replayed.
 //!
-//! `SUREQ_TEST_SCALE=10` runs ten times as many, `PROPTEST_CASES=40` just so many. What fails is shrunk, printed, and kept in
-//! `model.proptest-regressions`.
+//! `SUREQ_TEST_SCALE=10` runs ten times as many, `PROPTEST_CASES=40` just so many. What fails is shrunk, printed, and
+//! kept in `model.proptest-regressions`.
 #![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
 
@@ -183,7 +183,7 @@ prop_state_machine! {
 }
 
 #[test]
-fn every_state_is_met() {
+fn the_model_test_reaches_every_state() {
     use proptest::strategy::ValueTree;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let mut met = std::collections::BTreeSet::new();

@@ -62,7 +62,7 @@ fn plain_pushes_are_first_in_first_out() {
 }
 
 #[test]
-fn a_return_goes_to_the_front_and_a_later_one_before_it() {
+fn a_returned_task_goes_to_the_front_and_later_returns_go_before_it() {
     let mut home = Home::default();
     let ids = home.push(&["a", "b", "c", "d"]);
     home.pop(3, PLAIN);
@@ -73,7 +73,7 @@ fn a_return_goes_to_the_front_and_a_later_one_before_it() {
 }
 
 #[test]
-fn what_a_lost_worker_had_goes_to_the_front_in_its_order() {
+fn tasks_of_a_lost_worker_return_to_the_front_in_order() {
     let mut home = Home::default();
     home.push(&["a", "b", "c", "d", "e", "f"]);
     let (w, v) = (start(&mut home, b"w"), start(&mut home, b"v"));
@@ -85,7 +85,7 @@ fn what_a_lost_worker_had_goes_to_the_front_in_its_order() {
 }
 
 #[test]
-fn connections_that_a_restart_ends_give_back_in_order_of_delivery() {
+fn tasks_of_connections_return_in_order_of_delivery_at_a_restart() {
     let mut home = Home::default();
     home.push(&["a", "b", "c", "d"]);
     for conn in [2, 1, 2] {
@@ -96,7 +96,7 @@ fn connections_that_a_restart_ends_give_back_in_order_of_delivery() {
 }
 
 #[test]
-fn leases_that_lapse_together_come_back_in_order_of_delivery() {
+fn leases_that_lapse_together_return_in_order_of_delivery() {
     let mut home = Home::default();
     home.push(&["a", "b", "c", "d"]);
     home.pop(1, leased(30));
@@ -107,7 +107,7 @@ fn leases_that_lapse_together_come_back_in_order_of_delivery() {
 }
 
 #[test]
-fn a_higher_priority_goes_first_and_each_has_its_own_line() {
+fn a_higher_priority_is_delivered_first_and_each_is_ordered_by_itself() {
     let mut home = Home::default();
     for (payload, priority) in [("a", 0), ("low", -128), ("b", 0), ("high", 127), ("five", 5), ("six", 5)] {
         add(&mut home, payload, When::AtOnce, priority);
@@ -124,7 +124,7 @@ fn a_higher_priority_goes_first_and_each_has_its_own_line() {
 }
 
 #[test]
-fn the_task_that_has_been_due_longest_is_taken_and_a_return_without_delay_goes_behind() {
+fn the_earliest_due_task_is_delivered_first_and_a_return_without_delay_goes_behind() {
     let mut home = Home::default();
     add(&mut home, "c", When::After(30), 0);
     add(&mut home, "a", When::After(10), 0);
@@ -138,7 +138,7 @@ fn the_task_that_has_been_due_longest_is_taken_and_a_return_without_delay_goes_b
 }
 
 #[test]
-fn what_is_due_at_once_is_in_order_of_its_id_and_the_wall_clock_has_its_own_line() {
+fn tasks_due_at_the_same_time_are_ordered_by_id_within_each_clock() {
     let mut home = Home::default();
     let wall = WallTime(home.now.wall.0 + 10);
     add(&mut home, "w", When::At(wall), 0);
@@ -149,7 +149,7 @@ fn what_is_due_at_once_is_in_order_of_its_id_and_the_wall_clock_has_its_own_line
 }
 
 #[test]
-fn an_appointment_follows_the_wall_clock_and_a_delay_does_not() {
+fn a_task_due_at_a_wall_time_follows_that_clock_and_a_delay_does_not() {
     let mut home = Home::default();
     let wall = WallTime(home.now.wall.0 + 1_000);
     add(&mut home, "at", When::At(wall), 0);
@@ -206,7 +206,7 @@ fn a_pop_in_a_flood_gets_as_many_as_it_asks_for() {
 }
 
 #[test]
-fn a_flood_of_lapses_comes_back_in_order_across_slices() {
+fn a_flood_of_lapses_returns_in_order_across_slices() {
     let mut home = Home::default();
     let names: Vec<String> = (0..FLOOD).map(|n| format!("l{n}")).collect();
     let slices: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -227,7 +227,8 @@ fn a_flood_of_lapses_comes_back_in_order_across_slices() {
     check(&mut home, &expected.join(" "));
 }
 
-/// Pushes so many tasks and one behind them, which a worker gets all but the last of; answers names, ids and the worker.
+/// Pushes so many tasks and one behind them, which a worker gets all but the last of; answers names, ids and the
+/// worker.
 fn much_held(home: &mut Home, timed: Option<u64>) -> (Vec<String>, Vec<TaskId>, u64) {
     let names: Vec<String> = (0..FLOOD).map(|n| format!("h{n}")).collect();
     let slices: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -246,7 +247,7 @@ fn leases(home: &Home) -> u64 {
 }
 
 #[test]
-fn the_end_of_a_worker_that_holds_very_much_is_taken_in_slices() {
+fn a_worker_with_very_many_tasks_ends_in_slices() {
     let mut home = Home::default();
     let (mut names, ids, w) = much_held(&mut home, None);
     let receipt = |n: usize| format!("{}@1.1", ids[n]);
@@ -272,7 +273,7 @@ fn the_end_of_a_worker_that_holds_very_much_is_taken_in_slices() {
 }
 
 #[test]
-fn each_step_of_an_end_moves_a_slice_whatever_ends_together() {
+fn each_step_moves_one_slice_even_if_several_holders_end_together() {
     let mut home = Home::default();
     let (names, _, _) = much_held(&mut home, None);
     let other: Vec<String> = (0..FLOOD).map(|n| format!("o{n}")).collect();
@@ -296,7 +297,7 @@ fn each_step_of_an_end_moves_a_slice_whatever_ends_together() {
 }
 
 #[test]
-fn what_a_worker_gave_up_and_what_it_took_since_are_told_apart() {
+fn a_lease_that_a_holder_got_after_its_end_is_not_ended() {
     let mut home = Home::default();
     let (names, ids, w) = much_held(&mut home, None);
     let worker = WorkerRef { name: b"w", incarnation: w };
@@ -322,7 +323,7 @@ fn what_a_worker_gave_up_and_what_it_took_since_are_told_apart() {
 }
 
 #[test]
-fn a_deadline_in_the_middle_of_an_end_costs_nothing_more() {
+fn a_deadline_that_passes_while_a_holder_ends_costs_no_further_try() {
     let mut home = Home::default();
     let (names, _, _) = much_held(&mut home, Some(100));
     home.config(&[Change::MaxLeased(FLOOD as u64)]);
@@ -344,7 +345,7 @@ fn a_deadline_in_the_middle_of_an_end_costs_nothing_more() {
 }
 
 #[test]
-fn an_end_goes_on_after_a_restart() {
+fn the_end_of_a_holder_continues_after_a_restart() {
     for (incarnation, of_conn) in [(8, false), (9, false), (8, true), (9, true)] {
         let mut home = Home::default();
         let names: Vec<String> = (0..FLOOD).map(|n| format!("h{n}")).collect();
@@ -368,7 +369,7 @@ fn an_end_goes_on_after_a_restart() {
 }
 
 #[test]
-fn a_queue_that_is_dropped_in_the_middle_of_an_end_is_gone() {
+fn a_queue_can_be_dropped_while_a_holder_ends() {
     let mut home = Home::default();
     much_held(&mut home, None);
     home.run(&Command::Worker(Worker::Fail { name: b"w" }));
@@ -381,7 +382,7 @@ fn a_queue_that_is_dropped_in_the_middle_of_an_end_is_gone() {
 }
 
 #[test]
-fn a_flood_of_expiries_hands_out_none_that_is_over() {
+fn no_expired_task_is_delivered_in_a_flood_of_expiries() {
     let mut home = Home::default();
     for n in 0..FLOOD {
         let name = format!("e{n}");
@@ -397,7 +398,7 @@ fn a_flood_of_expiries_hands_out_none_that_is_over() {
 }
 
 #[test]
-fn a_wall_clock_that_goes_back_in_a_flood_hands_out_nothing_early() {
+fn nothing_is_early_if_the_wall_clock_goes_back_in_a_flood() {
     let mut home = Home::default();
     let wall = home.now.wall.0;
     for n in 0..FLOOD {
@@ -423,7 +424,7 @@ fn a_wall_clock_that_goes_back_in_a_flood_hands_out_nothing_early() {
 }
 
 #[test]
-fn recover_takes_the_longest_delivered_first_and_each_once() {
+fn recover_leases_the_oldest_deliveries_first_and_each_once() {
     let mut home = Home::default();
     home.push(&["a", "b", "c", "timed"]);
     home.pop(2, PLAIN);

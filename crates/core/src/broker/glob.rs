@@ -76,8 +76,8 @@ impl<'p> Matching<'p> {
         }
     }
 
-    /// How long the class is that opens at `at`, up to its closing bracket. Behind a bracket that is never closed no other
-    /// one is: all of the rest is looked through once.
+    /// How long the class is that opens at `at`, up to its closing bracket. Behind a bracket that is never closed no
+    /// other one is: all of the rest is looked through once.
     fn class_len(&mut self, at: usize, class: &[u8]) -> Option<usize> {
         if at >= self.unclosed_from {
             return None;

@@ -83,8 +83,8 @@ impl<B: Body> Broker<B> {
     /// Begins an image of the store as it is now: all that is durable and has changed since the last image. Shares runs
     /// and pages with the queues and copies none. Queues are imaged by [`Broker::image_some`], or before something
     /// changes them. After a replay [`Broker::refresh_all`] comes first. Bodies that cannot be packed cannot be stored:
-    /// an image that has one is refused by [`Broker::restore`]. Not while [`Broker::is_under_way`]: what is being done is
-    /// no part of it.
+    /// an image that has one is refused by [`Broker::restore`]. Not while [`Broker::is_under_way`]: what is being done
+    /// is no part of it.
     pub fn begin_image(&mut self) {
         debug_assert!(self.unfinished.is_empty(), "an image has no place for what is being done");
         debug_assert!(self.imaging.is_none(), "one image after the other");
@@ -110,8 +110,8 @@ impl<B: Body> Broker<B> {
         self.imaging.as_ref().is_some_and(|imaging| !imaging.waiting.is_empty())
     }
 
-    /// Images a queue if the image that is being taken waits for it; answers whether it did. Whatever changes a queue calls
-    /// this first.
+    /// Images a queue if the image that is being taken waits for it; answers whether it did. Whatever changes a queue
+    /// calls this first.
     #[inline]
     pub(super) fn image_before_change(&mut self, no: QueueNo) -> bool {
         let Some(imaging) = &mut self.imaging else { return false };
@@ -164,9 +164,9 @@ impl<B: Body> Broker<B> {
 
     /// The store of an image, from the bytes of its head and of all its queues. Parts keep the stamps that they were
     /// stored under, and later images tell only what has changed from then on. What happened behind the image is
-    /// replayed next; then [`Broker::start`], or [`Broker::refresh_all`], brings the indexes in step. The bytes may be anything; what does
-    /// not fit together is refused, except within runs of ready tasks, which are read when their time comes: an
-    /// entry that cannot be read then is as if it were not there.
+    /// replayed next; then [`Broker::start`], or [`Broker::refresh_all`], brings the indexes in step. The bytes may be
+    /// anything; what does not fit together is refused, except within runs of ready tasks, which are read when their
+    /// time comes: an entry that cannot be read then is as if it were not there.
     pub fn restore<H: AsRef<[u8]>, P: AsRef<[u8]>, I: IntoIterator<Item = (u64, P)>>(
         head: &[u8],
         queues: impl IntoIterator<Item = Stored<H, I>>,

@@ -50,8 +50,8 @@ const NOW: Now = Now { log: LogTime(1_000), wall: WallTime(1_000) };
 const Q: QueueNo = QueueNo(0);
 const EMPTY: QueueNo = QueueNo(1);
 
-/// One queue with tasks that are ready, delayed by either clock, and held by a worker and a connection; the worker works
-/// on it. Another one that is empty.
+/// One queue with tasks that are ready, delayed by either clock, and held by a worker and a connection; the worker
+/// works on it. Another one that is empty.
 fn broker() -> Broker<Nothing> {
     let mut broker = Broker::default();
     broker.start(1, NOW, &mut Forgetful);
@@ -115,7 +115,7 @@ fn an_index_of_the_wrong_size_is_found() {
 }
 
 #[test]
-fn what_is_kept_about_a_queue_and_is_not_so_is_found() {
+fn wrong_data_about_a_queue_is_found() {
     all_are_found(&[
         ("the name of", |b| _ = b.names.insert(b"q"[..].into(), EMPTY)),
         ("the next deadline of", |b| slot(b, Q).deadline = Some(LogTime(9))),
@@ -152,7 +152,7 @@ fn what_is_kept_about_a_queue_and_is_not_so_is_found() {
 }
 
 #[test]
-fn every_index_is_in_the_account_of_memory() {
+fn every_index_counts_as_memory() {
     let grows: [fn(&mut Broker<Nothing>); 5] = [
         |b| b.deadlines.extend((0..100).map(|n| (LogTime(n), Q))),
         |b| b.wall_deadlines.extend((0..100).map(|n| (WallTime(n), Q))),

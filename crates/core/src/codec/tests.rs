@@ -452,7 +452,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_decodes_is_applied_without_a_panic(all in some(parts(), 1..4), order in some(any::<prop::sample::Index>(), 1..60)) {
+    fn events_that_decode_are_applied_without_a_panic(all in some(parts(), 1..4), order in some(any::<prop::sample::Index>(), 1..60)) {
         let events: Vec<Vec<u8>> = all.iter().flat_map(Parts::encoded).collect();
         let mut broker = Broker::default();
         let made = |n| bytes_of(&Event::QueueMade { queue: QueueNo(n), name: &[n as u8] });
@@ -490,7 +490,7 @@ fn a_million_neighbours_are_a_few_bytes() {
 }
 
 #[test]
-fn claimed_lengths_are_not_believed() {
+fn allocations_are_not_based_on_claimed_lengths() {
     let claims = [
         // A push of 2^63 payloads, a name of 2^62 bytes, a run of ids into the next millisecond.
         "06 00 0100020000000000 ffffffffffffffff7f",
@@ -504,7 +504,7 @@ fn claimed_lengths_are_not_believed() {
 }
 
 #[test]
-fn a_field_that_may_be_skipped_is_and_another_is_not() {
+fn optional_fields_are_skipped_and_others_are_refused() {
     let pushed = |tag: &str| {
         let bytes = format!("06 00 0100020000000000 01 01 3043d0c1 61 {tag} 02 0000 00");
         let bytes: Vec<u8> = bytes.split(' ').flat_map(unhex).collect();

@@ -26,14 +26,14 @@ pub fn encode_with(event: &Event<'_>, out: &mut Vec<u8>, checksum: fn(&[u8]) -> 
     write(event, Writer { out, checksum: Some(checksum), payloads_at: None })
 }
 
-/// Appends the bytes of one event without those of its payloads. Answers where in `out` those belong, if it has any: what
-/// [`write_payload`] writes for each of them.
+/// Appends the bytes of one event without those of its payloads. Answers where in `out` those belong, if it has any:
+/// what [`write_payload`] writes for each of them.
 pub fn encode_around_payloads(event: &Event<'_>, out: &mut Vec<u8>) -> Option<usize> {
     write(event, Writer { out, checksum: None, payloads_at: None })
 }
 
-/// Writes a payload to the beginning of `out` as events have it, [`payload_head_len`] bytes of head before it; answers how
-/// many bytes that is in all. `checksum` is a faster way to compute [`checksum`].
+/// Writes a payload to the beginning of `out` as events have it, [`payload_head_len`] bytes of head before it; answers
+/// how many bytes that is in all. `checksum` is a faster way to compute [`checksum`].
 pub fn write_payload(payload: &[u8], out: &mut [u8], checksum: fn(&[u8]) -> u32) -> usize {
     let (mut at, mut len) = (0, payload.len());
     while len >= 0x80 {

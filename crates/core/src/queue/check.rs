@@ -1,17 +1,18 @@
-//! The invariants of a queue, checked the slow way, and a digest of its state.
+//! Checks the invariants of a queue by walking all of it, and computes a digest of its state.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use core::hash::{Hash, Hasher};
 
+use super::Queue;
+use super::bulk::Revival;
 use super::read::Look;
 use super::ready::ReadyTask;
-use super::{Queue, Reviving};
 use crate::id::TaskId;
 use crate::task::{Body, Due, Extras, Holder, Lease, Rank, StateKind, Task, TaskState};
 
-/// An invariant that does not hold, in words.
+/// A violated invariant, as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken(pub String);
 
@@ -20,12 +21,12 @@ fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), Broken> {
 }
 
 impl<B: Body> Queue<B> {
-    /// Checks that every task is in exactly the indexes its state calls for, and that all counts agree.
+    /// Checks that every task is in exactly the indexes that its state calls for, and that all counts agree.
     pub fn check(&self) -> Result<(), Broken> {
         let (mut waiting_bytes, mut delayed_bytes) = (0, 0);
         let mut kinds = BTreeMap::<StateKind, usize>::new();
         for task in self.table.iter() {
-            let kind = if self.is_reviving(task) { StateKind::Ready } else { task.state.kind() };
+            let kind = if self.bulk.revives(&task.state) { StateKind::Ready } else { task.state.kind() };
             *kinds.entry(kind).or_default() += 1;
             self.check_task(task)?;
             if task.waits() {
@@ -56,7 +57,7 @@ impl<B: Body> Queue<B> {
         self.check_sizes()
     }
 
-    /// What tasks have beside their records is as much as is counted.
+    /// Checks the count of memory that tasks own beside their records.
     fn check_owned(&self) -> Result<(), Broken> {
         let plain: usize = self.ready.packed.iter().map(|entry| entry.body.owned_bytes()).sum();
         let later: usize = self.packed_delayed.iter().map(|entry| entry.body.owned_bytes()).sum();
@@ -81,7 +82,7 @@ impl<B: Body> Queue<B> {
                 let timed = lease.deadline().is_none_or(|at| self.deadlines.contains(&(at, lease.seq(), id)));
                 timed && lease.holder().is_none_or(|holder| self.is_held(holder, task, lease))
             }
-            TaskState::Dead(at) => self.is_reviving(task) != self.deaths.contains(&(*at, id)),
+            TaskState::Dead(at) => self.bulk.revives(&task.state) != self.deaths.contains(&(*at, id)),
         };
         ensure(indexed, || format!("{id} is not indexed as {:?}", task.state))?;
         let empty = task.extras.as_deref().is_some_and(|extras| *extras == Extras::default());
@@ -103,7 +104,7 @@ impl<B: Body> Queue<B> {
         held && task.cancelled == self.cancelled_leases.contains(&(holder, lease.seq(), task.id))
     }
 
-    /// The line is in order; answers the bytes of the plain tasks in it.
+    /// Checks the order of ready tasks; answers the payload bytes of the packed ones.
     fn check_line(&self) -> Result<u64, Broken> {
         let (mut bytes, mut last_plain, mut seen) = (0, TaskId::NONE, 0);
         for task in self.ready.iter() {
@@ -129,7 +130,7 @@ impl<B: Body> Queue<B> {
             .map_or(Ok(bytes), |what| Err(Broken(format!("packed ready tasks: {what}"))))
     }
 
-    /// Packed delayed tasks are in the index of their clock; answers their bytes.
+    /// Checks that packed delayed tasks are in the index of their clock; answers their payload bytes.
     fn check_packed_delayed(&self) -> Result<u64, Broken> {
         let mut bytes = 0;
         for entry in self.packed_delayed.iter() {
@@ -159,13 +160,11 @@ impl<B: Body> Queue<B> {
         let dead =
             self.table.walk(&self.dead).filter(|task| matches!(task.state, TaskState::Dead(_))).count();
         ensure(dead == self.dead.len(), || format!("{dead} on the list of the dead"))?;
-        let reviving = self.reviving.map_or(0, |reviving| reviving.list.len());
-        let walked = self.reviving.iter().flat_map(|reviving| self.table.walk(&reviving.list));
-        let walked = walked.filter(|task| self.is_reviving(task)).count();
-        ensure(walked == reviving, || format!("{walked} on the list of the revived"))
+        let walked = self.reviving().filter(|task| self.bulk.revives(&task.state)).count();
+        ensure(walked == self.bulk.reviving_count(), || format!("{walked} on the list of the revived"))
     }
 
-    /// No index holds more than the tasks put into it.
+    /// Checks that no index has more entries than tasks call for.
     fn check_sizes(&self) -> Result<(), Broken> {
         let leases = || self.table.iter().filter_map(Task::lease);
         let timed = leases().filter(|lease| lease.deadline().is_some()).count();
@@ -175,11 +174,11 @@ impl<B: Body> Queue<B> {
         ensure(held == indexed, || format!("{indexed} held"))?;
         ensure(self.held.values().all(|held| !held.is_empty()), || "a holder of nothing".into())?;
         let mut last = None;
-        for (&(holder, upto), ending) in &self.ending {
+        for (&(holder, upto), ended) in &self.bulk.ended {
             let from = last.filter(|&(other, _)| other == holder).map_or(0, |(_, upto)| upto + 1);
             let over = self.held.get(&holder).into_iter();
             let over = over.flat_map(|held| held.range((from, TaskId::NONE)..=(upto, TaskId::LAST))).count();
-            ensure(over == ending.left, || format!("{over} deliveries to {holder:?} are over: {ending:?}"))?;
+            ensure(over == ended.left, || format!("{over} deliveries to {holder:?} are over: {ended:?}"))?;
             last = Some((holder, upto));
         }
         ensure(self.deaths.len() == self.dead.len(), || format!("{} deaths", self.deaths.len()))?;
@@ -203,18 +202,17 @@ impl<B: Body> Queue<B> {
         ensure(mortals == self.expiries.len(), || format!("{} expiries", self.expiries.len()))
     }
 
-    /// Feeds all that is not volatile to a hasher, in an order that does not depend on how the state came about.
+    /// Hashes everything that is not volatile, in an order that does not depend on how the state came about.
     pub fn digest(&self, into: &mut impl Hasher) {
         (self.no, &self.settings, self.paused, self.waiting_bytes, self.totals).hash(into);
-        (self.last_id, self.incarnation, self.seq, self.front_group, self.minor, self.flood).hash(into);
-        self.ending.iter().filter(|(_, ending)| ending.left > 0).for_each(|ending| ending.hash(into));
+        (self.last_id, self.incarnation, self.seq, self.front_group, self.minor, self.bulk.due).hash(into);
+        self.bulk.ended.iter().filter(|(_, ended)| ended.left > 0).for_each(|ended| ended.hash(into));
         self.ready.iter().for_each(|task| task.id().hash(into));
-        let reviving = self.reviving.map(|Reviving { since, major, minor, .. }| (since, major, minor));
-        reviving.hash(into);
-        let reviving = self.reviving.iter().flat_map(|reviving| self.table.walk(&reviving.list));
-        let lists = self.table.walk(&self.leased).chain(self.table.walk(&self.dead)).chain(reviving);
+        let revival = self.bulk.revival.map(|Revival { since, major, minor, .. }| (since, major, minor));
+        revival.hash(into);
+        let lists = self.table.walk(&self.leased).chain(self.table.walk(&self.dead)).chain(self.reviving());
         lists.for_each(|task| task.id.hash(into));
-        // Whether a task is packed or has a record is no part of its state.
+        // Whether a task is packed or has a record is not part of the state.
         let packed = self.ready.packed.iter().chain(self.packed_delayed.iter());
         let packed = packed.map(|entry| (entry.id, Look::Packed(entry.into_task())));
         let records = self.table.iter().map(|task| (task.id, Look::Record(task)));

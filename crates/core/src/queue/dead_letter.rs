@@ -1,7 +1,7 @@
-//! A dead task that moves to a queue which is recorded by itself.
+//! The move of a dead task between queues that have logs of their own, as in the Redis module.
 //!
-//! Within a store such a move is one event of both queues. Where each queue has a record of its own it is two: the task is
-//! removed here, and taken in whole there. Either way both queues are the same afterwards.
+//! In a broker such a move is one event of both queues. Here it is two: the task is removed from one queue and imported
+//! as a whole by the other. The queues are the same afterwards either way.
 
 use alloc::boxed::Box;
 
@@ -13,8 +13,9 @@ use crate::task::{Body, OrderKey, StateKind, TaskState};
 use crate::time::Now;
 
 impl<B: Body> Queue<B> {
-    /// Moves a dead task to the end of another queue, with what its tries were spent on, unless that has a task of this id.
-    /// Its name stays behind if it is taken there. `payload` gets the bytes of a body. Answers whether it moved.
+    /// Moves a dead task to the back of another queue, with its tries, unless that queue has a task with its id. The
+    /// task loses its name if another task there has it. `payload` reads the bytes of a body. Answers whether the task
+    /// moved.
     pub fn move_dead_to<F: Recorder<Body = B>, T: Recorder<Body = B>>(
         &mut self,
         id: TaskId,

@@ -1,4 +1,4 @@
-//! Why a task is not running now.
+//! Explains why a task is not being worked on.
 
 use super::Queue;
 use crate::event::Recorder;
@@ -8,7 +8,8 @@ use crate::task::{Body, Due, Rank, TaskState};
 use crate::time::Now;
 
 impl<B: Body> Queue<B> {
-    /// Why this task is not running, if it is here. Who holds it is told by number: names are the broker's.
+    /// Why this task is not being worked on, if it exists. Its worker is given by incarnation; the broker adds the
+    /// name.
     pub(crate) fn explain<R: Recorder<Body = B>>(
         &mut self,
         id: TaskId,
@@ -19,7 +20,7 @@ impl<B: Body> Queue<B> {
         self.explanation(id, now)
     }
 
-    /// The same without a change of anything: what is due but not moved yet is told as it is.
+    /// The same without a change: a task that is due but not moved yet is explained as it is.
     pub(super) fn explanation(&self, id: TaskId, now: Now) -> Option<Explanation> {
         let task = self.look(id)?;
         let reason = task.extras.as_ref().and_then(|extras| extras.reason.clone());
@@ -47,7 +48,7 @@ impl<B: Body> Queue<B> {
         Some(Explanation { id, deliveries: task.deliveries, tries, tries_max, reason, worker: None, why })
     }
 
-    /// What keeps all tasks of the queue from being handed out.
+    /// The reason why the queue delivers no task at all.
     fn held_up(&self) -> Option<HeldUp> {
         if let Some(since) = self.paused {
             return Some(HeldUp::Paused { since });

@@ -1,17 +1,17 @@
-//! A queue as a checkpoint holds it, and back.
+//! Images of a queue for checkpoints, and restoring a queue from one.
 //!
-//! An image shares the runs and pages of its queue, so that taking one copies none of them. It is turned into bytes
-//! later, while the queue goes on: a small head, and one part per run and page. A part goes by its stamp for as long
-//! as it does not change, so that whoever stores it does so once.
+//! An image shares the runs and pages of its queue, so taking one copies none of them. It is encoded later, while the
+//! queue goes on: a small head, and one part per run and page. A part keeps its stamp as long as it does not change, so
+//! that it is stored only once.
 //!
 //! The head is three events ([`Event::QueueMade`], [`Event::Configured`], [`Event::Counted`]), then as varints the
-//! bytes that wait, whether it ever adopted a task, for the delivered and the dead their number and the first one's
-//! slot plus one, and how many runs of ready tasks, runs of delayed tasks and pages there are. Behind them are the
-//! overlay of each run. The parts come in that same order.
+//! waiting bytes, whether it ever adopted a task, for leased and dead tasks their number and the slot plus one of the
+//! first, and the numbers of runs of ready tasks, runs of delayed tasks and pages. Then come the overlays of the runs.
+//! The parts have the same order.
 //!
 //! A page is the number of its slots, and for each that is taken: its number, the slot plus one of the next in its
 //! list, and an [`Event::Task`] with the packed handle as its payload. A handle that cannot be packed cannot be
-//! stored: an image that has one is refused when it is restored.
+//! stored, and an image with one is refused when it is restored.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -30,7 +30,7 @@ use crate::settings::Settings;
 use crate::task::{Body, Due, Lease, Rank, StateKind, Task, TaskState};
 use crate::time::LogTime;
 
-/// All that is durable of a queue, as it was when the image was taken.
+/// The durable state of a queue, as it was when the image was taken.
 #[derive(Debug)]
 pub struct QueueImage<B> {
     head: Vec<u8>,
@@ -38,7 +38,7 @@ pub struct QueueImage<B> {
     parts: Vec<Part<B>>,
 }
 
-/// A piece of a queue that is stored by itself.
+/// A part of an image that is stored by itself: a run or a page.
 #[derive(Clone, Debug)]
 pub struct Part<B> {
     stamp: u64,
@@ -51,7 +51,7 @@ enum Content<B> {
     Page(Arc<Page<B>>),
 }
 
-/// Bytes that are no image of a queue or a store, or of none that could have been.
+/// Bytes that are not a valid image of a queue or a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damaged(pub &'static str);
 
@@ -70,14 +70,14 @@ impl<B: Body> QueueImage<B> {
         self.overlays.iter().for_each(|overlay| overlay.write(out));
     }
 
-    /// Its parts, in the order in which they are needed to restore it.
+    /// Its parts, in the order in which a restore needs them.
     pub fn parts(&self) -> &[Part<B>] {
         &self.parts
     }
 }
 
 impl<B: Body> Part<B> {
-    /// What this content goes by: a number above 0 that no other content of the store has ever had.
+    /// The stamp of this content: a number above 0 that no other content of the store ever had.
     pub const fn stamp(&self) -> u64 {
         self.stamp
     }
@@ -99,13 +99,13 @@ fn write_page<B: Body>(page: &Page<B>, out: &mut Vec<u8>) {
         out.push(at as u8);
         write_link(slot.next, out);
         handle.clear();
-        // Without a payload it is not a task that can be restored, and says so then.
+        // Without a payload the task cannot be restored, and the restore reports it.
         task.body.pack(None, &mut handle);
         encode(&Event::Task(&full(QueueNo(0), task, &handle)), out);
     }
 }
 
-/// A slot plus one, so that none is 0.
+/// A slot plus one, so that 0 means none.
 fn write_link(slot: u32, out: &mut Vec<u8>) {
     write_number(u64::from(slot.wrapping_add(1)), out);
 }
@@ -147,7 +147,7 @@ fn read_task<B: Body>(full: &FullTask<'_>) -> Option<Task<B>> {
     (rest.is_empty() && is_sound(full)).then(|| record_of(full, body))
 }
 
-/// What stands at the start of a head.
+/// The first part of a head.
 pub(super) struct Head {
     pub(super) name: Box<[u8]>,
     pub(super) settings: Settings,
@@ -176,7 +176,7 @@ impl Head {
 }
 
 impl<B: Body> Queue<B> {
-    /// All that is durable of it, under this name. What has changed since the last image gets a new stamp.
+    /// An image of the queue under this name. Parts that changed since the last image get new stamps.
     pub(crate) fn image(&mut self, name: &[u8], last_stamp: &mut u64) -> QueueImage<B> {
         self.changed = false;
         let (queue, mut head) = (self.no, Vec::new());
@@ -204,7 +204,8 @@ impl<B: Body> Queue<B> {
         QueueImage { head, overlays, parts }
     }
 
-    /// The queue of an image, and its name. Runs of ready tasks are not decoded; all else is, and must fit together.
+    /// Restores a queue and its name from an image. Runs of ready tasks are not decoded; everything else is, and must
+    /// be consistent.
     pub(crate) fn restore<P: AsRef<[u8]>>(
         no: QueueNo,
         head: &[u8],
@@ -239,7 +240,7 @@ impl<B: Body> Queue<B> {
         Ok((name, queue))
     }
 
-    /// The bytes that wait; the lists as length and first slot; how many runs, delayed runs and pages there are.
+    /// The waiting bytes; the lists as length and first slot; the numbers of runs, delayed runs and pages.
     #[expect(clippy::type_complexity, reason = "the numbers of a head, which are taken apart at once")]
     pub(super) fn read_numbers(
         &mut self,
@@ -255,7 +256,7 @@ impl<B: Body> Queue<B> {
         Some((waiting_bytes, lists, [r.small().ok()?, r.small().ok()?, r.small().ok()?]))
     }
 
-    /// Puts the delayed tasks without records into the index of their clock, sorted once.
+    /// Adds the packed delayed tasks to the index of their clock, sorted once.
     fn index_packed_delayed(&mut self) -> Option<()> {
         let (mut by_log, mut by_wall) = (Vec::new(), Vec::new());
         let mut last = TaskId::NONE;
@@ -277,8 +278,8 @@ impl<B: Body> Queue<B> {
         (self.delayed.len() + self.delayed_wall.len() == self.packed_delayed.len()).then_some(())
     }
 
-    /// Whether a task is both among the packed delayed and among the packed ready ones. A few are looked up; if they are many
-    /// it is faster to walk along both.
+    /// Whether a task is packed both as delayed and as ready. Few tasks are looked up; for many it is faster to walk
+    /// along both runs.
     fn is_any_delayed_ready(&self) -> bool {
         const LOOKED_UP_PART: usize = 64;
         if self.packed_delayed.len() * LOOKED_UP_PART < self.ready.packed.len() {
@@ -291,7 +292,7 @@ impl<B: Body> Queue<B> {
         })
     }
 
-    /// Puts records into the indexes that their states call for.
+    /// Adds records to the indexes that their states call for.
     fn index_records(&mut self, lists: [(usize, u32); 2]) -> Option<()> {
         let mut counts = [0, 0];
         for at in self.table.all() {

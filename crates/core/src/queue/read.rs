@@ -1,4 +1,4 @@
-//! Looking without touching.
+//! Queries that change nothing.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -15,7 +15,7 @@ use crate::reply::{Info, More, TaskView};
 use crate::task::{Body, Name, OrderKey, Task, TaskState};
 use crate::time::{LogTime, Now, WallTime};
 
-/// A task as one looks at it: its record, or what a record of it would be.
+/// A task to look at: its record, or the record that a packed task would have.
 pub(super) enum Look<'q, B> {
     Record(&'q Task<B>),
     Packed(Task<B>),
@@ -33,7 +33,7 @@ impl<B> Deref for Look<'_, B> {
 }
 
 impl<B> Entry<B> {
-    /// What its record would be.
+    /// The record that it would have.
     pub(super) fn into_task(self) -> Task<B> {
         let state = self.due.map_or(TaskState::Ready(OrderKey::pushed(self.id)), TaskState::Delayed);
         Task::new(self.id, self.body, self.pushed, state)
@@ -41,7 +41,7 @@ impl<B> Entry<B> {
 }
 
 impl<B: Body> Queue<B> {
-    /// A task, wherever it is.
+    /// A task, packed or not.
     pub(super) fn look(&self, id: TaskId) -> Option<Look<'_, B>> {
         if let Some(task) = self.table.get(id) {
             return Some(Look::Record(task));
@@ -50,7 +50,7 @@ impl<B: Body> Queue<B> {
         packed.map(|entry| Look::Packed(entry.into_task()))
     }
 
-    /// All that is known of a task.
+    /// The record of a task, or the one that it would have.
     pub(crate) fn record(&self, id: TaskId) -> Option<Task<B>> {
         self.look(id).map(|look| match look {
             Look::Record(task) => task.clone(),
@@ -63,7 +63,7 @@ impl<B: Body> Queue<B> {
         self.look(id).map(|task| task.body.clone())
     }
 
-    /// The tasks that are known to have this payload.
+    /// The tasks with this payload, as far as their handles can tell.
     pub(crate) fn ids_of_payload(&self, payload: &[u8]) -> Vec<TaskId> {
         let records = self.table.iter().map(|task| (task.id, task.body.is(payload)));
         let packed = self.ready.packed.iter().chain(self.packed_delayed.iter());
@@ -73,7 +73,7 @@ impl<B: Body> Queue<B> {
         ids
     }
 
-    /// Hands the body of each task to `visit`.
+    /// Visits the body of each task.
     pub fn bodies(&self, visit: &mut dyn FnMut(&B)) {
         self.table.iter().for_each(|task| visit(&task.body));
         self.ready.packed.iter().chain(self.packed_delayed.iter()).for_each(|entry| visit(&entry.body));
@@ -104,7 +104,7 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// The bodies of tasks that will be handed out next, from the `start`th on.
+    /// The bodies of ready tasks in the order of delivery, from position `start` on.
     pub fn upcoming_bodies(&self, start: usize) -> impl Iterator<Item = B> {
         self.ready.iter_from(start).filter_map(|task| match task {
             ReadyTask::Packed(plain) => Some(plain.body),
@@ -112,7 +112,7 @@ impl<B: Body> Queue<B> {
         })
     }
 
-    /// The same, with many neighbours told by their ends, which is much less to decode.
+    /// The same as spans of many neighbours, which saves most of the decoding.
     pub fn read_ahead_spans(&self, start: usize) -> impl Iterator<Item = ReadAheadSpan<B>> {
         let plain = self.ready.read_ahead_spans(start);
         let mixed = plain.is_none().then(|| self.upcoming_bodies(start).map(ReadAheadSpan::Task));
@@ -123,7 +123,7 @@ impl<B: Body> Queue<B> {
     pub fn inspect(&self, view: View, start: i64, count: u32, now: Now, out: &mut Vec<TaskView<B>>) {
         let [ready, delayed, leased, dead] = self.counts();
         let len = match view {
-            // What is on its way there has no place yet.
+            // Revived tasks that have not been moved yet have no position.
             View::Ready => ready.min(self.ready.len() as u64),
             View::Delayed => delayed,
             View::Leased => leased,
@@ -141,7 +141,7 @@ impl<B: Body> Queue<B> {
                 collect(line.flatten().take(count), out);
             }
             View::Delayed => {
-                // Two clocks: each index is in order, and the two are shown as one by what they say.
+                // There is an index for each clock. The two are merged by the numbers of milliseconds.
                 let by_log = self.delayed.counted();
                 let is_before = |place, (WallTime(at), id)| place + by_log.before((LogTime(at), id)) < start;
                 let delayed_wall = self.delayed_wall.counted().partition(is_before);
@@ -167,7 +167,7 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// How a task looks that stands in an index.
+    /// A task as INSPECT shows it.
     fn view(&self, id: TaskId, now: Now) -> Option<TaskView<B>> {
         let task = self.look(id)?;
         let at = match &task.state {
@@ -189,7 +189,7 @@ impl<B: Body> Queue<B> {
         })
     }
 
-    /// The rest of what is known of a task.
+    /// The details of a task.
     pub(super) fn more(&self, id: TaskId) -> More {
         let Some(task) = self.look(id) else {
             return More { tries_max: self.settings.tries(), ..More::default() };
@@ -203,7 +203,7 @@ impl<B: Body> Queue<B> {
         More { name, tries: task.tries(), tries_max, pushed: task.pushed, reason }
     }
 
-    /// Hands each task whole to `visit`, in an order in which taking them in gives the same queue.
+    /// Visits each task as a whole, in an order in which an import yields the same queue.
     pub fn export(&self, payload: &mut dyn FnMut(&B) -> Box<[u8]>, visit: &mut dyn FnMut(&FullTask<'_>)) {
         let mut export = |task: &Task<B>| visit(&full(self.no, task, &payload(&task.body)));
         for task in self.ready.iter() {
@@ -216,13 +216,12 @@ impl<B: Body> Queue<B> {
         let delayed =
             self.delayed.iter().map(|&(_, id)| id).chain(self.delayed_wall.iter().map(|&(_, id)| id));
         delayed.filter_map(|id| self.table.get(id)).for_each(&mut export);
-        let reviving = self.reviving.iter().flat_map(|reviving| self.table.walk(&reviving.list));
-        let listed = self.table.walk(&self.leased).chain(reviving).chain(self.table.walk(&self.dead));
+        let listed = self.table.walk(&self.leased).chain(self.reviving()).chain(self.table.walk(&self.dead));
         listed.for_each(export);
     }
 }
 
-/// A task with its payload, as an event tells it.
+/// A task with its payload, as an event has it.
 pub(crate) fn full<'a, B>(queue: QueueNo, task: &'a Task<B>, payload: &'a [u8]) -> FullTask<'a> {
     let extras = task.extras.as_deref();
     let fields = Fields {
@@ -268,7 +267,7 @@ fn plain_view<B>(plain: Entry<B>, now: Now) -> TaskView<B> {
     }
 }
 
-/// As many as a reply may carry.
+/// Collects tasks as long as their payloads fit a reply.
 fn collect<B: Body>(views: impl Iterator<Item = TaskView<B>>, out: &mut Vec<TaskView<B>>) {
     let (first, mut bytes) = (out.len(), 0);
     for view in views {

@@ -1,4 +1,4 @@
-//! Looking at all tasks of a queue, a few at a time, while it goes on.
+//! Visiting all tasks of a queue, a few at a time, while commands are executed in between.
 
 use core::ops::ControlFlow;
 
@@ -6,35 +6,35 @@ use super::Queue;
 use crate::id::TaskId;
 use crate::task::Body;
 
-/// How far a look at all tasks has come that were there when it began.
+/// The progress of a visit to all tasks that existed when it began.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seek {
     at: SeekAt,
-    /// The last id that had been given out then.
+    /// The last id at that time.
     upto: Option<TaskId>,
 }
 
 impl Seek {
-    /// There was nothing to look at.
+    /// A visit to no task.
     pub const DONE: Self = Self { at: SeekAt::Done, upto: None };
 
-    /// Whether there is nothing more to look at.
+    /// Whether all tasks have been visited.
     pub const fn is_done(&self) -> bool {
         matches!(self.at, SeekAt::Done)
     }
 }
 
-/// Tasks leave the packed runs for records and never come back, so that those are looked at last: none that was there at
-/// the start, and still is, is passed over.
+/// The position of a visit. Tasks leave the packed runs for records and never go back, so records are visited last: no
+/// task that existed at the start and still does is missed.
 #[derive(Clone, Copy, Debug)]
 enum SeekAt {
-    /// Plain ones, from this id on.
+    /// Packed ready tasks, from this id on.
     PackedReady(u64),
-    /// Delayed ones without a record, from this id on.
+    /// Packed delayed tasks, from this id on.
     PackedDelayed(u64),
     /// Records, from this slot on.
     Records(u32),
-    /// All were looked at.
+    /// The end.
     Done,
 }
 
@@ -45,7 +45,7 @@ impl Default for SeekAt {
 }
 
 impl<B: Body> Queue<B> {
-    /// Shows the next tasks, at most `count` of them, until `visit` has seen enough.
+    /// Visits the next tasks, at most `count` of them, until `visit` breaks off.
     pub fn seek(&self, seek: &mut Seek, count: usize, visit: &mut dyn FnMut(TaskId, &B) -> ControlFlow<()>) {
         let (mut left, at) = (count, &mut seek.at);
         let upto = *seek.upto.get_or_insert(self.last_id);

@@ -1,8 +1,8 @@
-//! The records of tasks, found by id, with two lists threaded through them.
+//! The records of tasks, by id, with linked lists threaded through them.
 //!
-//! A slot is a place in one of many small pages, so that a task in the delivered or the dead list costs two small
-//! numbers instead of an allocation, and leaves its list in constant time wherever it stands. An image of the queue
-//! shares the pages; a change then copies one of them, and nothing ever copies them all.
+//! Records live in the slots of many small pages. A place in the list of leased or dead tasks costs two small numbers
+//! instead of an allocation, and a task leaves its list in constant time. An image of the queue shares the pages; a
+//! change then copies one page, and nothing ever copies all of them.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -20,13 +20,13 @@ use crate::task::{Body, Task};
 /// No slot.
 pub(super) const NOWHERE: u32 = u32::MAX;
 
-/// Slots of a page.
+/// The slots of a page.
 pub(super) const PAGE_SLOTS: usize = 64;
 
-/// Pages kept when a table empties; beyond that the memory of a past flood is given back.
+/// Pages that an empty table keeps; the memory of further ones is freed.
 const KEPT_PAGES: usize = 16;
 
-/// One of the lists that a task can be threaded into.
+/// A linked list of tasks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct List {
     head: u32,
@@ -54,7 +54,7 @@ impl List {
 #[derive(Clone, Debug)]
 pub(super) struct TaskSlot<B> {
     pub(super) task: Option<Task<B>>,
-    /// Neighbours in a list; of a free slot, `next` is the next free one.
+    /// The neighbours in a list. In a free slot, `next` is the next free slot.
     prev: u32,
     pub(super) next: u32,
 }
@@ -65,7 +65,7 @@ impl<B> TaskSlot<B> {
     }
 }
 
-/// Some slots.
+/// A page of slots.
 pub(super) type Page<B> = Vec<TaskSlot<B>>;
 
 /// Tasks by id.
@@ -73,13 +73,13 @@ pub(super) type Page<B> = Vec<TaskSlot<B>>;
 pub(super) struct Table<B> {
     /// All but the last are full.
     pages: Vec<Shared<Page<B>>>,
-    /// How many slots the pages have.
+    /// The number of slots in all pages.
     slots: u32,
     free: u32,
     index: Index<u32>,
-    /// The bytes of all that its tasks have beside their records.
+    /// The bytes of memory that its tasks own beside their records.
     owned: usize,
-    /// How often a record has come, changed or gone. Volatile.
+    /// The number of additions, changes and removals. Volatile.
     moves: u64,
 }
 
@@ -93,7 +93,7 @@ fn hash(id: TaskId) -> u64 {
     FixedState::default().hash_one(id.raw())
 }
 
-/// Where a task's record is; good until the task is removed.
+/// The slot of a task's record, valid until the task is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlotNo(u32);
 
@@ -102,20 +102,20 @@ impl<B: Body> Table<B> {
         self.index.len()
     }
 
-    /// The bytes of all that its tasks have beside their records.
+    /// The bytes of memory that its tasks own beside their records.
     pub(super) const fn owned(&self) -> usize {
         self.owned
     }
 
-    /// How often a record has come, changed or gone.
+    /// The number of additions, changes and removals.
     pub(super) const fn moves(&self) -> u64 {
         self.moves
     }
 
-    /// About how many bytes it takes, what hangs on the records aside.
+    /// About how many bytes it takes, without what its tasks own beside their records.
     pub(super) fn memory(&self) -> usize {
-        // A page that is alone grows with its tasks. The index keeps four bytes and one of its own per place, an eighth of
-        // which are never used, and allocators round that up.
+        // A single page grows with its tasks. The index has four bytes and one of its own per entry, an eighth of which
+        // are never used, and allocators round that up.
         let slots = self.pages.len().saturating_sub(1) * PAGE_SLOTS
             + self.pages.last().map_or(0, |page| page.get().capacity());
         slots * size_of::<TaskSlot<B>>() + self.index.capacity() * 7
@@ -134,7 +134,7 @@ impl<B: Body> Table<B> {
         slot(&self.pages, at.0).and_then(|slot| slot.task.as_ref()).expect("a found slot holds a task")
     }
 
-    /// Changes a task. What it has beside its record may be more or less afterwards.
+    /// Changes a task, and counts the memory that it owns beside its record.
     pub(super) fn change<T>(&mut self, at: SlotNo, change: impl FnOnce(&mut Task<B>) -> T) -> T {
         let task = self.slot_mut(at.0).task.as_mut().expect("a found slot holds a task");
         let before = task.owned_bytes();
@@ -149,7 +149,7 @@ impl<B: Body> Table<B> {
         &mut self.pages[at as usize / PAGE_SLOTS].change()[at as usize % PAGE_SLOTS]
     }
 
-    /// Takes in a task whose id is not there yet.
+    /// Adds a task. The table must not have its id.
     pub(super) fn insert(&mut self, task: Task<B>) -> SlotNo {
         let id = task.id;
         self.owned += task.owned_bytes();
@@ -174,7 +174,7 @@ impl<B: Body> Table<B> {
         let at = self.slots;
         assert!(at < NOWHERE, "a queue holds fewer than 2^32 records");
         if at as usize == self.pages.len() * PAGE_SLOTS {
-            // The first page grows as it is filled: most queues have few records.
+            // The first page grows as it fills: most queues have few records.
             let room = if self.pages.is_empty() { 0 } else { PAGE_SLOTS };
             self.pages.push(Shared::Own(Vec::with_capacity(room)));
         }
@@ -184,7 +184,7 @@ impl<B: Body> Table<B> {
         at
     }
 
-    /// Takes out a task that is in no list.
+    /// Removes a task that is in no list.
     pub(super) fn remove(&mut self, id: TaskId) -> Option<Task<B>> {
         let pages = &self.pages;
         let at = self.index.remove(hash(id), |&at| id_at(pages, at) == id)?;
@@ -200,7 +200,7 @@ impl<B: Body> Table<B> {
         task
     }
 
-    /// Leaves an empty table behind.
+    /// Frees the memory of an empty table.
     pub(super) fn renew(&mut self) -> Self {
         let moves = self.moves + 1;
         mem::replace(self, Self { moves, ..Self::default() })
@@ -236,7 +236,7 @@ impl<B: Body> Table<B> {
         self.task_in(list.tail)
     }
 
-    /// The tasks of a list, first to last.
+    /// The tasks of a list, in order.
     pub(super) fn walk(&self, list: &List) -> Walk<'_, B> {
         Walk { table: self, at: list.head }
     }
@@ -246,27 +246,27 @@ impl<B: Body> Table<B> {
         Walk { table: self, at: at.0 }
     }
 
-    /// Who stands before and behind a task in its list.
+    /// The neighbours of a task in its list.
     pub(super) fn neighbours(&self, at: SlotNo) -> [Option<SlotNo>; 2] {
         let slot = slot(&self.pages, at.0);
         let links = slot.map_or([NOWHERE; 2], |slot| [slot.prev, slot.next]);
         links.map(|link| (link != NOWHERE).then_some(SlotNo(link)))
     }
 
-    /// All tasks, in no order that means anything but the same one after the same events.
+    /// All tasks, in an arbitrary order that is the same after the same events.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Task<B>> {
         let slots = self.pages.iter().flat_map(Shared::get).inspect(|_| meter::step());
         slots.filter_map(|slot| slot.task.as_ref())
     }
 
-    /// Where all records are.
+    /// The slots of all records.
     pub(super) fn all(&self) -> impl Iterator<Item = SlotNo> + use<B> {
         let mut taken: Vec<SlotNo> = Vec::with_capacity(self.index.len());
         taken.extend((0..self.slots).filter(|&at| id_at(&self.pages, at) != TaskId::NONE).map(SlotNo));
         taken.into_iter()
     }
 
-    /// The id of a task from this slot on; `from` moves on to it.
+    /// The id of the first task from slot `from` on; `from` advances to it.
     pub(super) fn next_id(&self, from: &mut u32) -> Option<TaskId> {
         while *from < self.slots {
             if let Some(task) = slot(&self.pages, *from).and_then(|slot| slot.task.as_ref()) {
@@ -277,12 +277,12 @@ impl<B: Body> Table<B> {
         None
     }
 
-    /// How many slots there are.
+    /// The number of slots.
     pub(super) const fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// The task in a slot, if there is one.
+    /// The task in a slot, if it has one.
     pub(super) fn task_in(&self, at: u32) -> Option<&Task<B>> {
         slot(&self.pages, at)?.task.as_ref()
     }
@@ -295,7 +295,7 @@ impl<B: Body> Table<B> {
         }
     }
 
-    /// Adds a page from an image, behind all others; those before it must be full, and no id there twice. Its free
+    /// Adds a page from an image, behind all others. Those before it must be full, and no id may occur twice. Its free
     /// slots are ready for use.
     pub(super) fn restore(&mut self, page: Page<B>, stamp: u64) -> Option<()> {
         if self.slots as usize != self.pages.len() * PAGE_SLOTS || page.is_empty() || page.len() > PAGE_SLOTS
@@ -309,7 +309,7 @@ impl<B: Body> Table<B> {
         for at in first..self.slots {
             let id = id_at(&self.pages, at);
             if id == TaskId::NONE {
-                // The links of free slots are not part of what is stored, so that the page is as it is on disk.
+                // Links of free slots are not stored, so the page is still as it is on disk.
                 let free = mem::replace(&mut self.free, at);
                 self.link(at, NOWHERE, free);
             } else if self.find(id).is_some() {
@@ -322,7 +322,7 @@ impl<B: Body> Table<B> {
         Some(())
     }
 
-    /// Sets the neighbours of a slot without a change to what is stored of it.
+    /// Sets the neighbours of a slot. They are not stored, so the page keeps its stamp.
     fn link(&mut self, at: u32, prev: u32, next: u32) {
         let page = self.pages[at as usize / PAGE_SLOTS].amend();
         if let Some(slot) = page.and_then(|page| page.get_mut(at as usize % PAGE_SLOTS)) {
@@ -330,8 +330,8 @@ impl<B: Body> Table<B> {
         }
     }
 
-    /// The list that begins at this slot and has `len` tasks, all of which `belongs` must agree to; `None` if the
-    /// links do not make one.
+    /// The list of `len` tasks that begins at this slot; `belongs` must accept each of them. `None` if the links do not
+    /// form such a list.
     pub(super) fn thread(
         &mut self,
         head: u32,
@@ -348,7 +348,7 @@ impl<B: Body> Table<B> {
             self.link(at, prev, next);
             (prev, at) = (at, next);
         }
-        // A list that ends after `len` steps met no slot twice.
+        // A list that ends after `len` steps visited no slot twice.
         (at == NOWHERE).then_some(List { head, tail: prev, len })
     }
 }
@@ -391,8 +391,8 @@ mod tests {
     use crate::task::{Deadline, Extras, Lease, Task, TaskState, Terms};
     use crate::time::LogTime;
 
-    /// A table of a million deliveries is a million of these. A page is an exact size of what allocators hand out, so that a
-    /// slot that grows by a byte costs a sixth more.
+    /// A table of a million deliveries is a million of these. A page is an exact size of what allocators hand out, so
+    /// that a slot that grows by a byte costs a sixth more.
     #[test]
     fn a_record_is_no_larger_than_it_was() {
         type Body = [u64; 3];

@@ -118,7 +118,7 @@ impl Alone {
 }
 
 #[test]
-fn a_holder_is_ended_slice_by_slice_and_its_tasks_stay_in_order() {
+fn a_holder_ends_in_slices_and_its_tasks_stay_in_order() {
     let mut alone = Alone::new(1);
     alone.push(&["a", "b", "c", "d", "e", "f"]);
     alone.pop(3, None, Some(CONN));
@@ -143,7 +143,7 @@ fn a_holder_is_ended_slice_by_slice_and_its_tasks_stay_in_order() {
 }
 
 #[test]
-fn what_was_handed_out_since_stands_behind_an_older_end() {
+fn an_older_end_of_a_holder_does_not_include_later_deliveries() {
     let mut alone = Alone::new(1);
     alone.push(&["a", "b", "c"]);
     alone.pop(1, None, Some(CONN));
@@ -156,7 +156,7 @@ fn what_was_handed_out_since_stands_behind_an_older_end() {
 }
 
 #[test]
-fn a_holder_is_told_of_each_cancelled_task_that_it_holds() {
+fn a_holder_learns_of_each_of_its_cancelled_tasks() {
     let mut alone = Alone::new(1);
     let ids = alone.push(&["a", "b", "c"]);
     let held = alone.pop(2, None, Some(WORKER));
@@ -177,7 +177,7 @@ fn a_holder_is_told_of_each_cancelled_task_that_it_holds() {
 }
 
 #[test]
-fn the_dead_are_revived_some_at_a_time_in_the_order_of_their_deaths() {
+fn dead_tasks_are_revived_a_few_at_a_time_in_order_of_death() {
     let mut alone = Alone::new(1);
     let ids = alone.push(&["a", "b", "c", "d"]);
     alone.bury(&[ids[2], ids[0], ids[1]]);
@@ -191,7 +191,7 @@ fn the_dead_are_revived_some_at_a_time_in_the_order_of_their_deaths() {
 }
 
 #[test]
-fn what_was_purged_is_released_some_at_a_time_or_at_once() {
+fn purged_bodies_are_released_a_few_at_a_time_or_at_once() {
     const MANY: usize = 1_200;
     for at_once in [false, true] {
         let mut alone = Alone::new(1);
@@ -216,7 +216,7 @@ fn what_was_purged_is_released_some_at_a_time_or_at_once() {
 }
 
 #[test]
-fn a_slice_that_is_settled_ahead_belongs_to_the_next_command() {
+fn a_slice_settled_ahead_counts_for_the_next_command() {
     let mut alone = Alone::new(1);
     alone.push(&["a", "b"]);
     alone.pop(1, Some(10), Some(WORKER));
@@ -240,7 +240,7 @@ fn a_slice_that_is_settled_ahead_belongs_to_the_next_command() {
 }
 
 #[test]
-fn a_dead_task_is_handed_over_whole_and_once() {
+fn a_dead_task_moves_between_logs_as_a_whole_and_once() {
     let (mut from, mut to) = (Alone::new(1), Alone::new(2));
     let config = Command::Config { queue: b"q", changes: Changes::List(&[Change::Tries(1)]) };
     from.run(&config);
@@ -274,7 +274,7 @@ fn a_dead_task_is_handed_over_whole_and_once() {
 }
 
 #[test]
-fn a_task_that_is_handed_over_gives_way_to_a_name_and_to_an_id() {
+fn a_moved_task_yields_to_a_task_with_its_name_or_id() {
     let (mut from, mut to) = (Alone::new(1), Alone::new(2));
     let named = Add { name: Some(NameArg::Bytes(b"n")), ..x() };
     let (id, owner) = (from.add(named), to.add(named));
@@ -306,7 +306,7 @@ fn a_task_that_is_handed_over_gives_way_to_a_name_and_to_an_id() {
 }
 
 #[test]
-fn a_pop_is_cut_before_the_task_that_has_too_many_bytes() {
+fn a_pop_stops_before_the_task_that_exceeds_its_bytes() {
     let terms = LeaseTerms { length_ms: None, holder: None, lapse: None };
     // Limits of all, of the first alone, and the lengths that come.
     let cases = [
@@ -341,7 +341,7 @@ fn a_pop_is_cut_before_the_task_that_has_too_many_bytes() {
 }
 
 #[test]
-fn the_next_bodies_are_told_from_any_place_in_the_line() {
+fn the_next_bodies_are_listed_from_any_position() {
     let mut alone = Alone::new(1);
     let told = |alone: &Alone, start| {
         let bodies = alone.queue.upcoming_bodies(start);
@@ -357,7 +357,7 @@ fn the_next_bodies_are_told_from_any_place_in_the_line() {
 }
 
 #[test]
-fn a_delivery_whose_payload_cannot_be_read_waits_or_dies_at_no_cost() {
+fn an_unreadable_delivery_is_delayed_or_dies_at_no_cost_of_a_try() {
     let mut alone = Alone::new(1);
     alone.run(&Command::Config { queue: b"q", changes: Changes::List(&[Change::Tries(1)]) });
     let ids = alone.push(&["a", "b", "c"]);
@@ -385,7 +385,7 @@ fn a_delivery_whose_payload_cannot_be_read_waits_or_dies_at_no_cost() {
 }
 
 #[test]
-fn a_look_shows_what_is_due_as_it_is_and_changes_nothing() {
+fn a_query_shows_due_tasks_as_they_are_and_changes_nothing() {
     let mut alone = Alone::new(1);
     let id = alone.push(&["a", "b"])[0].to_string();
     alone.pop(1, Some(10), None);

@@ -22,7 +22,7 @@ fn pushed(home: &mut Home) -> Vec<TaskId> {
 }
 
 #[test]
-fn a_task_costs_what_its_state_and_its_options_need() {
+fn the_memory_of_a_task_depends_on_its_state_and_options() {
     type Make = fn(&mut Home);
     let cases: [(&str, u64, Make); 11] = [
         ("packed", 0, |home| _ = pushed(home)),
@@ -90,7 +90,7 @@ fn a_body_that_cannot_be_packed_costs_its_handle_and_what_it_owns() {
 }
 
 #[test]
-fn a_place_in_a_run_that_is_free_costs_one_bit_of_each_place_before_it() {
+fn a_removed_entry_of_a_run_costs_one_bit_of_each_entry_before_it() {
     let mut home = Home::default();
     let ids = pushed(&mut home);
     home.take_image();
@@ -101,7 +101,7 @@ fn a_place_in_a_run_that_is_free_costs_one_bit_of_each_place_before_it() {
 }
 
 #[test]
-fn a_worker_costs_its_name_and_what_it_works_on() {
+fn the_memory_of_a_worker_is_its_name_and_its_queues() {
     const WORKERS: u64 = 100;
     /// Bytes for each worker with a name of this length, after `then`.
     fn each(name_len: usize, then: fn(&mut Home, WorkerRef<'_>)) -> u64 {

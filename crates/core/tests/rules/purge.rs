@@ -73,7 +73,7 @@ fn a_large_purge_without_records_is_one_event_and_otherwise_one_for_each_slice()
 }
 
 #[test]
-fn a_purge_of_very_much_moves_a_slice_per_step() {
+fn each_step_of_a_large_purge_removes_one_slice() {
     let mut home = mixed(5_000, 2_000, 20);
     home.run(&Command::Purge { queue: b"q", state: None });
     let mut before = home.log.live.len();
@@ -88,7 +88,7 @@ fn a_purge_of_very_much_moves_a_slice_per_step() {
 }
 
 #[test]
-fn bodies_that_own_memory_are_counted_until_they_are_gone() {
+fn bodies_that_own_memory_are_counted_until_their_release() {
     let payload = "x".repeat(1_001);
     for (state, gone) in [(None, 4_500), (Some(View::Ready), 3_000), (Some(View::Delayed), 1_500)] {
         let mut home = Home::of(Kept::Mixed);
@@ -111,7 +111,7 @@ fn bodies_that_own_memory_are_counted_until_they_are_gone() {
 }
 
 #[test]
-fn what_comes_back_from_a_holder_is_purged_with_the_rest() {
+fn tasks_of_an_ended_holder_are_purged_with_the_rest() {
     let mut home = backlog(3_500);
     home.pop(3_000, LeaseAsk { conn: Some(ConnId(1)), ..LeaseAsk::NONE });
     home.close_conn(ConnId(1));
@@ -125,7 +125,7 @@ fn what_comes_back_from_a_holder_is_purged_with_the_rest() {
 }
 
 #[test]
-fn a_search_that_is_under_way_misses_nothing_when_its_queue_is_purged() {
+fn a_search_misses_nothing_if_its_queue_is_purged_meanwhile() {
     let mut home = mixed(0, 3_000, 900);
     let (mut seek, mut found) = (Seek::default(), BTreeSet::new());
     let mut look = |home: &Home, seek: &mut Seek, count| {
@@ -159,7 +159,7 @@ fn in_slices(home: &mut Home, command: &Command<'_>, mut between: impl FnMut(&mu
 }
 
 #[test]
-fn what_others_do_between_two_slices_of_a_purge_holds() {
+fn commands_between_two_slices_of_a_purge_take_effect() {
     for state in [None, Some(View::Ready), Some(View::Delayed), Some(View::Dead)] {
         let mut home = mixed(100, 9_000, 20);
         let before = home.broker.queue(b"q").unwrap().len();
@@ -203,7 +203,7 @@ fn a_purge_ends_however_fast_tasks_are_added() {
 }
 
 #[test]
-fn a_second_revival_of_all_that_begins_before_the_first_is_done_goes_in_slices() {
+fn a_second_revival_during_the_first_is_sliced() {
     let (mut home, ids) = graveyard(9_000);
     revive(&mut home, None);
     bury(&mut home, &ids[..4_000]);
@@ -245,7 +245,7 @@ fn revive(home: &mut Home, ids: Option<&[TaskId]>) -> Answer {
 }
 
 #[test]
-fn a_revival_of_very_many_is_taken_in_slices_and_over_at_once() {
+fn a_large_revival_moves_tasks_in_slices_and_counts_at_once() {
     let (mut home, ids) = graveyard(5_000);
     let logged = home.log.bytes.len();
     assert_eq!(revive(&mut home, None), Answer::Count(5_000));
@@ -275,7 +275,7 @@ fn a_revival_of_very_many_is_taken_in_slices_and_over_at_once() {
 }
 
 #[test]
-fn each_step_of_a_revival_moves_a_slice_and_it_goes_on_after_a_restart() {
+fn each_step_of_a_revival_moves_one_slice_also_after_a_restart() {
     for incarnation in [8, 9] {
         let (mut home, _) = graveyard(6_000);
         home.take_image();
@@ -301,7 +301,7 @@ fn each_step_of_a_revival_moves_a_slice_and_it_goes_on_after_a_restart() {
 }
 
 #[test]
-fn a_purge_in_the_middle_of_a_revival_takes_the_revived_with_the_ready() {
+fn a_purge_during_a_revival_removes_revived_tasks_as_ready() {
     for state in [None, Some(View::Ready), Some(View::Dead), Some(View::Delayed)] {
         for leased in [0, 1_500] {
             let (mut home, ids) = graveyard(5_000);

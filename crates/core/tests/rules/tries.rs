@@ -25,7 +25,7 @@ fn tries_are_counted_by_cause_and_a_return_costs_none() {
 }
 
 #[test]
-fn spent_tries_are_the_end_whatever_they_were_spent_on() {
+fn a_task_dies_when_its_tries_are_spent_whatever_the_causes() {
     let mut home = Home::default();
     home.config(&[Change::Tries(3)]);
     let id = home.push(&["a"])[0];
@@ -42,7 +42,7 @@ fn spent_tries_are_the_end_whatever_they_were_spent_on() {
 }
 
 #[test]
-fn the_default_is_twenty_five_tries_and_a_tasks_own_go_first() {
+fn the_default_is_twenty_five_tries_and_a_tasks_own_number_precedes_it() {
     for (tries, own) in [(25, None), (2, Some(2)), (1, Some(1))] {
         let mut home = Home::default();
         let id = add(&mut home, Add { tries: own, ..x() });
@@ -56,7 +56,7 @@ fn the_default_is_twenty_five_tries_and_a_tasks_own_go_first() {
 }
 
 #[test]
-fn backoff_doubles_within_its_bounds_and_is_the_same_each_time() {
+fn backoff_doubles_within_bounds_and_is_deterministic() {
     let waits = || -> Vec<u64> {
         let mut home = Home::default();
         let id = add(&mut home, Add { backoff_ms: Some(1_000), tries: Some(100), ..x() });
@@ -78,7 +78,7 @@ fn backoff_doubles_within_its_bounds_and_is_the_same_each_time() {
 }
 
 #[test]
-fn the_third_lapse_or_lost_worker_comes_back_with_backoff() {
+fn the_third_lapse_or_lost_worker_delays_a_task_by_its_backoff() {
     let mut home = Home::default();
     home.push(&["poison"]);
     home.take(1, leased(10));
@@ -93,7 +93,7 @@ fn the_third_lapse_or_lost_worker_comes_back_with_backoff() {
 }
 
 #[test]
-fn a_delay_that_is_asked_for_goes_before_the_backoff() {
+fn a_requested_delay_takes_precedence_over_the_backoff() {
     let mut home = Home::default();
     let id = home.push(&["a"])[0];
     home.take(1, PLAIN);
@@ -122,14 +122,14 @@ fn watched(rtt: u64, rta: u32) -> (Vec<u64>, u64) {
 }
 
 #[test]
-fn the_watcher_counts_as_defferedq_does() {
+fn lapse_policies_count_as_defferedq_does() {
     assert_eq!(watched(1, 2), (vec![0, 2, 4], 5));
     assert_eq!(watched(1, 0), (vec![0], 1));
     assert_eq!(watched(3, 1), (vec![0, 6], 9));
 }
 
 #[test]
-fn the_dying_move_with_id_causes_and_name_unless_it_is_taken_there() {
+fn dead_tasks_move_with_id_tries_and_name_unless_the_name_is_taken() {
     let mut home = Home::default();
     home.config(&[Change::Tries(1), Change::DeadLetter(b"letters")]);
     // The other queue is full and paused; neither holds up the dying.

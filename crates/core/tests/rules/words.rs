@@ -15,7 +15,7 @@ fn explained(why: Why) -> Explanation {
 }
 
 #[test]
-fn a_task_that_waits_says_for_what() {
+fn the_explanation_of_a_waiting_task_says_what_it_waits_for() {
     let ready = |held_up| explained(Why::Ready { ahead: 7, held_up });
     assert_eq!(ready(None).to_string(), "ready, 7 ahead");
     assert_eq!(ready(PAUSED).to_string(), "queue paused since 5; ready, 7 ahead");
@@ -43,7 +43,7 @@ fn a_task_that_waits_says_for_what() {
 }
 
 #[test]
-fn a_task_that_is_held_says_by_whom_and_how_long() {
+fn the_explanation_of_a_leased_task_names_its_holder_and_deadline() {
     let leased =
         |until, holder, cancelled| explained(Why::Leased { since: LogTime(5), until, holder, cancelled });
     let (worker, conn) = (Some(Holder::Worker(8)), Some(Holder::Conn(ConnId(6))));
@@ -63,7 +63,7 @@ fn a_task_that_is_held_says_by_whom_and_how_long() {
 }
 
 #[test]
-fn a_dead_task_says_whether_its_tries_were_spent() {
+fn the_explanation_of_a_dead_task_says_whether_its_tries_were_spent() {
     let dead = |lapsed| Explanation {
         tries: Tries { lapsed, ..Tries::default() },
         ..explained(Why::Dead { at: LogTime(5) })
@@ -75,7 +75,7 @@ fn a_dead_task_says_whether_its_tries_were_spent() {
 }
 
 #[test]
-fn a_refusal_says_what_is_wrong() {
+fn a_refusal_says_the_problem() {
     let told = [
         (Refusal::TooLarge { what: "the payload", max: 9 }, "the payload is too large: at most 9 bytes"),
         (Refusal::TooMany { what: "tasks", max: 9 }, "too many tasks: at most 9"),

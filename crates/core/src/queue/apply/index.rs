@@ -1,13 +1,12 @@
-//! Tasks in and out of the indexes that their states call for.
+//! Adds tasks to the indexes that their states call for, and removes them.
 
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::Applied;
 use crate::id::TaskId;
 use crate::queue::packed::Entry;
 use crate::queue::table::SlotNo;
-use crate::queue::{Ending, HolderNews, Inconsistent, Queue};
+use crate::queue::{HolderNews, Inconsistent, Queue};
 use crate::task::{Body, Due, Holder, Rank, StateKind, Task, TaskState};
 use crate::time::LogTime;
 
@@ -31,7 +30,7 @@ impl<B: Body> Queue<B> {
         Ok(())
     }
 
-    /// Takes a task out, whatever its state.
+    /// Removes a task in any state.
     pub(super) fn take(&mut self, id: TaskId) -> Result<Task<B>, Inconsistent> {
         if let Some(slot) = self.table.find(id) {
             self.detach(slot);
@@ -55,26 +54,26 @@ impl<B: Body> Queue<B> {
         Ok(entry.into_task())
     }
 
-    /// Takes a task out of the packed ready ones.
+    /// Removes a packed ready task.
     pub(super) fn take_packed_ready(&mut self, id: TaskId) -> Option<Entry<B>> {
         let entry = self.ready.packed.take(id)?;
         self.packed_ready_owned -= entry.body.owned_bytes();
         Some(entry)
     }
 
-    /// Takes a task out of the packed delayed ones.
+    /// Removes a packed delayed task.
     fn take_packed_delayed(&mut self, id: TaskId) -> Option<Entry<B>> {
         let entry = self.packed_delayed.take(id)?;
         self.packed_delayed_owned -= entry.body.owned_bytes();
         Some(entry)
     }
 
-    /// Whether a task that has nothing but perhaps a due time can go without a record.
+    /// Whether a task without options, or with only a due time, can be packed: its id must be above all packed ones.
     pub(in crate::queue) fn can_pack(&self, id: TaskId, due: Option<Due>) -> bool {
         if due.is_some() { self.packed_delayed.takes(id) } else { self.ready.packed.takes(id) }
     }
 
-    /// Takes in a task that goes without a record.
+    /// Adds a packed task.
     pub(in crate::queue) fn pack(&mut self, entry: Entry<B>) {
         self.waiting_bytes += entry.body.len() as u64;
         if entry.due.is_some() {
@@ -91,7 +90,7 @@ impl<B: Body> Queue<B> {
         self.packed_delayed.push(entry);
     }
 
-    /// Counts a body that is no longer among the waiting. The count came from an image, perhaps, and is not trusted.
+    /// Counts a payload that no longer waits. The count may come from an image and is not trusted.
     pub(super) fn uncount_waiting(&mut self, body: &B) {
         self.waiting_bytes = self.waiting_bytes.saturating_sub(body.len() as u64);
     }
@@ -106,7 +105,7 @@ impl<B: Body> Queue<B> {
         found.ok_or(Inconsistent::new(what, id))
     }
 
-    /// Where a task's record is; a packed one gets one.
+    /// The slot of a task's record. A packed task gets a record.
     pub(super) fn record_of(&mut self, id: TaskId) -> Result<SlotNo, Inconsistent> {
         if let Some(slot) = self.table.find(id) {
             return Ok(slot);
@@ -123,7 +122,7 @@ impl<B: Body> Queue<B> {
         self.attach(slot);
     }
 
-    /// Puts a task into the indexes that its state calls for.
+    /// Adds a task to the lists, counts and indexes that its state calls for.
     pub(super) fn attach(&mut self, slot: SlotNo) {
         match self.table.at(slot).state.kind() {
             StateKind::Leased => self.table.append(&mut self.leased, slot),
@@ -140,10 +139,10 @@ impl<B: Body> Queue<B> {
         self.index(slot);
     }
 
-    /// No task died before the one that died last, nor before those were revived that had died by then: that is how they are
-    /// told apart.
+    /// Moves a time of death forward if need be: to that of the last dead task, and past an announced revival. So the
+    /// time of death alone shows whether a task was part of the revival.
     fn keep_order_of_deaths(&mut self, slot: SlotNo) {
-        let revived = self.reviving.map(|reviving| reviving.since.after(1));
+        let revived = self.bulk.revival.map(|revival| revival.since.after(1));
         let earliest = self.last_death().max(revived);
         if let (TaskState::Dead(at), Some(earliest)) = (&self.table.at(slot).state, earliest)
             && *at < earliest
@@ -152,7 +151,7 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// When the last of the dead died.
+    /// When the last dead task died.
     pub(super) fn last_death(&self) -> Option<LogTime> {
         match self.table.last(&self.dead)?.state {
             TaskState::Dead(at) => Some(at),
@@ -160,15 +159,15 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// Takes a task out of all that [`Self::attach`] put it into.
+    /// The opposite of [`Self::attach`].
     fn detach(&mut self, slot: SlotNo) {
         self.unindex(slot);
         match self.table.at(slot).state.kind() {
             StateKind::Leased => self.table.unlink(&mut self.leased, slot),
             StateKind::Dead => {
-                let is_reviving = self.is_reviving(self.table.at(slot));
-                let reviving = self.reviving.as_mut().filter(|_| is_reviving);
-                self.table.unlink(reviving.map_or(&mut self.dead, |reviving| &mut reviving.list), slot);
+                let is_reviving = self.bulk.revives(&self.table.at(slot).state);
+                let revival = self.bulk.revival.as_mut().filter(|_| is_reviving);
+                self.table.unlink(revival.map_or(&mut self.dead, |revival| &mut revival.list), slot);
             }
             kind => {
                 let body = self.table.at(slot).body.len() as u64;
@@ -199,8 +198,8 @@ impl<B: Body> Queue<B> {
                             self.cancelled_leases.insert((holder, seq, id));
                             note(&mut self.holder_news, holder, HolderNews::HasCancelled);
                         }
-                        if let Some(ending) = ending_of(&mut self.ending, holder, seq) {
-                            ending.left += 1;
+                        if let Some(ended) = self.bulk.end_of_mut(holder, seq) {
+                            ended.left += 1;
                         }
                     }
                 }
@@ -232,13 +231,13 @@ impl<B: Body> Queue<B> {
                             self.held.remove(&holder);
                             note(&mut self.holder_news, holder, HolderNews::HoldsNothing);
                         }
-                        if let Some(ending) = ending_of(&mut self.ending, holder, seq) {
-                            ending.left = ending.left.saturating_sub(1);
+                        if let Some(ended) = self.bulk.end_of_mut(holder, seq) {
+                            ended.left = ended.left.saturating_sub(1);
                         }
                     }
                 }
             }
-            // One that is being revived is there no more.
+            // A task that is being revived has no entry any more.
             TaskState::Dead(at) => _ = self.deaths.remove(&(*at, id)),
         }
         if let (TaskState::Ready(_) | TaskState::Delayed(_), Some(expires)) = (&task.state, task.expires()) {
@@ -247,15 +246,10 @@ impl<B: Body> Queue<B> {
     }
 }
 
-/// Notes news about a holder. A lease that is extended ends and begins again, many times in a row: a driver looks once,
-/// after its step.
+/// Notes news about a holder. An extension removes and adds the lease, so the same news may come many times in a row;
+/// the driver needs it once per step.
 fn note(all: &mut Vec<(Holder, HolderNews)>, holder: Holder, news: HolderNews) {
     if all.last() != Some(&(holder, news)) {
         all.push((holder, news));
     }
-}
-
-/// What ended this delivery, if its holder has come to an end.
-fn ending_of(endings: &mut BTreeMap<(Holder, u64), Ending>, holder: Holder, seq: u64) -> Option<&mut Ending> {
-    endings.range_mut((holder, seq)..=(holder, u64::MAX)).next().map(|(_, ending)| ending)
 }

@@ -1,6 +1,6 @@
-//! The one place where a queue changes. Replay is this same code.
+//! The only code that changes a queue. A replay is this same code.
 //!
-//! What is replayed may be hostile: an event that does not fit is [`Inconsistent`], never a panic.
+//! A log may be damaged or hostile, so an event that does not fit is [`Inconsistent`] and never a panic.
 
 pub(super) mod import;
 mod index;
@@ -9,7 +9,8 @@ mod purge;
 use alloc::vec::Vec;
 use core::mem;
 
-use super::{Ending, Inconsistent, Queue, Reviving};
+use super::bulk::{EndedHolder, Revival};
+use super::{Inconsistent, Queue};
 use crate::event::{Event, Fields, Flood, Landing, LeaseTerms, NameRef, Recorder};
 use crate::id::TaskId;
 use crate::limits;
@@ -23,23 +24,17 @@ use crate::time::{LogTime, WallTime};
 
 type Applied = Result<(), Inconsistent>;
 
-/// No queue counts this far; what claims to would only make the next count overflow.
+/// No counter of a queue gets this high. A larger value in a log would make the next count overflow.
 const COUNT_MAX: u64 = 1 << 62;
 
 impl<B: Body> Queue<B> {
-    /// Applies an event of this queue that happened at `at`. An event that does not fit is refused; what it may
-    /// have changed by then is a state that nobody should use.
+    /// Applies an event of this queue that happened at `at`. After an error the queue may be half changed and must not
+    /// be used.
     pub fn apply<R: Recorder<Body = B>>(&mut self, event: &Event<'_>, at: LogTime, rec: &mut R) -> Applied {
-        // A start is not a change of every queue: what it counts in follows from the store.
+        // A start changes the incarnation of every queue, but a new image need not store that: the store has it.
         self.changed |= !matches!(event, Event::Started { .. });
         let applied = self.apply_one(event, at, rec);
-        // What has been moved to the last is done, whoever decided it.
-        while self.ending.first_key_value().is_some_and(|(_, ending)| ending.left == 0) {
-            self.ending.pop_first();
-        }
-        if self.reviving.is_some_and(|reviving| reviving.list.len() == 0) {
-            self.reviving = None;
-        }
+        self.bulk.forget_complete();
         applied
     }
 
@@ -207,14 +202,14 @@ impl<B: Body> Queue<B> {
         Ok(())
     }
 
-    /// All deliveries to this holder are over from now on.
+    /// Ends all leases of this holder as of now.
     fn apply_ended(&mut self, holder: Holder, cause: Cause, at: LogTime) {
         let left = self.held_by(holder) as usize;
         if left > 0 {
-            // What returns to the front by then goes before it.
+            // Tasks that return to the front later go before this group.
             self.front_group += 1;
-            let ending = Ending { since: at, cause, group: self.front_group, left, is_purged: false };
-            self.ending.insert((holder, self.seq), ending);
+            let ended = EndedHolder { since: at, cause, group: self.front_group, left, is_purged: false };
+            self.bulk.ended.insert((holder, self.seq), ended);
         }
     }
 
@@ -223,7 +218,7 @@ impl<B: Body> Queue<B> {
         self.seq
     }
 
-    /// The state of a task that lands there; gives out its place in the line.
+    /// The state of a task that goes there, with a new order key if it is ready.
     fn land(&mut self, to: Landing) -> Result<TaskState, Inconsistent> {
         let major = match to {
             Landing::Delayed(due) => return Ok(TaskState::Delayed(Due::Log(due))),
@@ -260,11 +255,11 @@ impl<B: Body> Queue<B> {
 
     fn apply_revived(&mut self, id: TaskId) -> Applied {
         let slot = self.find(id, StateKind::Dead, "a revival of a task that is not dead")?;
-        let is_reviving = self.is_reviving(self.table.at(slot));
-        let state = match &mut self.reviving {
-            Some(reviving) if is_reviving => {
-                reviving.minor += 1;
-                let Reviving { major, minor, .. } = *reviving;
+        let is_reviving = self.bulk.revives(&self.table.at(slot).state);
+        let state = match &mut self.bulk.revival {
+            Some(revival) if is_reviving => {
+                revival.minor += 1;
+                let Revival { major, minor, .. } = *revival;
                 TaskState::Ready(OrderKey { major, minor })
             }
             _ => self.land(Landing::Back)?,
@@ -272,15 +267,15 @@ impl<B: Body> Queue<B> {
         self.change(slot, |task| {
             task.state = state;
             task.restore_tries();
-            // Its time to live was counted from a push that is long ago; a revived task waits as long as it takes.
+            // The time to live counts from the push, which is long ago, so a revived task has none.
             task.live_on();
         });
         Ok(())
     }
 
-    /// All that are dead by now wait again, behind all that wait now.
+    /// Revives all tasks that are dead now, behind all that are ready now.
     fn apply_all_revived(&mut self, at: LogTime) -> Applied {
-        if self.reviving.is_some() {
+        if self.bulk.revival.is_some() {
             return Err(Inconsistent::new("a second revival before the first is done", TaskId::NONE));
         }
         let since = self.last_death().map_or(at, |last| last.max(at));
@@ -288,13 +283,13 @@ impl<B: Body> Queue<B> {
         self.deaths = Ordered::default();
         let (major, minor) = (self.last_id.raw().cast_signed(), self.minor);
         self.minor += list.len() as u64;
-        self.reviving = Some(Reviving { since, list, major, minor });
+        self.bulk.revival = Some(Revival { since, list, major, minor });
         Ok(())
     }
 
     fn apply_due(&mut self, upto: Due, last_due: u64, last_id: TaskId) -> Applied {
-        let mut flood = self.flood.take().filter(|flood| flood.upto == upto).unwrap_or_else(|| {
-            // Every task of the flood has its place set aside, so that what lands at the back meanwhile is behind.
+        let mut flood = self.bulk.due.take().filter(|flood| flood.upto == upto).unwrap_or_else(|| {
+            // Keys are reserved for every task of the flood, so that tasks which go to the back meanwhile come later.
             let (major, minor) = (self.last_id.raw().cast_signed(), self.minor);
             self.minor += (self.delayed.len() + self.delayed_wall.len()) as u64;
             Flood { upto, major, minor, end: self.minor }
@@ -311,15 +306,15 @@ impl<B: Body> Queue<B> {
             }
         }
         if self.first_due(upto, upto.raw()).is_some() {
-            self.flood = Some(flood);
+            self.bulk.due = Some(flood);
         } else if self.minor == flood.end {
             self.minor = flood.minor;
         }
         Ok(())
     }
 
-    /// The next place of a flood; behind it once all that were set aside are given out, since a task due by the wall clock may
-    /// have joined it when the wall clock went back.
+    /// The next order key of a flood. Once all reserved keys are used, a key behind the flood: a wall clock that went
+    /// back may have added tasks to it.
     fn next_order(&mut self, flood: &mut Flood, priority: i8) -> OrderKey {
         while flood.minor < flood.end {
             flood.minor += 1;
@@ -332,7 +327,7 @@ impl<B: Body> Queue<B> {
         OrderKey { major: self.last_id.raw().cast_signed(), minor: self.minor }
     }
 
-    /// The first delayed task of that clock which is due by `ms`.
+    /// The first delayed task of this clock, if it is due by `ms`.
     pub(super) fn first_due(&self, clock: Due, ms: u64) -> Option<(u64, TaskId)> {
         let first = match clock {
             Due::Log(_) => self.delayed.first().map(|&(LogTime(due), id)| (due, id)),
@@ -341,7 +336,7 @@ impl<B: Body> Queue<B> {
         first.filter(|&(due, _)| due <= ms)
     }
 
-    /// At a start every timed lease is good for a while again, and the connections of before are gone.
+    /// At a start, timed leases are extended to a minimum, and the leases of connections end.
     fn apply_started<R: Recorder<Body = B>>(
         &mut self,
         incarnation: u64,
@@ -349,7 +344,7 @@ impl<B: Body> Queue<B> {
         rec: &mut R,
     ) -> Applied {
         self.enter_incarnation(incarnation);
-        self.lapsing = None;
+        self.bulk.lapse_group = None;
         let short: Vec<TaskId> = self.deadlines.iter().map(|&(.., id)| id).collect();
         for id in short {
             let slot = self.find(id, StateKind::Leased, "a deadline without a lease")?;
@@ -366,7 +361,7 @@ impl<B: Body> Queue<B> {
         }
         let conns = self.held.iter().filter(|(holder, _)| matches!(holder, Holder::Conn(_)));
         let conns =
-            conns.flat_map(|(&holder, held)| held.range((self.ended_upto(holder) + 1, TaskId::NONE)..));
+            conns.flat_map(|(&holder, held)| held.range((self.bulk.ended_upto(holder) + 1, TaskId::NONE)..));
         let mut ended: Vec<(u64, TaskId)> = conns.copied().collect();
         ended.sort_unstable();
         let group = self.front_group + 1;
@@ -382,7 +377,7 @@ impl<B: Body> Queue<B> {
     }
 }
 
-/// Counts what the delivery that ends now cost, and remembers it.
+/// Counts the try of a delivery that ends, and remembers the delivery.
 fn end_delivery<B>(task: &mut Task<B>, cause: Cause, end: LogTime) {
     let Some(start) = task.lease().map(Lease::start) else { return };
     task.count_try(cause);

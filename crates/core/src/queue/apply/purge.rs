@@ -1,8 +1,8 @@
-//! All tasks of a state gone in one step.
+//! Removes all tasks of some states in one step.
 //!
-//! Tasks without records are set aside as a whole, and their bodies are released slice by slice, as those of a queue
-//! that was dropped. Records share a table with those that stay and are taken out one by one: a driver that others wait
-//! for removes all but a few of them before, slice by slice ([`Queue::purge_slice`]).
+//! The packed tasks are detached as a whole, and their bodies are released in slices, as those of a dropped queue.
+//! Records share a table with tasks that stay and are removed one by one, so [`Queue::purge_slice`] removes all but a
+//! few of them before, in slices.
 
 use alloc::vec::Vec;
 use core::mem;
@@ -39,7 +39,7 @@ impl<B: Body> Queue<B> {
         }
         self.totals.removed += before - self.len();
         if what == Purge::All {
-            self.ending.values_mut().for_each(|ending| ending.is_purged = true);
+            self.bulk.ended.values_mut().for_each(|ended| ended.is_purged = true);
         }
         if !gone.is_empty() {
             self.purged.push(Remains::of(gone));
@@ -47,11 +47,10 @@ impl<B: Body> Queue<B> {
         Ok(())
     }
 
-    /// How many records such a purge takes away.
+    /// How many records such a purge removes.
     pub(in crate::queue) fn records_of(&self, what: Purge) -> usize {
-        let reviving = self.reviving.map_or(0, |reviving| reviving.list.len());
         let of_kinds = [
-            (StateKind::Ready, self.ready.len() - self.ready.packed.len() + reviving),
+            (StateKind::Ready, self.ready.len() - self.ready.packed.len() + self.bulk.reviving_count()),
             (StateKind::Delayed, self.delayed_records()),
             (StateKind::Dead, self.dead.len()),
         ];
@@ -63,8 +62,8 @@ impl<B: Body> Queue<B> {
         (self.delayed.len() + self.delayed_wall.len()).saturating_sub(self.packed_delayed.len())
     }
 
-    /// Lists the first `count` records that such a purge takes away. Delayed ones share their indexes with tasks that have
-    /// none: all of those are passed over.
+    /// Lists the first `count` records that such a purge removes. Delayed records share their indexes with packed
+    /// tasks, and all of those are skipped.
     pub(in crate::queue) fn list_records(&self, what: Purge, count: usize, ids: &mut Vec<TaskId>) {
         if what.takes(StateKind::Dead) {
             let room = count.saturating_sub(ids.len());
@@ -72,8 +71,7 @@ impl<B: Body> Queue<B> {
         }
         if what.takes(StateKind::Ready) {
             let room = count.saturating_sub(ids.len());
-            let reviving = self.reviving.iter().flat_map(|reviving| self.table.walk(&reviving.list));
-            ids.extend(self.ready.indexed().chain(reviving.map(|task| task.id)).take(room));
+            ids.extend(self.ready.indexed().chain(self.reviving().map(|task| task.id)).take(room));
         }
         if what.takes(StateKind::Delayed) && self.delayed_records() > 0 {
             let room = count.saturating_sub(ids.len());
@@ -81,7 +79,7 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// Delayed tasks, those by log time first.
+    /// All delayed tasks, those that are due by log time first.
     pub(in crate::queue) fn delayed_ids(&self) -> impl Iterator<Item = TaskId> {
         self.delayed.iter().map(|&(_, id)| id).chain(self.delayed_wall.iter().map(|&(_, id)| id))
     }

@@ -4,7 +4,8 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-use super::super::{Ending, PopAsk, Pushes, Queue};
+use super::super::bulk::EndedHolder;
+use super::super::{PopAsk, Pushes, Queue};
 use crate::command::{Add, ConnId, NameArg, When};
 use crate::event::{Event, LeaseTerms, QueueNo, Recorder};
 use crate::id::{Claim, TaskId};
@@ -116,7 +117,7 @@ fn all_are_found(breaks: &[Break]) {
 }
 
 #[test]
-fn counts_that_do_not_agree_are_found() {
+fn wrong_counts_are_found() {
     all_are_found(&[
         ("5 ready", |q| q.ready.insert_indexed(Rank::of(0, OrderKey { major: 0, minor: 9 }), id(9), None)),
         ("3 delayed", |q| _ = q.delayed.insert((LogTime(9_000), id(1)))),
@@ -177,7 +178,7 @@ fn a_task_that_contradicts_its_indexes_is_found() {
 }
 
 #[test]
-fn an_entry_that_no_task_has_put_into_its_index_is_found() {
+fn an_index_entry_without_a_task_is_found() {
     all_are_found(&[
         ("2 deadlines", |q| _ = q.deadlines.insert((LogTime(1), 1, id(1)))),
         ("4 held", |q| _ = q.held.get_mut(&CONN).unwrap().insert((99, id(1)))),
@@ -193,27 +194,27 @@ fn an_entry_that_no_task_has_put_into_its_index_is_found() {
         }),
         ("are over", |q| {
             let (since, cause) = (NOW.log, Cause::Free);
-            let ending = Ending { since, cause, group: 1, left: 2, is_purged: false };
-            q.ending.insert((CONN, u64::MAX), ending);
+            let ended = EndedHolder { since, cause, group: 1, left: 2, is_purged: false };
+            q.bulk.ended.insert((CONN, u64::MAX), ended);
         }),
         ("are over", |q| {
             let (since, cause) = (NOW.log, Cause::Free);
-            let ending = |left| Ending { since, cause, group: 1, left, is_purged: false };
+            let ended = |left| EndedHolder { since, cause, group: 1, left, is_purged: false };
             let first = seq_of(q, 10);
-            q.ending.insert((WORKER, first), ending(1));
-            q.ending.insert((WORKER, first + 1), ending(2));
+            q.bulk.ended.insert((WORKER, first), ended(1));
+            q.bulk.ended.insert((WORKER, first + 1), ended(2));
         }),
     ]);
 }
 
 #[test]
-fn leases_that_are_over_are_counted_from_the_end_before_them() {
+fn leases_of_ended_holders_are_counted_from_the_end_before_them() {
     let mut queue = queue();
-    let ending = |left| Ending { since: NOW.log, cause: Cause::Free, group: 1, left, is_purged: false };
+    let ended = |left| EndedHolder { since: NOW.log, cause: Cause::Free, group: 1, left, is_purged: false };
     let (first, conn) = (seq_of(&queue, 10), seq_of(&queue, 12));
-    queue.ending.insert((WORKER, first), ending(1));
-    queue.ending.insert((WORKER, first + 1), ending(1));
-    queue.ending.insert((CONN, conn), ending(1));
+    queue.bulk.ended.insert((WORKER, first), ended(1));
+    queue.bulk.ended.insert((WORKER, first + 1), ended(1));
+    queue.bulk.ended.insert((CONN, conn), ended(1));
     queue.check().unwrap();
     assert_eq!(queue.state_of(id(10)), Some(StateKind::Leased));
 }

@@ -28,8 +28,8 @@ pub(in crate::queue) struct RunOverlay<B> {
     skipped: u16,
     /// How many are gone in all.
     gone: u16,
-    /// A bit for each that is gone, a word for each group, up to the last one that any has left from the middle of; bits of
-    /// skipped ones mean nothing.
+    /// A bit for each that is gone, a word for each group, up to the last one that any has left from the middle of;
+    /// bits of skipped ones mean nothing.
     tombstones: Vec<u64>,
     /// Bodies that got a new handle, by index.
     edits: Vec<(u16, B)>,
@@ -190,8 +190,8 @@ impl<B: Body> Chunk<B> {
         usize::from(upto - from) - gone
     }
 
-    /// The next live entry of a walk. What cannot be read, because the run is damaged, is passed over with the rest of its
-    /// group.
+    /// The next live entry of a walk. What cannot be read, because the run is damaged, is passed over with the rest of
+    /// its group.
     pub(super) fn next(&self, cursor: &mut Cursor<B>) -> Option<Entry<B>> {
         while cursor.index() < self.run().count() {
             meter::step();
@@ -209,8 +209,8 @@ impl<B: Body> Chunk<B> {
         None
     }
 
-    /// The bodies of its live entries from the one at this place on; of groups that are as they were coded, but for entries
-    /// that left from their middle, by their ends.
+    /// The bodies of its live entries from the one at this place on; of groups that are as they were coded, but for
+    /// entries that left from their middle, by their ends.
     pub(super) fn read_ahead_spans(&self, start: usize) -> impl Iterator<Item = ReadAheadSpan<B>> {
         let (mut cursor, mut left) = self.seek(start);
         core::iter::from_fn(move || {

@@ -1,8 +1,8 @@
 //! Tasks as they were pushed, in order of their ids, a few bytes each.
 //!
 //! The newest few are kept as they are: a short queue is just that. Once they are many they are coded into [`runs`],
-//! where thousands cost one allocation, which an image of the queue shares. How many are too many depends on whether they
-//! are there to stay.
+//! where thousands cost one allocation, which an image of the queue shares. How many are too many depends on whether
+//! they are there to stay.
 
 mod chunk;
 mod run;
@@ -40,8 +40,8 @@ const KEPT_ENTRIES: usize = 16;
 pub enum ReadAheadSpan<B> {
     /// One task.
     Task(B),
-    /// So many, told by the bodies of the first and the last that were pushed among them: as a rule, those of the others
-    /// were made between these two.
+    /// So many, told by the bodies of the first and the last that were pushed among them: as a rule, those of the
+    /// others were made between these two.
     Run {
         /// The first body.
         first: B,

@@ -1,9 +1,9 @@
 //! A run of entries as bytes: each says only in what it differs from the one before.
 //!
 //! An entry is a control byte, whose bits say which of the following are there: how many more entries are coded by the
-//! same bytes (a byte; absent if none is), the distance of its id from the one before (a varint; absent if it is the next
-//! number), the distance of its push time (zigzag; absent if the same), the distance of its due time from its push time
-//! (zigzag; absent if it is ready), and the packed handle of its body (absent if it is kept beside the run). Every
+//! same bytes (a byte; absent if none is), the distance of its id from the one before (a varint; absent if it is the
+//! next number), the distance of its push time (zigzag; absent if the same), the distance of its due time from its push
+//! time (zigzag; absent if it is ready), and the packed handle of its body (absent if it is kept beside the run). Every
 //! [`GROUP`]th entry is coded against the start of the run instead, with no body before it, so that finding an entry
 //! decodes one group and not all of the run.
 //!
@@ -18,7 +18,8 @@ use crate::id::TaskId;
 use crate::task::{Body, Due};
 use crate::time::{LogTime, WallTime};
 
-/// Entries of a run: so many that what a run costs by itself, in memory and in every image, is next to nothing for each.
+/// Entries of a run: so many that what a run costs by itself, in memory and in every image, is next to nothing for
+/// each.
 pub(super) const ENTRIES_MAX: u16 = 4096;
 
 /// Entries from one new start to the next.
@@ -274,8 +275,9 @@ impl<B: Body> Run<B> {
         packed
     }
 
-    /// Has the last bytes code one more entry, if that is the next number, was pushed at the same time, and has the body that
-    /// they say. The same as coding it, and faster: of those that were pushed together all but the first few go this way.
+    /// Has the last bytes code one more entry, if that is the next number, was pushed at the same time, and has the
+    /// body that they say. The same as coding it, and faster: of those that were pushed together all but the first few
+    /// go this way.
     #[inline]
     fn repeats(&mut self, id: TaskId, pushed: LogTime, body: &B) -> bool {
         let Some(tail) = self.tail.as_deref_mut() else { return false };
@@ -315,8 +317,8 @@ impl<B: Body> Run<B> {
         self.decode(&code, cursor)
     }
 
-    /// Decodes entries to the end of a list, until it has so many, or there are no more, or a body is not in the run. The same
-    /// as one after the other, and much faster: each is written once, where it stays.
+    /// Decodes entries to the end of a list, until it has so many, or there are no more, or a body is not in the run.
+    /// The same as one after the other, and much faster: each is written once, where it stays.
     pub(super) fn append_to(
         &self,
         list: &mut VecDeque<(u16, Entry<B>)>,
@@ -514,8 +516,8 @@ impl<B: Body> Run<B> {
         run.has_groups_in_order().then_some(run)
     }
 
-    /// Whether the ids of the first entries of its groups rise. With [`Self::id_at`], which keeps the others between them, no
-    /// two entries of a run have the same id, whatever its bytes are.
+    /// Whether the ids of the first entries of its groups rise. With [`Self::id_at`], which keeps the others between
+    /// them, no two entries of a run have the same id, whatever its bytes are.
     fn has_groups_in_order(&self) -> bool {
         let ids = (0..self.count.div_ceil(GROUP)).map(|group| self.group_id(group));
         let mut last = TaskId::NONE;
@@ -532,8 +534,8 @@ fn distance(control: u8, r: &mut Reader<'_>) -> Option<u64> {
     if control & bit::NEXT == 0 { r.number().ok() } else { Some(1) }
 }
 
-/// Has the entry whose bytes begin at `at`, the last of all, be coded by those of the one before it, which begin at `before`,
-/// if they are the same; answers whether they are.
+/// Has the entry whose bytes begin at `at`, the last of all, be coded by those of the one before it, which begin at
+/// `before`, if they are the same; answers whether they are.
 fn fold(bytes: &mut Vec<u8>, before: usize, at: usize) -> bool {
     if before >= at {
         return false;

@@ -189,8 +189,8 @@ impl<B: Body> Runs<B> {
         is_within.then(|| self.front.binary_search_by_key(&id, |(_, entry)| entry.id).ok()).flatten()
     }
 
-    /// Decodes entries at the front until there are so many, or none is left in the first chunk. A chunk of which nothing
-    /// more can be read, because it is damaged, is given up: what it counts as live would never be delivered.
+    /// Decodes entries at the front until there are so many, or none is left in the first chunk. A chunk of which
+    /// nothing more can be read, because it is damaged, is given up: what it counts as live would never be delivered.
     pub(super) fn decode_front(&mut self, count: usize) {
         let Some(chunk) = self.chunks.front() else { return };
         chunk.append_to(&mut self.front, count, &mut self.head);

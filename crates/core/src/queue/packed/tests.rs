@@ -208,7 +208,7 @@ impl Pair {
 
 proptest! {
     #[test]
-    fn packed_entries_are_a_list(mixed: bool, steps in prop::collection::vec(step(), 1..40)) {
+    fn packed_entries_behave_like_a_list(mixed: bool, steps in prop::collection::vec(step(), 1..40)) {
         let mut pair = Pair { last: 1 << 30, mixed, ..Pair::default() };
         for step in &steps {
             pair.step(step);
@@ -248,7 +248,7 @@ fn a_busy_queue_is_not_coded_and_one_that_waits_is() {
 }
 
 #[test]
-fn behind_a_long_line_nothing_is_set_aside() {
+fn entries_behind_many_coded_ones_are_coded_at_once() {
     let mut pair = Pair { last: 1 << 30, ..Pair::default() };
     (0..20_000).for_each(|_| pair.push(1, 0));
     assert!(pair.packed.fresh.is_empty(), "nobody has taken an image, and still it is coded at once");
@@ -282,7 +282,7 @@ impl Body for Large {
 }
 
 #[test]
-fn few_that_are_left_of_large_ones_do_not_keep_the_memory_of_all_either() {
+fn a_few_large_entries_do_not_keep_the_memory_of_all() {
     let mut packed = Packed::default();
     let ids: Vec<TaskId> = (1 << 30..(1 << 30) + 10_000).filter_map(TaskId::from_raw).collect();
     for &id in &ids {
@@ -298,7 +298,7 @@ fn few_that_are_left_of_large_ones_do_not_keep_the_memory_of_all_either() {
 }
 
 #[test]
-fn few_that_are_left_of_many_do_not_keep_the_memory_of_all() {
+fn a_few_entries_of_many_do_not_keep_the_memory_of_all() {
     let mut pair = Pair { last: 1 << 30, ..Pair::default() };
     (0..100_000).for_each(|_| pair.push(1 << 20, 2));
     let full = pair.packed.memory();
