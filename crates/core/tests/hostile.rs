@@ -1,4 +1,4 @@
-//! A log that was tampered with: whatever its checksums say, no event panics, and none breaks an invariant.
+//! A log that was tampered with: no event panics or breaks an invariant, even if its checksum is right.
 #![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
 
@@ -17,7 +17,7 @@ use sureq_core::event::{Counters, Fields, Flood, FullTask, Ids, Landing, QueueNo
 use sureq_core::task::{Cause, Due, Lease, OrderKey, TaskState, Terms, Tries};
 use sureq_core::{Broker, Command, Event, LogTime, Now, Replies, TaskId, WallTime};
 
-/// The log of a random life of so many steps.
+/// The log of `steps` random steps.
 fn history(steps: usize) -> Vec<u8> {
     let (mut model, mut home) = (Model::default(), Home::default());
     let mut runner = TestRunner::deterministic();
@@ -50,7 +50,7 @@ fn replays(mut bytes: &[u8], broker: &mut Broker<Bytes>) -> bool {
     true
 }
 
-/// A broker of whatever past goes on without a panic.
+/// A broker with any past goes on without a panic.
 fn live_on(broker: &mut Broker<Bytes>) {
     let (mut log, mut out) = (Log::default(), Replies::default());
     let mut now = Now { log: broker.clock(), wall: WallTime(0) };
@@ -73,7 +73,7 @@ fn live_on(broker: &mut Broker<Bytes>) {
     }
 }
 
-/// Some single byte mutations of a log; every one if there is time for it.
+/// Some mutations of single bytes of a log; all of them if there is time.
 fn mutations(bytes: &[u8], mut check: impl FnMut(&[u8])) {
     let scale: usize = std::env::var("SUREQ_TEST_SCALE").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
     let mut mutant = bytes.to_vec();
@@ -158,7 +158,7 @@ fn an_image_with_a_wrong_byte_is_refused_or_sound() {
     assert!(refused > 0 && accepted > 0, "{refused} refused, {accepted} accepted");
 }
 
-/// A task as someone might make one up.
+/// A forged task.
 fn task(state: TaskState, deliveries: u32) -> FullTask<'static> {
     FullTask {
         queue: QueueNo(0),

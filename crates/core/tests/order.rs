@@ -31,7 +31,7 @@ const fn held(name: &[u8], incarnation: u64) -> LeaseAsk<'_> {
     LeaseAsk { worker: Some(WorkerRef { name, incarnation }), ..LeaseAsk::NONE }
 }
 
-/// All that is ready, in order.
+/// All ready tasks, in order.
 fn check(home: &mut Home, expected: &str) {
     same(&home.see(View::Ready), expected, "shown");
     home.verify();
@@ -39,10 +39,10 @@ fn check(home: &mut Home, expected: &str) {
     let copy = home.copy();
     copy.queue(b"q").unwrap().inspect(View::Ready, 0, u32::MAX, home.now, &mut in_copy);
     same(&words(&in_copy), expected, "shown in a copy");
-    same(&home.pop(u32::MAX, PLAIN), expected, "handed out");
+    same(&home.pop(u32::MAX, PLAIN), expected, "delivered");
 }
 
-/// Lines can be long: only the first difference is told.
+/// Lists can be long: only the first difference is reported.
 fn same(found: &str, expected: &str, how: &str) {
     let (found, expected): (Vec<_>, Vec<_>) = (found.split(' ').collect(), expected.split(' ').collect());
     let differs = found.iter().zip(&expected).position(|(a, b)| a != b);
@@ -66,9 +66,9 @@ fn a_returned_task_goes_to_the_front_and_later_returns_go_before_it() {
     let mut home = Home::default();
     let ids = home.push(&["a", "b", "c", "d"]);
     home.pop(3, PLAIN);
-    home.give_back(ids[0], None, None);
-    home.give_back(ids[2], Some(Place::Front), None);
-    home.give_back(ids[1], Some(Place::Back), None);
+    home.return_task(ids[0], None, None);
+    home.return_task(ids[2], Some(Place::Front), None);
+    home.return_task(ids[1], Some(Place::Back), None);
     check(&mut home, "c a d b");
 }
 
@@ -113,7 +113,7 @@ fn a_higher_priority_is_delivered_first_and_each_is_ordered_by_itself() {
         add(&mut home, payload, When::AtOnce, priority);
     }
     let low = home.take(u32::MAX, PLAIN)[5].id;
-    home.give_back(low, Some(Place::Front), None);
+    home.return_task(low, Some(Place::Front), None);
     home.push(&["late"]);
     check(&mut home, "late low");
     let mut home = Home::default();
@@ -133,7 +133,7 @@ fn the_earliest_due_task_is_delivered_first_and_a_return_without_delay_goes_behi
     check(&mut home, "");
     home.pass(21);
     let a = home.take(1, PLAIN)[0].id;
-    assert_eq!(home.give_back(a, Some(Place::After(0)), None), Outcome::Done);
+    assert_eq!(home.return_task(a, Some(Place::After(0)), None), Outcome::Done);
     check(&mut home, "b c a");
 }
 
@@ -161,11 +161,11 @@ fn a_task_due_at_a_wall_time_follows_that_clock_and_a_delay_does_not() {
     check(&mut home, "at after");
 }
 
-/// `n` tasks that fall due one after the other, all of them by now.
+/// `n` tasks that become due one after the other, all of them by now.
 fn flood(home: &mut Home, n: usize) -> Vec<String> {
     let names: Vec<String> = (0..n).map(|n| format!("f{n}")).collect();
     for (n, name) in names.iter().enumerate() {
-        // Neighbours are due in the wrong order of their ids.
+        // Neighbours are due in the opposite order of their ids.
         add(home, name, When::After(10 + (n ^ 1) as u64 / 8), 0);
     }
     home.pass(10_000);
@@ -185,11 +185,11 @@ fn a_flood_of_due_tasks_keeps_its_order_with_pushes_and_returns_in_between() {
     // The digest and a copy agree in the middle of a flood, too.
     home.verify();
     assert_eq!(home.copy().digest(), home.broker.digest());
-    // The rest of it is settled later, and still stands where it began.
+    // The rest is settled later, and keeps its place in the order.
     home.push(&["pushed"]);
     assert!(home.broker.queue(b"q").unwrap().counts()[1] > 0, "some are left");
     home.pass(1);
-    home.give_back(first[0], Some(Place::Back), None);
+    home.return_task(first[0], Some(Place::Back), None);
     home.tick();
     expected.insert(0, "second".into());
     expected.extend(["pushed".into(), "first".into()]);
@@ -217,8 +217,8 @@ fn a_flood_of_lapses_returns_in_order_across_slices() {
     home.broker.tick(home.now, &mut home.log);
     assert_eq!(home.broker.queue(b"q").unwrap().counts()[2], FLOOD as u64 - 1_000, "one slice");
     home.verify();
-    // One far back in the flood is settled before it is spoken of: it is lapsed, not leased.
-    assert_eq!(home.give_back(ids[3_499], None, None), Outcome::Stale);
+    // A command about a task far back in the flood settles it first: it has lapsed.
+    assert_eq!(home.return_task(ids[3_499], None, None), Outcome::Stale);
     home.tick();
     let mut expected: Vec<&str> = slices.clone();
     let early = expected.remove(3_499);
@@ -227,8 +227,7 @@ fn a_flood_of_lapses_returns_in_order_across_slices() {
     check(&mut home, &expected.join(" "));
 }
 
-/// Pushes so many tasks and one behind them, which a worker gets all but the last of; answers names, ids and the
-/// worker.
+/// Pushes `count` tasks and one more, and lets a worker lease all but the last; answers names, ids and the worker.
 fn much_held(home: &mut Home, timed: Option<u64>) -> (Vec<String>, Vec<TaskId>, u64) {
     let names: Vec<String> = (0..FLOOD).map(|n| format!("h{n}")).collect();
     let slices: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -254,7 +253,7 @@ fn a_worker_with_very_many_tasks_ends_in_slices() {
     assert_eq!(home.run(&Command::Worker(Worker::Fail { name: b"w" })), Answer::Count(FLOOD as u64));
     assert_eq!(leases(&home), FLOOD as u64 - 1_000, "one slice");
     home.verify();
-    // All of it is nobody's at once: receipts are stale, and who names a task sees it as it is now.
+    // All leases end at once: receipts are stale, and a command about a task sees it as it is now.
     let beat = Command::Worker(Worker::Beat(WorkerRef { name: b"w", incarnation: w }));
     assert_eq!(home.run(&beat), Answer::Refused("worker gone"));
     assert!(!home.ack(receipt(3_499)));
@@ -315,7 +314,7 @@ fn a_lease_that_a_holder_got_after_its_end_is_not_ended() {
     home.verify();
     let mut expected = names.clone();
     expected.push("behind".to_owned());
-    // One was spoken of, and so returned before its turn.
+    // A command about this task returned it before its turn.
     let early = expected.remove(3_000);
     let at = home.see(View::Ready).split(' ').position(|name| name == early).unwrap();
     expected.insert(at, early);

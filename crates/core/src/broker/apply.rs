@@ -1,4 +1,4 @@
-//! The one place where a broker changes.
+//! The only code that changes a broker.
 
 use alloc::boxed::Box;
 
@@ -8,13 +8,13 @@ use crate::id::TaskId;
 use crate::queue::{HolderNews, Inconsistent, Queue};
 use crate::task::{Body, Holder, TaskState};
 
-/// Numbers of queues are small: a number further away than this is not one that a store gave out.
+/// Numbers of queues are small. A number further ahead than this was not given out by a store.
 const NUMBERS_AHEAD: usize = 1 << 20;
 
 const UNKNOWN_QUEUE: Inconsistent = Inconsistent::new("a queue that was never made", TaskId::NONE);
 
 impl<B: Body> Broker<B> {
-    /// Applies an event, whoever wrote it: one that does not fit is refused, never a panic.
+    /// Applies an event. The log may be damaged or hostile: an event that does not fit is an error, never a panic.
     pub(super) fn apply<R: Recorder<Body = B>>(
         &mut self,
         event: &Event<'_>,
@@ -43,7 +43,7 @@ impl<B: Body> Broker<B> {
         Ok(())
     }
 
-    /// Applies what is about the store itself; `None` if the event is a queue's.
+    /// Applies an event that is not a queue's; `None` if it is a queue's.
     pub(super) fn apply_own(&mut self, event: &Event<'_>) -> Option<Result<(), Inconsistent>> {
         match *event {
             Event::Started { incarnation, time } => {
@@ -124,7 +124,7 @@ impl<B: Body> Broker<B> {
         Ok(())
     }
 
-    /// Brings what is kept about the holders of a queue's tasks in step with it.
+    /// Updates what the broker keeps about the holders of a queue's tasks.
     pub(super) fn take_holder_news(&mut self, no: QueueNo) {
         let Some(Some(slot)) = self.slots.get_mut(no.0 as usize) else { return };
         let (holds, cancelled) = (&mut self.holds, &mut self.cancelled);

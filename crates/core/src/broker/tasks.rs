@@ -193,7 +193,7 @@ impl<B: Body> Broker<B> {
         let leased_only = scope == AckScope::Leased;
         if let Some(no) = self.number_of(queue) {
             self.on_queue(no, now, rec, |queue, rec| {
-                queue.ack(claims, leased_only, now, rec, &mut out.indexes)
+                queue.ack(claims, leased_only, now, rec, &mut out.indexes);
             });
         }
         Ok(Reply::Acked(Span::new(start, out.indexes.len())))

@@ -1,4 +1,4 @@
-//! The check of a broker finds what is broken: each index in turn, and each thing that is kept about a queue.
+//! The check of a broker finds every violated invariant: each index, and everything that is kept about a queue.
 
 use alloc::vec::Vec;
 
@@ -86,7 +86,7 @@ fn slot(broker: &mut Broker<Nothing>, no: QueueNo) -> &mut QueueSlot<Nothing> {
     broker.slots[no.0 as usize].as_mut().unwrap()
 }
 
-/// What is told of it, and how it is broken.
+/// The text that the check must report, and the change that breaks the broker.
 type Break = (&'static str, fn(&mut Broker<Nothing>));
 
 fn all_are_found(breaks: &[Break]) {

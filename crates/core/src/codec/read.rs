@@ -1,4 +1,4 @@
-//! Bytes into events. Nothing here trusts what it reads.
+//! Decodes events. Nothing here trusts its input.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -15,14 +15,14 @@ use crate::settings::{Expired, Overflow, Place, Settings};
 use crate::task::{Cause, Deadline, Due, Holder, Lease, OrderKey, Past, Rank, TaskState, Terms, Tries};
 use crate::time::{LogTime, WallTime};
 
-/// Why bytes are not an event.
+/// The reason why bytes are not an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// They end in the middle of one.
+    /// They end in the middle of an event.
     Short,
-    /// A number does not fit where it stands.
+    /// A number is out of range.
     Number,
-    /// Not an id.
+    /// A number is not an id.
     Id,
     /// An event, field or variant that this release does not know.
     Unknown(u8),
@@ -43,10 +43,10 @@ impl fmt::Display for Malformed {
 
 impl core::error::Error for Malformed {}
 
-/// Reads one event from the front of `bytes`, hands it to `visit`, and answers what is behind it.
+/// Decodes one event from the front of `bytes` and passes it to `visit`; answers its result and the rest.
 pub fn decode<T>(bytes: &[u8], visit: impl FnOnce(&Event<'_>) -> T) -> Result<(T, &[u8]), Malformed> {
     let mut r = Reader::new(bytes);
-    // Some events hold more than slices; their owned parts live here while they are visited.
+    // The parts of some events that are not slices of the input live here.
     let (settings, past, task, counters);
     let event = match r.byte()? {
         tag::STARTED => Event::Started { incarnation: r.number()?, time: r.time()? },
@@ -117,13 +117,13 @@ pub fn decode<T>(bytes: &[u8], visit: impl FnOnce(&Event<'_>) -> T) -> Result<(T
     Ok((visit(&event), r.rest()))
 }
 
-/// The number at the start of `bytes`, as [`super::write_number`] wrote it, and what is behind it.
+/// The number at the start of `bytes`, as [`super::write_number`] wrote it, and the rest.
 pub fn read_number(bytes: &[u8]) -> Result<(u64, &[u8]), Malformed> {
     let mut r = Reader::new(bytes);
     Ok((r.number()?, r.rest()))
 }
 
-/// A walk over bytes that may end at any point.
+/// Reads bytes that may end at any point.
 pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -193,7 +193,7 @@ impl<'a> Reader<'a> {
         T::try_from(self.number()?).map_err(|_| Malformed::Number)
     }
 
-    /// A number of things of at least one byte each: never more than there are bytes.
+    /// A number of items of at least one byte each, so at most the number of bytes that are left.
     pub(crate) fn count(&mut self) -> Result<usize, Malformed> {
         let count = self.small()?;
         if count > self.0.len() { Err(Malformed::Short) } else { Ok(count) }
@@ -204,7 +204,7 @@ impl<'a> Reader<'a> {
         self.take(len)
     }
 
-    /// A payload. Its checksum is for those who read it by itself; whoever reads a whole event has checked all of it.
+    /// A payload. Its checksum is for reading it by itself; the checksum of a frame covers whole events.
     pub(super) fn payload(&mut self) -> Result<&'a [u8], Malformed> {
         let len = self.small()?;
         let _checksum: [u8; 4] = self.array()?;
@@ -476,7 +476,7 @@ impl<'a> Reader<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Takes one field in; its value must be all of it.
+    /// Reads one field, whose value must take all of its bytes.
     fn take(&mut self, tag: u8, mut value: Reader<'a>) -> Result<(), Malformed> {
         match tag {
             field::DUE_LOG => self.due = Some(Due::Log(value.time()?)),

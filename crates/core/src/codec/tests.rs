@@ -382,7 +382,7 @@ impl Recorder for Deaf {
     fn release_body(&mut self, _: Rc<[u8]>) {}
 }
 
-/// Decodes and applies whatever is an event; what is refused ends it, as it would end a start.
+/// Decodes and applies events. The first one that is refused ends it, as it would end the opening of a store.
 fn throw(mut bytes: &[u8], broker: &mut Broker<Rc<[u8]>>) -> bool {
     while let Ok((applied, rest)) = decode(bytes, |event| broker.replay(event, &mut Deaf)) {
         if applied.is_err() {

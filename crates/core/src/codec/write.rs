@@ -1,4 +1,4 @@
-//! Events into bytes.
+//! Encodes events.
 
 use alloc::vec::Vec;
 
@@ -19,9 +19,9 @@ pub fn encode(event: &Event<'_>, out: &mut Vec<u8>) {
     encode_with(event, out, checksum);
 }
 
-/// Appends the bytes of one event, with a faster way to compute [`checksum`]. Answers where in `out` the first
-/// payload of the event begins, if it has payloads: with [`payload_head_len`] bytes of head, behind which the
-/// payload itself stands. The next payload of the event begins where it ends.
+/// Appends the bytes of one event, with a faster way to compute [`checksum`]. Answers the offset in `out` of the first
+/// payload of the event, if it has payloads: [`payload_head_len`] bytes of head and then the payload. The next payload
+/// of the event follows it.
 pub fn encode_with(event: &Event<'_>, out: &mut Vec<u8>, checksum: fn(&[u8]) -> u32) -> Option<usize> {
     write(event, Writer { out, checksum: Some(checksum), payloads_at: None })
 }
@@ -208,7 +208,7 @@ impl Writer<'_> {
         self
     }
 
-    /// A payload has its own checksum, so that one read by itself from the disk is known to be what was pushed.
+    /// A payload has a checksum of its own, so that one that is read by itself from disk can be verified.
     fn payload(&mut self, payload: &[u8]) -> &mut Self {
         self.payloads_at.get_or_insert(self.out.len());
         let Some(checksum) = self.checksum else { return self };

@@ -36,7 +36,7 @@ pub(super) enum BulkOperation {
 
 impl BulkOperation {
     /// In the order in which they take their steps. Leases end before times to live do, so that a task which returns
-    /// after its time to live is not handed out again.
+    /// after its time to live is not delivered again.
     pub(super) const ALL: [Self; 5] =
         [Self::EndHolders, Self::ReviveAll, Self::Lapse, Self::Expire, Self::BecomeDue];
 

@@ -136,7 +136,7 @@ pub struct Queue<B> {
     waiting_bytes: u64,
     /// Payload bytes of delayed tasks.
     delayed_bytes: u64,
-    /// Bytes of memory that the bodies of packed tasks own.
+    /// Bytes of memory that the bodies of packed ready and of packed delayed tasks own.
     packed_ready_owned: usize,
     packed_delayed_owned: usize,
     totals: Totals,

@@ -1,9 +1,9 @@
-//! Work that a queue does by itself, in slices: leases end, times to live end, delayed tasks become ready, and
-//! operations that a command announced are carried out.
+//! Work that a queue does without a command, in slices: leases end, times to live end, delayed tasks become ready, and
+//! announced operations are carried out.
 //!
 //! [`Queue::settle`] is the one place that drives all of it: it lets each [`BulkOperation`] take one step of at most
 //! [`limits::SLICE_TASKS`] tasks, so that a flood never holds up other commands for long. A command that concerns one
-//! task settles that task wherever in a flood it is; a pop settles as many tasks as it can hand out.
+//! task settles that task wherever in a flood it is; a pop settles as many tasks as it can lease.
 
 use alloc::vec::Vec;
 use core::mem;
@@ -29,7 +29,7 @@ pub enum Settled {
 impl<B: Body> Queue<B> {
     /// The log time at which something happens next without a command.
     pub fn next_deadline(&self) -> Option<LogTime> {
-        BulkOperation::ALL.map(|operation| self.due_at(operation)).into_iter().flatten().min()
+        BulkOperation::ALL.into_iter().filter_map(|operation| self.due_at(operation)).min()
     }
 
     /// The wall time at which a delayed task is due next.
@@ -63,9 +63,9 @@ impl<B: Body> Queue<B> {
         if !self.is_due(now) {
             return Settled::All;
         }
-        BulkOperation::ALL
-            .into_iter()
-            .for_each(|operation| self.step(operation, limits::SLICE_TASKS, now, rec));
+        for operation in BulkOperation::ALL {
+            self.step(operation, limits::SLICE_TASKS, now, rec);
+        }
         self.settled(now)
     }
 
@@ -76,8 +76,9 @@ impl<B: Body> Queue<B> {
     /// One step of each operation that was announced, unless this command was settled ahead.
     pub(crate) fn settle_announced<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut R) {
         if !mem::take(&mut self.is_settled) {
-            let announced = BulkOperation::ANNOUNCED.into_iter();
-            announced.for_each(|operation| self.step(operation, limits::SLICE_TASKS, now, rec));
+            for operation in BulkOperation::ANNOUNCED {
+                self.step(operation, limits::SLICE_TASKS, now, rec);
+            }
         }
     }
 

@@ -38,7 +38,7 @@ impl Model {
                 match outcome {
                     Outcome::Stale => {}
                     Outcome::Cancelled => self.queue(queue).lose(claim.id()),
-                    Outcome::Done => self.give_back(queue, claim.id(), *to, failed.as_deref(), *is_last),
+                    Outcome::Done => self.return_task(queue, claim.id(), *to, failed.as_deref(), *is_last),
                 }
                 Answer::Outcome(outcome)
             }
@@ -300,19 +300,19 @@ impl Model {
             }
             Cmd::Beat(worker) => {
                 self.alive(worker)?;
-                let mut told = Vec::new();
+                let mut receipts = Vec::new();
                 for name in self.by_number() {
                     let queue = &self.queues[name];
                     for id in queue.leased(|lease| lease.worker == Some(worker.1)) {
                         let task = &queue.tasks[&id];
-                        told.extend(task.cancelled.then(|| task.receipt()));
+                        receipts.extend(task.cancelled.then(|| task.receipt()));
                     }
                 }
                 let log = self.log;
                 let beating = self.workers.get_mut(&worker.1).unwrap();
                 beating.expires = log + beating.ttl;
-                told.append(&mut beating.lapsed);
-                Answer::Receipts(told)
+                receipts.append(&mut beating.lapsed);
+                Answer::Receipts(receipts)
             }
             Cmd::Work(worker, queue) => {
                 self.alive(worker)?;
@@ -413,7 +413,7 @@ impl Model {
         queue.tasks.insert(task.id, task);
     }
 
-    /// MAX-LENGTH and MAX-BYTES are of ready and delayed tasks; a batch beyond is refused whole.
+    /// MAX-LENGTH and MAX-BYTES bound ready and delayed tasks; a batch beyond them is refused as a whole.
     fn make_room(&mut self, name: Name, count: usize, bytes: usize) -> Result<(), Refused> {
         let queue = self.queue(name);
         let fits = |queue: &NaiveQueue, count: usize, bytes: usize| {
@@ -503,7 +503,14 @@ impl Model {
         Answer::Tasks(views)
     }
 
-    fn give_back(&mut self, name: Name, id: TaskId, to: Option<Place>, failed: Option<&[u8]>, is_last: bool) {
+    fn return_task(
+        &mut self,
+        name: Name,
+        id: TaskId,
+        to: Option<Place>,
+        failed: Option<&[u8]>,
+        is_last: bool,
+    ) {
         let log = self.log;
         let queue = self.queue(name);
         let Some(reason) = failed else {

@@ -15,10 +15,10 @@ use crate::support::Bytes;
 pub struct NaiveQueue {
     pub no: u32,
     pub tasks: BTreeMap<TaskId, NaiveTask>,
-    /// Ready tasks in the order they came to the line, whatever their priority.
+    /// Ready tasks in the order in which they became ready, whatever their priority.
     pub line: Vec<TaskId>,
     pub dead: Vec<TaskId>,
-    /// Dead ones that are to move on.
+    /// Dead tasks that are to move to the dead-letter queue.
     pub dying: Vec<TaskId>,
     pub settings: Settings,
     pub paused: Option<u64>,
@@ -74,7 +74,7 @@ pub enum Due {
 pub struct Lease {
     pub start: u64,
     pub seq: u64,
-    /// When, and how long it was given for.
+    /// When it lapses, and the length it was given.
     pub deadline: Option<(u64, u64)>,
     pub worker: Option<u64>,
     pub conn: Option<u64>,
@@ -125,7 +125,7 @@ impl NaiveTask {
         Receipt { id: self.id, incarnation: self.incarnation, delivery: self.deliveries }
     }
 
-    /// When its lease runs out, and its place among those that do so together.
+    /// When its lease lapses, and its place among leases that lapse together.
     pub fn deadline(&self) -> Option<(u64, u64)> {
         match &self.state {
             NaiveState::Leased(lease) => lease.deadline.map(|(at, _)| (at, lease.seq)),
@@ -196,7 +196,7 @@ impl NaiveQueue {
         self.waiting().iter().map(|task| task.payload.len()).sum()
     }
 
-    /// Leased tasks of a kind, the delivery longest ago first.
+    /// Leased tasks that satisfy a condition, the oldest delivery first.
     pub fn leased(&self, which: impl Fn(&Lease) -> bool) -> Vec<TaskId> {
         let mut found: Vec<(u64, TaskId)> = Vec::new();
         for task in self.tasks.values() {
@@ -226,7 +226,7 @@ impl NaiveQueue {
             }
             View::Leased => self.leased(|_| true),
             View::Dead => {
-                // Those that died in the same millisecond are shown in the order of their ids.
+                // Tasks that died in the same millisecond are shown in order of their ids.
                 let died = |id: &TaskId| match self.tasks[id].state {
                     NaiveState::Dead(at) => at,
                     _ => unreachable!("only the dead are among them"),
@@ -260,7 +260,7 @@ impl NaiveQueue {
         due.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// The next point in log time at which something happens to a task by itself.
+    /// The next log time at which something happens to a task without a command.
     pub fn next_log(&self) -> Option<u64> {
         let next = |task: &NaiveTask| {
             let expires = task.expires.filter(|_| task.waits());
@@ -347,8 +347,8 @@ impl NaiveQueue {
         task.total() + 1 >= self.tries_max(task)
     }
 
-    /// DESIGN gives bounds, which a test of their own holds; which wait within them is the core's choice, and this is
-    /// the same one.
+    /// The design gives bounds, which a test of their own checks. Which wait within the bounds is the core's choice,
+    /// and this is the same.
     pub fn backoff(&self, id: TaskId, times: u32) -> u64 {
         let task = &self.tasks[&id];
         let first = task.backoff.or(self.settings.backoff_ms).unwrap_or(1_000);
@@ -357,7 +357,7 @@ impl NaiveQueue {
         whole - (mixed >> 32) % (whole / 2 + 1)
     }
 
-    /// Takes a task out of whatever list it is in.
+    /// Removes a task from the list that it is in.
     fn detach(&mut self, id: TaskId) {
         self.line.retain(|&other| other != id);
         self.dead.retain(|&other| other != id);
@@ -368,7 +368,7 @@ impl NaiveQueue {
         self.tasks.remove(&id);
     }
 
-    /// Gone without having been finished.
+    /// Removed without being finished.
     pub fn lose(&mut self, id: TaskId) {
         self.remove(id);
         self.removed += 1;
@@ -427,7 +427,7 @@ impl NaiveQueue {
         true
     }
 
-    /// Deliveries end without their holders' word; what goes to the front goes there together, in this order.
+    /// Leases end without a word from their holders. Tasks that return to the front go there together, in this order.
     pub fn end(&mut self, ids: &[TaskId], cause: Cause, log: u64) {
         let mut front = Vec::new();
         for &id in ids {

@@ -1,4 +1,4 @@
-//! One queue without a broker: a driver keeps it as a value, gives out the ids and records its events by themselves.
+//! One queue without a broker, as in the Redis module: the driver gives out the ids and records its events.
 
 use std::hash::{DefaultHasher, Hasher};
 
@@ -93,7 +93,7 @@ impl Alone {
         self.now.log = self.now.log.after(ms);
     }
 
-    /// The invariants hold, and the events tell the same story.
+    /// The invariants hold, and a replay of the events yields the same state.
     fn verify(&mut self) {
         self.queue.check().unwrap_or_else(|broken| panic!("{}", broken.0));
         let (mut bytes, mut log) = (&self.log.bytes[self.replayed..], Log::default());
@@ -134,11 +134,11 @@ fn a_holder_ends_in_slices_and_its_tasks_stay_in_order() {
     assert_eq!(alone.news(), [], "it still holds one");
     assert_eq!(end(&mut alone), 1);
     assert_eq!(end(&mut alone), 0);
-    assert_eq!(alone.see(View::Ready), "a b c e f", "in order, before what was never handed out");
+    assert_eq!(alone.see(View::Ready), "a b c e f", "in order, before the task that was never delivered");
     assert_eq!(alone.see(View::Leased), "d", "another holder keeps its own");
     assert_eq!(alone.queue.holders().collect::<Vec<_>>(), [WORKER]);
     assert_eq!(alone.news(), [(CONN, HolderNews::HoldsNothing)]);
-    assert_eq!(alone.news(), [], "news is told once");
+    assert_eq!(alone.news(), [], "news is reported once");
     assert!(!alone.queue.is_unfinished(), "no slice is left to be done");
 }
 
@@ -230,8 +230,8 @@ fn a_slice_settled_ahead_counts_for_the_next_command() {
         lapsed.iter().map(|(worker, receipt)| (*worker, receipt.delivery)).collect::<Vec<_>>(),
         [(3, 1)]
     );
-    assert_eq!(alone.queue.take_lapsed(), [], "each is told once");
-    // The next command does not settle what falls due after that; the one behind it does.
+    assert_eq!(alone.queue.take_lapsed(), [], "each is reported once");
+    // The next command does not settle tasks that become due after that; the one after it does.
     alone.pass(10);
     alone.run(&Command::Purge { queue: b"q", state: Some(View::Dead) });
     assert_eq!(alone.see(View::Ready), "a");
@@ -343,16 +343,16 @@ fn a_pop_stops_before_the_task_that_exceeds_its_bytes() {
 #[test]
 fn the_next_bodies_are_listed_from_any_position() {
     let mut alone = Alone::new(1);
-    let told = |alone: &Alone, start| {
+    let payloads = |alone: &Alone, start| {
         let bodies = alone.queue.upcoming_bodies(start);
         bodies.map(|body| String::from_utf8_lossy(&body.0).into_owned()).collect::<Vec<_>>().join(" ")
     };
-    assert_eq!(told(&alone, 0), "");
+    assert_eq!(payloads(&alone, 0), "");
     alone.push(&["a", "b", "c"]);
-    assert_eq!([0, 1, 3, 4].map(|start| told(&alone, start)), ["a b c", "b c", "", ""]);
+    assert_eq!([0, 1, 3, 4].map(|start| payloads(&alone, start)), ["a b c", "b c", "", ""]);
     assert_eq!(alone.queue.read_ahead_spans(1).count(), 2);
     alone.add(Add { priority: 1, ..x() });
-    assert_eq!([0, 1, 3, 4].map(|start| told(&alone, start)), ["x a b c", "a b c", "c", ""]);
+    assert_eq!([0, 1, 3, 4].map(|start| payloads(&alone, start)), ["x a b c", "a b c", "c", ""]);
     assert_eq!(alone.queue.read_ahead_spans(1).count(), 3);
 }
 

@@ -1,4 +1,4 @@
-//! A backlog costs little: what waits is packed, images tell what changed, and bodies are let go of.
+//! A backlog costs little: waiting tasks are packed, images include only changes, bodies are released in slices.
 
 use sureq_core::TaskId;
 use sureq_core::command::{Add, Command, IdForm, TaskRefs, View, When};
@@ -8,7 +8,7 @@ use sureq_core::settings::Change;
 use super::support::{Answer, Home, Store};
 use super::{PLAIN, add, cancel, x};
 
-/// A queue of so many tasks.
+/// A queue of `count` tasks.
 pub(crate) fn backlog(count: usize) -> Home {
     let mut home = Home::default();
     for _ in 0..count / 100 {
@@ -122,7 +122,7 @@ fn a_task_that_moved_is_copied_forward_from_where_it_was_pushed() {
     let ids = home.push(&["moves", "stays"]);
     let pushed_to = home.broker.number_of(b"q").unwrap();
     home.pop(1, PLAIN);
-    home.give_back(ids[0], None, Some("why"));
+    home.return_task(ids[0], None, Some("why"));
     assert_eq!(home.inspect(b"letters", View::Ready).len(), 1);
     home.restart(2);
     home.awake();
@@ -179,8 +179,7 @@ fn inspecting_from_the_middle_shows_what_a_walk_from_the_start_does() {
     }
 }
 
-/// A task that moved is found by its id, however many queues have taken in tasks of others, and is forgotten when it is
-/// gone.
+/// A moved task is found by its id, however many queues have tasks from others, and is forgotten when it is gone.
 #[test]
 fn the_list_of_moved_tasks_stays_in_proportion_to_existing_tasks() {
     const QUEUES: usize = 300;
@@ -191,7 +190,7 @@ fn the_list_of_moved_tasks_stays_in_proportion_to_existing_tasks() {
         home.config(&[Change::Tries(1), Change::DeadLetter(letters.as_bytes())]);
         ids.extend(home.push(&["moves"]));
         home.pop(1, PLAIN);
-        home.give_back(ids[n], None, Some("why"));
+        home.return_task(ids[n], None, Some("why"));
     }
     assert_eq!(home.broker.adopted(), QUEUES);
     home.restart(2);
@@ -212,7 +211,7 @@ fn the_list_of_moved_tasks_stays_in_proportion_to_existing_tasks() {
     home.verify();
 }
 
-/// An image is taken whenever it is asked for: what was dropped is no part of it, and is not waited for.
+/// An image can be taken at any time: dropped queues are not part of it, and it does not wait for them.
 #[test]
 fn an_image_does_not_wait_for_dropped_queues() {
     let mut home = backlog(5_000);

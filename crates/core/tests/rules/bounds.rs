@@ -1,4 +1,4 @@
-//! What a queue may hold, for how long, and how long it is remembered.
+//! Bounds of a queue: how much it may hold, for how long, and how long it is remembered.
 
 use crate::support::{Answer, Home, leased};
 use crate::{PLAIN, add, dead, refs, start, x};
@@ -38,7 +38,7 @@ fn the_oldest_tasks_are_dropped_if_the_settings_say_so() {
     home.push(&["12345"]);
     assert_eq!(home.see(View::Ready), "d 12345");
     let too_large = home.run(&Command::Push { queue: b"q", payloads: &[b"1234567"] });
-    assert_eq!(too_large, Answer::Refused("queue full"), "what never fits drops nobody");
+    assert_eq!(too_large, Answer::Refused("queue full"), "a task that never fits drops none");
     assert_eq!(home.see(View::Ready), "d 12345");
     home.verify();
 }
@@ -67,7 +67,7 @@ fn no_more_tasks_are_leased_than_the_settings_allow() {
     assert_eq!(home.pop(9, PLAIN), "");
     home.awake();
     home.ack(ids[0]);
-    assert_eq!(home.awake().len(), 1, "whoever waits is told that there is room");
+    assert_eq!(home.awake().len(), 1, "a waiting pop learns that there is room");
     assert_eq!(home.pop(9, PLAIN), "c");
 }
 
@@ -97,8 +97,8 @@ fn a_time_to_live_ends_waiting_tasks_and_never_leased_ones() {
     home.pop(1, leased(15));
     home.pass(10);
     assert_eq!((home.info().ready, home.info().delayed, home.info().leased), (0, 0, 2));
-    assert_eq!(home.give_back(held, None, None), Outcome::Done);
-    assert_eq!(home.pop(1, PLAIN), "", "what comes back after its time is not handed out");
+    assert_eq!(home.return_task(held, None, None), Outcome::Done);
+    assert_eq!(home.pop(1, PLAIN), "", "a task that returns after its time to live is not delivered");
     home.pass(5);
     assert_eq!((home.info().ready, home.info().leased), (0, 0), "nor what lapses after it");
     assert!(home.broker.queue(b"q").unwrap().is_empty());
@@ -210,7 +210,7 @@ fn expired_tasks_at_the_head_hide_no_task_and_wake_no_pop() {
     home.awake();
     home.pass(10);
     home.ack(ids[0]);
-    assert_eq!(home.awake(), [], "nobody who waits could get any of those that are left");
+    assert_eq!(home.awake(), [], "a waiting pop could get none of the tasks that are left");
     assert_eq!(home.log.live.len(), 8_999, "one slice of them went");
     assert_eq!(home.pop(9, PLAIN), "");
     home.config(&[Change::TtlMs(0)]);

@@ -1,4 +1,4 @@
-//! What a driver asks of a broker beside commands.
+//! Calls of a driver beside commands.
 
 use crate::support::{Answer, Bytes, Home, START_MS, Store, leased, words};
 use crate::{PLAIN, start, x};
@@ -59,7 +59,7 @@ fn wake_ups_can_be_forgotten_while_no_pop_waits() {
     home.broker.forget_awake();
     assert!(!home.broker.has_awake() && home.awake().is_empty());
     home.push(&["b"]);
-    assert_eq!(home.awake(), [home.broker.number_of(b"q").unwrap()], "the next one is told");
+    assert_eq!(home.awake(), [home.broker.number_of(b"q").unwrap()], "the next one is reported");
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn replies_are_the_same_with_other_payloads() {
     assert_eq!(expected.len(), 3);
 }
 
-/// The answers to a batch that has one of each kind of answer with a list.
+/// Replies with one of each kind that points into a list.
 fn batch(home: &mut Home, out: &mut Replies<Bytes>) {
     let worker = start(home, b"w", 1_000);
     let id = home.push(&["a", "b", "c"])[0].to_string();

@@ -60,8 +60,8 @@ fn a_late_ack_counts_after_a_lapse_or_a_lost_worker_only() {
     let ends: [(&str, End, bool); 6] = [
         ("lapse", |home, _| home.pass(10), true),
         ("worker lost", |home, _| _ = home.run(&Command::Worker(Worker::Fail { name: b"w" })), true),
-        ("return", |home, id| _ = home.give_back(id, None, None), false),
-        ("failure", |home, id| _ = home.give_back(id, None, Some("why")), false),
+        ("return", |home, id| _ = home.return_task(id, None, None), false),
+        ("failure", |home, id| _ = home.return_task(id, None, Some("why")), false),
         (
             "undelivered",
             |home, id| home.requeue_undelivered(b"q", &[Receipt { id, incarnation: 1, delivery: 1 }]),
@@ -97,7 +97,7 @@ fn a_late_ack_counts_only_until_the_task_is_returned_after_another_delivery() {
     home.take(1, leased(10));
     home.pass(10);
     home.take(1, PLAIN);
-    home.give_back(id, None, None);
+    home.return_task(id, None, None);
     assert!(!home.ack(id));
 }
 
@@ -120,8 +120,8 @@ fn a_cancelled_task_is_not_delivered_again() {
     type End = fn(&mut Home, TaskId);
     let ends: [(&str, End); 5] = [
         ("lapse", |home, _| home.pass(10)),
-        ("return", |home, id| assert_eq!(home.give_back(id, None, None), Outcome::Cancelled)),
-        ("failure", |home, id| assert_eq!(home.give_back(id, None, Some("why")), Outcome::Cancelled)),
+        ("return", |home, id| assert_eq!(home.return_task(id, None, None), Outcome::Cancelled)),
+        ("failure", |home, id| assert_eq!(home.return_task(id, None, Some("why")), Outcome::Cancelled)),
         ("rest", |home, _| {
             let Answer::Workers(workers) = home.run(&Command::Worker(Worker::List)) else { panic!("a list") };
             let worker = WorkerRef { name: b"w", incarnation: workers[0].incarnation };
@@ -136,7 +136,7 @@ fn a_cancelled_task_is_not_delivered_again() {
         let receipt = home.take(1, LeaseAsk { ms: Some(10), ..by(worker) })[0].receipt();
         assert_eq!(cancel(&mut home, id), Answer::Count(1));
         assert_eq!(cancel(&mut home, id), Answer::Count(0), "a second time counts none");
-        assert_eq!(extend(&mut home, receipt, 99), Outcome::Cancelled, "its holder is told");
+        assert_eq!(extend(&mut home, receipt, 99), Outcome::Cancelled, "its holder learns it");
         assert_eq!(beat(&mut home, worker), Answer::Receipts(vec![receipt]));
         assert_eq!(beat(&mut home, worker), Answer::Receipts(vec![receipt]), "until the lease ends");
         how(&mut home, id);
@@ -198,10 +198,10 @@ fn at_a_restart_tasks_of_connections_go_before_earlier_returns() {
     for conn in [1, 2] {
         home.take(1, LeaseAsk { conn: Some(ConnId(conn)), ..LeaseAsk::NONE });
     }
-    home.give_back(ids[0], Some(Place::Front), None);
+    home.return_task(ids[0], Some(Place::Front), None);
     assert_eq!(home.see(View::Ready), "a d");
     home.restart(2);
-    assert_eq!(home.see(View::Ready), "b c a d", "together, in the order in which they were handed out");
+    assert_eq!(home.see(View::Ready), "b c a d", "together, in the order of their deliveries");
     home.verify();
 }
 

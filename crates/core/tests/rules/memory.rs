@@ -1,5 +1,5 @@
-//! What tasks cost in memory, in each state and with each option: the account is kept without looking at any task, and
-//! so every index and every list has to be in it.
+//! The memory of tasks, in each state and with each option. It is computed without looking at any task, so every index
+//! and every list has to be part of it.
 
 use crate::support::{Bytes, Home, Kept, leased};
 use crate::{PLAIN, add, by, cancel, start};

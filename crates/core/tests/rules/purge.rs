@@ -1,4 +1,4 @@
-//! Very many tasks gone or revived at once, and nobody who waits for it.
+//! Very many tasks are removed or revived at once, and other commands do not wait for it.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -11,7 +11,7 @@ use super::backlog::backlog;
 use super::support::{Answer, Home, Kept, listing};
 use super::{PLAIN, add, x};
 
-/// A queue with so many of each: packed and with records, ready, delayed, leased and dead.
+/// A queue with `count` tasks of each kind: packed and with records, ready, delayed, leased and dead.
 fn mixed(packed: usize, records: usize, leased: usize) -> Home {
     let mut home = backlog(packed);
     for n in 0..records {
@@ -56,7 +56,7 @@ fn a_large_purge_without_records_is_one_event_and_otherwise_one_for_each_slice()
             assert!(events.len() as u64 <= expected / 1_000 + 2, "{events:?}");
             assert_eq!(home.broker.queue(b"q").unwrap().counts(), left);
             home.verify();
-            // What is there goes on as before, and what is gone is no longer known.
+            // Tasks that are left go on as before, and purged ones are unknown.
             home.push(&["new"]);
             home.run(&Command::Add(Add { name: Some(NameArg::Bytes(b"n0")), ..x() }));
             home.verify();
@@ -145,7 +145,7 @@ fn a_search_misses_nothing_if_its_queue_is_purged_meanwhile() {
     assert!(leased.iter().all(|task| found.contains(&task.id)));
 }
 
-/// Executes a command slice by slice; `between` happens after each but the last.
+/// Executes a command in slices; `between` is called after each but the last.
 fn in_slices(home: &mut Home, command: &Command<'_>, mut between: impl FnMut(&mut Home)) -> u64 {
     let (mut bulk, mut out) = (Bulk::default(), Replies::default());
     while home.broker.execute_slice(home.now, command, &mut bulk, &mut home.log, &mut out) == Progress::More {
@@ -220,7 +220,7 @@ fn a_second_revival_during_the_first_is_sliced() {
     assert_eq!(home.broker.queue(b"q").unwrap().counts(), [9_001, 0, 0, 0]);
 }
 
-/// A queue of so many dead tasks, of which the last has the priority 1; and one that is ready. Answers their ids.
+/// A queue of `count` dead tasks, the last with priority 1, and one ready task. Answers their ids.
 fn graveyard(count: usize) -> (Home, Vec<TaskId>) {
     let mut home = Home::default();
     let names: Vec<String> = (0..count).map(|n| format!("d{n}")).collect();
@@ -251,11 +251,11 @@ fn a_large_revival_moves_tasks_in_slices_and_counts_at_once() {
     assert_eq!(revive(&mut home, None), Answer::Count(5_000));
     let moved = listing(&home.log.bytes[logged..]).len();
     assert!(moved <= 3, "one event, and a slice or two: {moved}");
-    assert_eq!(home.broker.queue(b"q").unwrap().counts(), [5_001, 0, 0, 0], "nobody is dead any more");
+    assert_eq!(home.broker.queue(b"q").unwrap().counts(), [5_001, 0, 0, 0], "no task is dead any more");
     home.verify();
     assert_eq!(revive(&mut home, Some(&ids[4_990..])), Answer::Count(0), "they are ready");
     assert_eq!(home.see(View::Dead), "");
-    // Those who are named are settled first, and whoever dies now is dead, in the same millisecond too.
+    // Tasks that a command names are settled first; a task that dies now is dead, even in the same millisecond.
     assert_eq!(bury(&mut home, &ids[4_980..4_985]), Answer::Count(5));
     assert_eq!(home.see(View::Dead).split(' ').count(), 5);
     home.verify();

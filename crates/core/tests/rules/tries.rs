@@ -1,4 +1,4 @@
-//! Tries, backoff, and where tasks go that have none left.
+//! Tries, backoff, and dead-letter queues.
 
 use crate::support::{Answer, Home, leased, words};
 use crate::{PLAIN, add, by, dead, start, tries_of, x};
@@ -17,9 +17,9 @@ fn tries_are_counted_by_cause_and_a_return_costs_none() {
     home.take(1, by(worker));
     home.run(&Command::Worker(Worker::Fail { name: b"w" }));
     home.take(1, PLAIN);
-    home.give_back(id, Some(Place::Front), Some("no luck"));
+    home.return_task(id, Some(Place::Front), Some("no luck"));
     home.take(1, PLAIN);
-    home.give_back(id, None, None);
+    home.return_task(id, None, None);
     let tries = Tries { failed: 1, lapsed: 1, lost: 1 };
     assert_eq!(tries_of(&mut home), (tries, Some("no luck".into())));
 }
@@ -32,9 +32,9 @@ fn a_task_dies_when_its_tries_are_spent_whatever_the_causes() {
     home.take(1, leased(10));
     home.pass(10);
     home.take(1, PLAIN);
-    home.give_back(id, Some(Place::Back), Some("first"));
+    home.return_task(id, Some(Place::Back), Some("first"));
     home.take(1, PLAIN);
-    home.give_back(id, None, Some("second"));
+    home.return_task(id, None, Some("second"));
     assert_eq!(dead(&mut home), [("second".into(), Tries { failed: 2, lapsed: 1, lost: 0 })]);
     home.run(&Command::Revive { queue: b"q", tasks: None });
     assert_eq!(tries_of(&mut home).0, Tries::default(), "a revived task starts over");
@@ -49,7 +49,7 @@ fn the_default_is_twenty_five_tries_and_a_tasks_own_number_precedes_it() {
         for n in 1..=tries {
             assert_eq!(home.see(View::Dead), "", "before failure {n} of {tries}");
             assert_eq!(home.pop(1, PLAIN), "x");
-            home.give_back(id, Some(Place::Front), Some("why"));
+            home.return_task(id, Some(Place::Front), Some("why"));
         }
         assert_eq!(home.see(View::Dead), "x", "after {tries}");
     }
@@ -63,7 +63,7 @@ fn backoff_doubles_within_bounds_and_is_deterministic() {
         (0..20)
             .map(|_| {
                 home.take(1, PLAIN);
-                home.give_back(id, None, Some("why"));
+                home.return_task(id, None, Some("why"));
                 let wait = home.inspect(b"q", View::Delayed)[0].at.0 - home.now.log.0;
                 home.pass(wait);
                 wait
@@ -97,11 +97,11 @@ fn a_requested_delay_takes_precedence_over_the_backoff() {
     let mut home = Home::default();
     let id = home.push(&["a"])[0];
     home.take(1, PLAIN);
-    home.give_back(id, Some(Place::After(7)), Some("why"));
+    home.return_task(id, Some(Place::After(7)), Some("why"));
     assert_eq!(home.inspect(b"q", View::Delayed)[0].at, LogTime(home.now.log.0 + 7));
 }
 
-/// When a task that is taken whenever it can be is taken, and when it is gone, in seconds.
+/// The times, in seconds, at which a task is delivered that is popped whenever it is ready, and the time of its end.
 fn watched(rtt: u64, rta: u32) -> (Vec<u64>, u64) {
     let mut home = Home::default();
     home.push(&["a"]);
@@ -132,7 +132,7 @@ fn lapse_policies_count_as_defferedq_does() {
 fn dead_tasks_move_with_id_tries_and_name_unless_the_name_is_taken() {
     let mut home = Home::default();
     home.config(&[Change::Tries(1), Change::DeadLetter(b"letters")]);
-    // The other queue is full and paused; neither holds up the dying.
+    // The other queue is full and paused, which does not keep dead tasks from moving there.
     home.run(&Command::Config { queue: b"letters", changes: Changes::List(&[Change::MaxLength(1)]) });
     let name = Some(NameArg::Bytes(b"taken"));
     add(&mut home, Add { name, ..Add::plain(b"letters", b"first") });
@@ -141,7 +141,7 @@ fn dead_tasks_move_with_id_tries_and_name_unless_the_name_is_taken() {
     let free = add(&mut home, Add { name: Some(NameArg::Bytes(b"free")), ..Add::plain(b"q", b"third") });
     home.pop(2, PLAIN);
     for id in [taken, free] {
-        home.give_back(id, None, Some("why"));
+        home.return_task(id, None, Some("why"));
     }
     home.verify();
     assert!(home.broker.queue(b"q").unwrap().is_empty());
@@ -163,7 +163,7 @@ fn a_restart_after_a_move_moves_nothing_twice() {
     home.config(&[Change::Tries(1), Change::DeadLetter(b"letters")]);
     let id = home.push(&["a"])[0];
     home.pop(1, PLAIN);
-    home.give_back(id, None, Some("why"));
+    home.return_task(id, None, Some("why"));
     home.restart(2);
     home.push(&["b"]);
     home.verify();

@@ -1,4 +1,4 @@
-//! Workers live by their beats.
+//! Workers live by their heartbeats.
 
 use crate::support::{Answer, Home};
 use crate::{beat, by, start, tries_of};
@@ -46,7 +46,7 @@ fn starting_a_worker_ends_a_living_one_of_the_same_name() {
     home.verify();
 }
 
-/// Only one whose name another one has must not start anew.
+/// Only a worker whose name is in use must not start anew.
 #[test]
 fn a_worker_learns_whether_it_was_replaced_or_has_timed_out() {
     let mut home = Home::default();
@@ -59,7 +59,7 @@ fn a_worker_learns_whether_it_was_replaced_or_has_timed_out() {
     assert_eq!(beat(&mut home, never), Answer::Refused("worker gone"));
     home.pass(1_000);
     for gone in [old, new] {
-        assert_eq!(beat(&mut home, gone), Answer::Refused("worker gone"), "nobody has the name");
+        assert_eq!(beat(&mut home, gone), Answer::Refused("worker gone"), "no worker has the name");
     }
     assert_eq!(beat(&mut home, other), Answer::Receipts(vec![]));
 }

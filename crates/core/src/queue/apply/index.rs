@@ -183,7 +183,7 @@ impl<B: Body> Queue<B> {
         let id = task.id;
         match &task.state {
             TaskState::Ready(order) => {
-                self.ready.insert_indexed(Rank::of(task.priority, *order), id, task.expires())
+                self.ready.insert_indexed(Rank::of(task.priority, *order), id, task.expires());
             }
             TaskState::Delayed(Due::Log(due)) => _ = self.delayed.insert((*due, id)),
             TaskState::Delayed(Due::Wall(due)) => _ = self.delayed_wall.insert((*due, id)),

@@ -1,4 +1,4 @@
-//! The check of a queue finds what is broken: each invariant in turn, in a queue that has something of everything.
+//! The check of a queue finds every violated invariant, in a queue with something of everything.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -104,7 +104,7 @@ fn seq_of(queue: &Queue<Two>, n: u64) -> u64 {
     queue.table.get(id(n)).unwrap().lease().unwrap().seq()
 }
 
-/// Whoever breaks this is told so.
+/// The text that the check must report, and the change that breaks the queue.
 type Break = (&'static str, fn(&mut Queue<Two>));
 
 fn all_are_found(breaks: &[Break]) {

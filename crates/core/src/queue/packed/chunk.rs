@@ -1,7 +1,7 @@
-//! A run and what has become of its entries since: which are gone, and whose bodies are not in it.
+//! A run with the changes since it was coded: which entries are gone, and which have other bodies.
 //!
-//! All of that is beside the run, so that a task taken from the middle, or a body that moved, leaves the run as it is:
-//! an image that holds it needs no copy, and what is on disk of it stays good.
+//! The changes are kept beside the run, so that a task that leaves from the middle, or a body that moves, does not
+//! change the run: an image that shares it needs no copy, and its bytes on disk stay valid.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -14,24 +14,24 @@ use crate::queue::packed::ReadAheadSpan;
 use crate::queue::shared::Shared;
 use crate::task::Body;
 
-/// Bodies that moved before the run is coded anew with them: so many, or such a part of its entries.
+/// How many bodies may move before the run is coded anew: this many, or this part of its entries.
 const EDITS_MIN: u16 = 64;
 const EDITS_PART: u16 = 8;
 
-/// So many groups at most are told by the bodies of their ends.
+/// The most groups in one span.
 const SPAN_GROUPS_MAX: u16 = 8;
 
-/// What is known of a run's entries beside the run.
+/// The changes to the entries of a run since it was coded.
 #[derive(Clone, Debug)]
 pub(in crate::queue) struct RunOverlay<B> {
-    /// So many from the front are gone.
+    /// How many entries at the front are gone.
     skipped: u16,
-    /// How many are gone in all.
+    /// How many entries are gone in all.
     gone: u16,
     /// A bit for each that is gone, a word for each group, up to the last one that any has left from the middle of;
     /// bits of skipped ones mean nothing.
     tombstones: Vec<u64>,
-    /// Bodies that got a new handle, by index.
+    /// New handles of bodies that moved, by index.
     edits: Vec<(u16, B)>,
 }
 
@@ -41,16 +41,16 @@ impl<B> Default for RunOverlay<B> {
     }
 }
 
-/// A run with the overlay.
+/// A run with its overlay.
 #[derive(Clone, Debug)]
 pub(super) struct Chunk<B> {
     pub(super) run: Shared<Run<B>>,
     pub(super) overlay: RunOverlay<B>,
     /// Bodies that cannot be packed, by index.
     aside: VecDeque<(u16, B)>,
-    /// The last id of the run, where a search finds it without a detour.
+    /// The last id of the run, here so that a search need not follow the pointer.
     pub(super) last: TaskId,
-    /// What the memory account holds for it.
+    /// Its share of the count of memory.
     pub(super) accounted: usize,
 }
 
@@ -101,14 +101,14 @@ impl<B: Body> Chunk<B> {
         self.run().find(id).filter(|coded| self.is_live(coded.index) && self.has_body(coded))
     }
 
-    /// Whether its body is anywhere. It is, unless the run is damaged.
+    /// Whether its body exists. It does, unless the run is damaged.
     fn has_body(&self, coded: &Coded<B>) -> bool {
         coded.body.is_some()
             || position(&self.overlay.edits, coded.index).is_some()
             || self.aside_at(coded.index).is_some()
     }
 
-    /// The whole of an entry that is live.
+    /// A live entry with its body.
     pub(super) fn entry(&self, coded: Coded<B>) -> Option<Entry<B>> {
         let Coded { index, id, pushed, due, body } = coded;
         let edited = position(&self.overlay.edits, index).map(|at| self.overlay.edits[at].1.clone());
@@ -118,14 +118,14 @@ impl<B: Body> Chunk<B> {
     }
 
     fn aside_at(&self, index: u16) -> Option<usize> {
-        // Mostly none is, or it is the first of all.
+        // Mostly there is none, or it is the first.
         if self.aside.front()?.0 == index {
             return Some(0);
         }
         self.aside.binary_search_by_key(&index, |&(at, _)| at).ok()
     }
 
-    /// Takes out an entry that is live.
+    /// Removes a live entry.
     pub(super) fn take(&mut self, coded: Coded<B>) -> Option<Entry<B>> {
         let Coded { index, id, pushed, due, body } = coded;
         let edited = position(&self.overlay.edits, index).map(|at| self.overlay.edits.remove(at).1);
@@ -137,7 +137,7 @@ impl<B: Body> Chunk<B> {
         Some(Entry { id, pushed, due, body })
     }
 
-    /// Takes out a live entry whose body the caller has.
+    /// Removes a live entry whose body the caller has.
     pub(super) fn forget(&mut self, index: u16) {
         if let Some(at) = position(&self.overlay.edits, index) {
             self.overlay.edits.remove(at);
@@ -168,8 +168,7 @@ impl<B: Body> Chunk<B> {
         self.overlay.edits.len() > usize::from((self.run().count() / EDITS_PART).max(EDITS_MIN))
     }
 
-    /// Where a walk over its live entries begins that passes over the first `start` of them, and how many of those
-    /// it still has to pass over.
+    /// A cursor for a walk that skips the first `start` live entries, and how many of these it still has to skip.
     pub(super) fn seek(&self, mut start: usize) -> (Cursor<B>, usize) {
         let mut group = self.overlay.skipped / GROUP;
         loop {
@@ -190,8 +189,8 @@ impl<B: Body> Chunk<B> {
         usize::from(upto - from) - gone
     }
 
-    /// The next live entry of a walk. What cannot be read, because the run is damaged, is passed over with the rest of
-    /// its group.
+    /// The next live entry of a walk. In a damaged run, an entry that cannot be read is skipped with the rest of its
+    /// group.
     pub(super) fn next(&self, cursor: &mut Cursor<B>) -> Option<Entry<B>> {
         while cursor.index() < self.run().count() {
             meter::step();
@@ -209,8 +208,7 @@ impl<B: Body> Chunk<B> {
         None
     }
 
-    /// The bodies of its live entries from the one at this place on; of groups that are as they were coded, but for
-    /// entries that left from their middle, by their ends.
+    /// The live entries from position `start` on, as spans. A span covers groups in which no body has moved.
     pub(super) fn read_ahead_spans(&self, start: usize) -> impl Iterator<Item = ReadAheadSpan<B>> {
         let (mut cursor, mut left) = self.seek(start);
         core::iter::from_fn(move || {
@@ -230,7 +228,7 @@ impl<B: Body> Chunk<B> {
         })
     }
 
-    /// The groups that begin with this entry, if it begins one, and how many they are.
+    /// The span of groups that begins with this entry, if there is one, and the number of groups.
     fn span_at(&self, from: u16) -> Option<(ReadAheadSpan<B>, u16)> {
         let count = self.run().count();
         if !from.is_multiple_of(GROUP) || from < self.overlay.skipped || from >= count {
@@ -253,14 +251,14 @@ impl<B: Body> Chunk<B> {
         Some((ReadAheadSpan::Run { first, last, tasks }, groups))
     }
 
-    /// Appends live entries with their indexes to a list, until it has so many or there are no more.
+    /// Appends live entries with their indexes to a list, until it has `count` or there are no more.
     pub(super) fn append_to(
         &self,
         list: &mut VecDeque<(u16, Entry<B>)>,
         count: usize,
         cursor: &mut Cursor<B>,
     ) {
-        // Mostly none has left but from the front, and no body is elsewhere.
+        // Mostly entries left only from the front, and all bodies are in the run.
         let RunOverlay { skipped, tombstones, edits, .. } = &self.overlay;
         let rest = tombstones.get(usize::from(cursor.index() / GROUP)..).unwrap_or_default();
         let is_plain = rest.iter().all(|&word| word == 0) && edits.is_empty() && self.aside.is_empty();
@@ -280,7 +278,7 @@ impl<B: Body> Chunk<B> {
         core::iter::from_fn(move || self.next(&mut cursor))
     }
 
-    /// How many of its live entries have ids below this number.
+    /// How many live entries have ids below this number.
     pub(super) fn count_below(&self, raw: u64) -> usize {
         let group = self.run().group_of(raw);
         let before: usize = (0..group).map(|group| self.live_in(group)).sum();
@@ -309,8 +307,8 @@ impl<B: Body> RunOverlay<B> {
         }
     }
 
-    /// Appends the bytes that [`Self::read`] makes the same of. A new handle that cannot be packed is left out, and
-    /// the old one with it.
+    /// Appends the bytes from which [`Self::read`] restores it. If a new handle cannot be packed, neither it nor the
+    /// old one is written.
     pub(in crate::queue) fn write(&self, out: &mut Vec<u8>) {
         write_number(u64::from(self.skipped), out);
         out.push(self.tombstones.len() as u8);
@@ -362,11 +360,11 @@ impl<B: Body> RunOverlay<B> {
 }
 
 fn position<B>(edits: &[(u16, B)], index: u16) -> Option<usize> {
-    // Most runs have none.
+    // Most runs have no edits.
     if edits.is_empty() { None } else { edits.binary_search_by_key(&index, |&(at, _)| at).ok() }
 }
 
-/// Whether the bit of an entry is set; there is none behind the last entry.
+/// Whether the bit of an entry is set. Missing words count as zero.
 fn has(bits: &[u64], index: u16) -> bool {
     bits.get(usize::from(index / GROUP)).is_some_and(|word| word >> (index % GROUP) & 1 == 1)
 }

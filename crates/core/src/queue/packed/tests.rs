@@ -45,15 +45,15 @@ impl Body for Number {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// So many, each so far behind the last one, in this way.
+    /// This many entries, each at this distance from the one before, of this kind.
     Push(u16, u64, u8),
     PopFront(u16),
     /// The one at this place, counted around.
     Take(usize),
-    /// All but every so manieth of the first few thousand.
+    /// All but every nth of the first few thousand.
     Decimate(usize),
     Replace(usize, u64),
-    /// So many in a row from there on.
+    /// This many in a row from there on.
     ReplaceMany(usize, u64),
     IterFrom(usize),
     ReadAheadSpans(usize),
@@ -78,7 +78,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The packed entries, and what they should be.
+/// The packed entries, and the list that they should equal.
 #[derive(Default)]
 struct Pair {
     packed: Packed<Number>,
@@ -152,7 +152,7 @@ impl Pair {
         }
     }
 
-    /// What is told by its ends lies between them, and nothing is left out.
+    /// The bodies of a span lie between its ends, and no entry is left out.
     fn read_ahead_spans(&self, start: usize) {
         let mut at = start;
         for span in self.packed.read_ahead_spans(start) {
