@@ -1,4 +1,4 @@
-//! What a command may ask for, whatever the state: every home refuses the same.
+//! The bounds of commands, independent of the state. Every home refuses the same commands.
 
 use crate::command::{Add, Block, Cancel, Command, LeaseAsk, NameArg, Pop, Return, When, Worker};
 use crate::limits;
@@ -6,8 +6,8 @@ use crate::reply::Refusal;
 use crate::settings::{Change, Changes, Place};
 
 impl Command<'_> {
-    /// Whether all that it asks for is within the limits: each name, list and number, and the sum of its payloads, which
-    /// the log takes down as one.
+    /// Refuses a command beyond the limits: each name, list and number is checked, and the sum of the payloads, which
+    /// is recorded as one event.
     pub fn check(&self) -> Result<(), Refusal> {
         if let Some(queue) = self.queue() {
             queue_within(queue)?;
@@ -112,7 +112,7 @@ const fn worker_within(name: &[u8]) -> Result<(), Refusal> {
     within("the name of the worker", name.len(), limits::WORKER_NAME_BYTES_MAX)
 }
 
-/// A list that a command on the wire could have.
+/// A list that fits a command on the wire.
 const fn few_within(what: &'static str, list: &[&[u8]]) -> Result<(), Refusal> {
     at_most_many(what, list.len(), limits::COMMAND_ARGS_MAX)
 }
@@ -137,7 +137,7 @@ const fn positive(what: &'static str, n: u64) -> Result<(), Refusal> {
     if n == 0 { Err(Refusal::OutOfRange { what }) } else { Ok(()) }
 }
 
-/// A length of time that is not nothing and not for ever.
+/// A length of time above zero and below the limit.
 fn span_ms(what: &'static str, ms: u64) -> Result<(), Refusal> {
     positive(what, ms)?;
     at_most(what, ms)

@@ -1,40 +1,40 @@
 //! Commands whose work grows with the number of tasks, queues or workers, executed in slices.
 //!
-//! A driver that holds a lock calls [`crate::Broker::execute_slice`] again and again, with the same [`Bulk`], and lets
-//! others have the lock in between. Each slice is a change of its own: a crash or another command between two of them
-//! finds some of the work done and the rest not begun.
+//! A driver that holds a lock calls [`crate::Broker::execute_slice`] repeatedly with the same [`Bulk`] and releases the
+//! lock in between. Each slice is a unit of the log by itself: a crash, or another command, between two slices finds
+//! part of the work done and the rest not begun. The queue's own work on many tasks is in `queue/bulk.rs`.
 
 use crate::limits;
 
-/// Whether a command is done.
+/// Whether a command is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Progress {
-    /// Its reply is there.
+    /// It has its reply.
     Done,
-    /// It has no reply yet: the next slice is due.
+    /// It has no reply yet; execute the next slice.
     More,
 }
 
-/// How far one command has come.
+/// The progress of one command.
 #[derive(Clone, Debug, Default)]
 pub struct Bulk {
-    /// How many tasks it has changed.
+    /// Tasks changed so far.
     count: u64,
-    /// How many slices it may still take. None before the first.
+    /// Slices it may still take; `None` before the first.
     slices_left: Option<usize>,
-    /// Where a command goes on that passes over a list.
+    /// Where a command that walks a list continues.
     pub(crate) cursor: u64,
 }
 
 impl Bulk {
-    /// How many tasks have been changed so far.
+    /// Tasks changed so far.
     pub const fn count(&self) -> u64 {
         self.count
     }
 
-    /// Whether there may be another slice after this one. `total` is how much there is to do at the beginning: what others
-    /// add meanwhile must not keep a command going for ever.
+    /// Whether another slice may follow this one. `total` is the work at the beginning; it bounds the number of slices,
+    /// so that tasks added meanwhile cannot keep a command going for ever.
     pub(crate) fn goes_on(&mut self, total: usize) -> bool {
         let left = self.slices_left.get_or_insert(total.div_ceil(limits::SLICE_TASKS) + 1);
         *left = left.saturating_sub(1);

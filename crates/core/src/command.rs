@@ -1,25 +1,25 @@
-//! What can be asked of a queue, whatever the dialect.
+//! Requests, the same in every dialect.
 //!
-//! A [`Command`] borrows the buffer it was read from: names, payloads and task references are slices, and
-//! nothing is copied until an event is recorded. Task references stay bytes here, since each home has ids of its
-//! own; what is not an id is therefore the home's answer, not the dialect's.
+//! A [`Command`] borrows the buffer that it was read from: names, payloads and task references are slices, and nothing
+//! is copied until an event is recorded. A task reference stays bytes because each home has its own form of ids; so the
+//! home, not the dialect, refuses bytes that are not an id.
 
 use crate::settings::{Changes, Place};
 use crate::time::WallTime;
 
-/// One request.
+/// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command<'a> {
-    /// Adds plain tasks, in order.
+    /// Adds tasks without options, in order.
     Push {
-        /// The queue, made if need be.
+        /// The queue; it is created if it does not exist.
         queue: &'a [u8],
-        /// One task each.
+        /// The payloads, one task each.
         payloads: &'a [&'a [u8]],
     },
     /// Adds one task with options.
     Add(Add<'a>),
-    /// Hands out tasks.
+    /// Leases tasks to the caller.
     Pop(Pop<'a>),
     /// Finishes tasks.
     Ack {
@@ -27,109 +27,109 @@ pub enum Command<'a> {
         queue: &'a [u8],
         /// Ids or receipts.
         tasks: TaskRefs<'a>,
-        /// Whether a task that lapsed and waits again counts.
+        /// Whether an id also finishes a task that lapsed and waits again.
         scope: AckScope,
     },
-    /// Moves a lease's deadline to `ms` from now.
+    /// Moves the deadline of a lease to `ms` from now.
     Extend {
         /// The task's queue.
         queue: &'a [u8],
         /// Its id or receipt.
         task: TaskRef<'a>,
-        /// The new length of the lease, from now.
+        /// Milliseconds from now.
         ms: u64,
     },
-    /// Gives a task back.
+    /// Returns a leased task to its queue.
     Return(Return<'a>),
-    /// Hands out again what was popped without a deadline, worker or connection, and not finished since.
+    /// Leases tasks again that were popped without deadline, worker or connection and have not been finished.
     Recover {
         /// The queue.
         queue: &'a [u8],
-        /// How many at most.
+        /// The most tasks to lease.
         count: u32,
-        /// How long ago the last delivery must be.
+        /// Only tasks whose last delivery is at least this long ago.
         elapsed_ms: u64,
     },
     /// Shows tasks without changing them.
     Inspect {
         /// The queue.
         queue: &'a [u8],
-        /// Which of its tasks.
+        /// The state of the tasks to show.
         view: View,
-        /// The first to show; a negative one counts from the end.
+        /// The position of the first; a negative one counts from the end.
         start: i64,
-        /// How many at most.
+        /// The most tasks to show.
         count: u32,
     },
-    /// Counts, ages and settings of a queue.
+    /// Shows counts, ages and settings of a queue.
     Info {
         /// The queue.
         queue: &'a [u8],
     },
-    /// Calls tasks off.
+    /// Cancels tasks: waiting ones are removed, the holders of leased ones are notified.
     Cancel {
         /// Their queue.
         queue: &'a [u8],
-        /// Which ones.
+        /// Which tasks.
         which: Cancel<'a>,
     },
-    /// Puts tasks among the dead.
+    /// Makes tasks dead.
     Bury {
         /// Their queue.
         queue: &'a [u8],
         /// Ids or receipts.
         tasks: TaskRefs<'a>,
     },
-    /// Brings dead tasks back to the end of the line, their tries counted from zero.
+    /// Makes dead tasks ready again, at the back of their queue and with all their tries.
     Revive {
         /// Their queue.
         queue: &'a [u8],
-        /// Which ones; none given means all.
+        /// Ids; `None` means all dead tasks.
         tasks: Option<TaskRefs<'a>>,
     },
-    /// Removes tasks in whatever state.
+    /// Removes tasks in any state.
     Delete {
         /// Their queue.
         queue: &'a [u8],
         /// Ids.
         tasks: TaskRefs<'a>,
     },
-    /// Removes all tasks of a state; of ready, delayed and dead if none is given. Never a leased one.
+    /// Removes all tasks of a state, never leased ones.
     Purge {
         /// The queue.
         queue: &'a [u8],
-        /// Only tasks of this state.
+        /// The state; `None` means ready, delayed and dead tasks.
         state: Option<View>,
     },
-    /// Removes queues with all their tasks, leased ones too, their settings and their pause; answers how many
-    /// of them had tasks.
+    /// Removes queues with all their tasks (leased ones too), their settings and their pause. Answers how many of them
+    /// had tasks.
     Drop {
         /// The queues.
         queues: &'a [&'a [u8]],
     },
-    /// Answers how many of these queues have tasks; one named twice counts twice, as Redis does it.
+    /// Answers how many of these queues have tasks. A queue named twice counts twice, as in Redis.
     Exists {
         /// The queues.
         queues: &'a [&'a [u8]],
     },
-    /// Stops handing out tasks of a queue.
+    /// Stops deliveries of a queue.
     Pause {
         /// The queue.
         queue: &'a [u8],
     },
-    /// Hands them out again.
+    /// Resumes deliveries of a queue.
     Resume {
         /// The queue.
         queue: &'a [u8],
     },
-    /// Changes and shows the settings of a queue.
+    /// Changes settings of a queue and shows all of them.
     Config {
         /// The queue.
         queue: &'a [u8],
-        /// What to change, in order.
+        /// The changes, in order; there may be none.
         changes: Changes<'a>,
     },
-    /// Says why a task is not running now.
+    /// Explains why a task is not being worked on.
     Explain {
         /// The task's queue.
         queue: &'a [u8],
@@ -140,19 +140,19 @@ pub enum Command<'a> {
     Size,
     /// Lists queues that have tasks, with their counts.
     Queues {
-        /// Only names that this glob matches.
+        /// A glob that the names must match.
         pattern: Option<&'a [u8]>,
-        /// Where the last answer left off; 0 begins.
+        /// The cursor of the last reply; 0 begins.
         cursor: u64,
-        /// How many to look at.
+        /// How many queues to look at.
         count: u32,
     },
-    /// The life of a worker.
+    /// A command of or about a worker.
     Worker(Worker<'a>),
 }
 
 impl<'a> Command<'a> {
-    /// The one queue that it is about, if it is about one.
+    /// The queue that the command is about, if it is about exactly one.
     pub const fn queue(&self) -> Option<&'a [u8]> {
         match *self {
             Self::Push { queue, .. }
@@ -183,10 +183,10 @@ impl<'a> Command<'a> {
     }
 }
 
-/// How a task reference is spelt.
+/// The text form of a task reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IdForm {
-    /// As the home shows it: `<ms>-<seq>` or a receipt.
+    /// The home's own: `<ms>-<seq>` or a receipt.
     #[default]
     Long,
     /// The ten letters of the text dialect.
@@ -196,53 +196,53 @@ pub enum IdForm {
 /// One task, by reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskRef<'a> {
-    /// What was said.
+    /// The reference as the client sent it.
     pub bytes: &'a [u8],
-    /// How to read it.
+    /// Its form.
     pub form: IdForm,
 }
 
 /// Several tasks, by reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskRefs<'a> {
-    /// What was said.
+    /// The references as the client sent them.
     pub list: &'a [&'a [u8]],
-    /// How to read each.
+    /// Their form.
     pub form: IdForm,
 }
 
 /// Which states an ack by bare id finishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckScope {
-    /// A leased task, and one that lapsed and waits again.
+    /// A leased task, or one that lapsed and waits again.
     LeasedOrLapsed,
-    /// Only a leased one, as the text dialect has it.
+    /// Only a leased task, as in the text dialect.
     Leased,
 }
 
 /// One task with options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Add<'a> {
-    /// The queue, made if need be.
+    /// The queue; it is created if it does not exist.
     pub queue: &'a [u8],
-    /// The task's bytes.
+    /// The payload.
     pub payload: &'a [u8],
-    /// What at most one task of the queue may be called.
+    /// A name. The queue has at most one task of each name.
     pub name: Option<NameArg<'a>>,
-    /// When it may be handed out.
+    /// When it may be delivered.
     pub when: When,
     /// Larger first.
     pub priority: i8,
-    /// Tries before it is dead.
+    /// Tries before the task is dead; `None` means the queue's default.
     pub tries: Option<u32>,
-    /// The first wait of its backoff.
+    /// The first wait of its backoff; `None` means the queue's default.
     pub backoff_ms: Option<u64>,
-    /// How long it may wait, from now.
+    /// Time to live from now; `None` means the queue's default.
     pub ttl_ms: Option<u64>,
 }
 
 impl<'a> Add<'a> {
-    /// A task like a pushed one.
+    /// A task without options.
     pub const fn plain(queue: &'a [u8], payload: &'a [u8]) -> Self {
         Self {
             queue,
@@ -257,21 +257,21 @@ impl<'a> Add<'a> {
     }
 }
 
-/// A name as the producer gave it.
+/// The name of a new task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameArg<'a> {
-    /// These bytes.
+    /// Bytes that the producer chose.
     Bytes(&'a [u8]),
     /// The payload is the name (`UNIQUE`).
     Payload,
 }
 
-/// When an added task may be handed out.
+/// When a new task may be delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     /// Now.
     AtOnce,
-    /// After so many milliseconds of log time.
+    /// After this many milliseconds of log time.
     After(u64),
     /// At this time of the wall clock.
     At(WallTime),
@@ -280,20 +280,20 @@ pub enum When {
 /// A request for tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pop<'a> {
-    /// Where from: all that is wanted from the first, then the next.
+    /// The queues, in order of preference: a queue is only asked for tasks that those before it did not have.
     pub queues: &'a [&'a [u8]],
-    /// How many at most.
+    /// The most tasks to lease.
     pub count: u32,
-    /// Whether to wait, and how long, when there is none.
+    /// Whether and how long to wait if there is no task.
     pub block: Option<Block>,
-    /// What kind of delivery it is to be.
+    /// The terms of the leases.
     pub lease: LeaseAsk<'a>,
-    /// Whether to tell more of each task.
+    /// Whether the reply includes the details of each task (`META`).
     pub meta: bool,
 }
 
 impl<'a> Pop<'a> {
-    /// As RedisRQ pops: no waiting, no deadline.
+    /// A pop that neither waits nor sets a deadline.
     pub const fn plain(queues: &'a [&'a [u8]], count: u32) -> Self {
         Self { queues, count, block: None, lease: LeaseAsk::NONE, meta: false }
     }
@@ -302,75 +302,75 @@ impl<'a> Pop<'a> {
 /// How long to wait for a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Block {
-    /// Until one comes.
+    /// Until a task comes.
     Forever,
-    /// So many milliseconds.
+    /// At most this many milliseconds.
     Millis(u64),
 }
 
-/// What ends a delivery besides its holder.
+/// The terms of a lease: what ends it, besides an ack, return or cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseAsk<'a> {
-    /// After so many milliseconds.
+    /// Its length in milliseconds.
     pub ms: Option<u64>,
-    /// When this worker is gone.
+    /// The worker that it ends with.
     pub worker: Option<WorkerRef<'a>>,
-    /// When this connection is gone.
+    /// The connection that it ends with.
     pub conn: Option<ConnId>,
-    /// What a lapse does, instead of what the queue's defaults say.
+    /// What happens at a lapse, instead of the queue's defaults.
     pub lapse: Option<LapsePolicy>,
 }
 
 impl LeaseAsk<'_> {
-    /// Nothing but its holder ends it.
+    /// No terms: only its holder ends it.
     pub const NONE: Self = Self { ms: None, worker: None, conn: None, lapse: None };
 }
 
-/// A connection, for as long as it is open. Meaningless after a restart.
+/// A connection, as long as it is open. Meaningless after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId(pub u64);
 
-/// What happens to a task when its lease runs out.
+/// What happens to a task whose lease lapses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LapsePolicy {
-    /// Where it goes while it may still be tried.
+    /// Where it goes while it has tries left.
     pub to: Place,
-    /// How many lapses it may have; the next one ends it. The task's tries count if there is none.
+    /// How many lapses it survives. `None` means that its tries decide.
     pub limit: Option<u32>,
-    /// How it ends.
+    /// What becomes of it after that.
     pub then: LapseEnd,
 }
 
 /// The end of a task that lapsed too often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LapseEnd {
-    /// It is kept among the dead.
+    /// It is dead.
     Dead,
-    /// It is deleted, as DefferedQ's flags ask for.
+    /// It is deleted, for the flags of DefferedQ.
     Delete,
 }
 
 /// A worker and its incarnation, `w#n`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerRef<'a> {
-    /// The name it started under.
+    /// Its name.
     pub name: &'a [u8],
-    /// Which start of that name.
+    /// The number of the start, unique in the store.
     pub incarnation: u64,
 }
 
-/// Giving a task back.
+/// The return of a leased task to its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Return<'a> {
     /// The task's queue.
     pub queue: &'a [u8],
     /// Its id or receipt.
     pub task: TaskRef<'a>,
-    /// Where to; if none is given, to the front, or after its backoff if it failed.
+    /// Where it goes. `None` means to the front, or to the delay of its backoff if it failed.
     pub to: Option<Place>,
-    /// Why, if it is a failure. Costs a try.
+    /// The reason, if the try failed. A failure costs a try.
     pub failed: Option<&'a [u8]>,
-    /// Whether that failure was its last, however many tries it has left.
+    /// Whether the failure is final: the task is dead, even with tries left.
     pub is_last: bool,
 }
 
@@ -379,48 +379,48 @@ pub struct Return<'a> {
 pub enum Cancel<'a> {
     /// These ids.
     Ids(TaskRefs<'a>),
-    /// The tasks of these names.
+    /// Tasks with these names.
     Names(&'a [&'a [u8]]),
     /// All tasks with this payload.
     Payload(&'a [u8]),
 }
 
-/// Which tasks of a queue to show or to remove.
+/// A state, for commands that show or remove the tasks in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
-    /// Waiting and due, in the order they will be handed out.
+    /// Ready, in the order of delivery.
     Ready,
-    /// Handed out, the longest ago first.
+    /// Leased, in the order of delivery.
     Leased,
-    /// Not due yet, the soonest first.
+    /// Delayed, the next one due first.
     Delayed,
-    /// Given up, the longest ago first.
+    /// Dead, in the order of death.
     Dead,
 }
 
-/// The life of a worker.
+/// Commands of and about workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Worker<'a> {
-    /// Begins a new incarnation; a living predecessor of the same name is lost.
+    /// Starts a new incarnation. A living worker of the same name is lost.
     Start {
         /// Its name.
         name: &'a [u8],
-        /// How long it lives without a beat.
+        /// How long it lives without a heartbeat.
         ttl_ms: u64,
     },
-    /// Says that it lives.
+    /// A heartbeat. Answers receipts of leases that lapsed or whose tasks were cancelled.
     Beat(WorkerRef<'a>),
-    /// Says that it works on a queue.
+    /// The worker works on this queue.
     Work(WorkerRef<'a>, &'a [u8]),
-    /// Says that it no longer does, and gives back what it has of it.
+    /// The worker no longer works on this queue; its tasks of the queue are returned.
     Rest(WorkerRef<'a>, &'a [u8]),
-    /// Ends in good order; its tasks go back at no cost.
+    /// The worker ends. Its tasks are returned, at no cost of a try.
     Stop(WorkerRef<'a>),
-    /// Declares whatever incarnation is alive lost.
+    /// Declares the living worker of this name lost. Its tasks are returned, at the cost of a try each.
     Fail {
         /// Its name.
         name: &'a [u8],
     },
-    /// Who is alive.
+    /// Lists living workers.
     List,
 }

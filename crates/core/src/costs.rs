@@ -1,7 +1,7 @@
-//! What commands cost, in steps: with a thousand of everything, and with very many.
+//! The cost of commands in steps, with a thousand of everything and with very many.
 //!
-//! Rule 7: no command costs more than O(log n) plus what it returns. The bound is the same for both sizes, so that
-//! anything which is walked, one by one, goes far beyond it.
+//! Rule 7: no command costs more than O(log n) plus its result. The bound is the same for both sizes, so that a linear
+//! walk exceeds it by far.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -16,11 +16,11 @@ use crate::settings::{Change, Changes, Place};
 use crate::task::Body;
 use crate::{Broker, Bulk, Event, LogTime, Now, Progress, Recorder, Replies, Reply, WallTime, limits};
 
-/// Steps that any command may take. Blocks of 256 entries are passed over one by one, so that a million cost a few
-/// thousand steps: some microseconds.
+/// The most steps of a command. Blocks of 256 entries are skipped one by one, so a million entries cost a few thousand
+/// steps, some microseconds.
 const QUIET_STEPS: u64 = 12_000;
 
-/// Steps that a command may take while more is due than a slice: it moves up to a slice of each kind.
+/// The most steps of a command while more than a slice is due: it also moves up to a slice of each kind.
 const FLOOD_STEPS: u64 = QUIET_STEPS + 40 * limits::SLICE_TASKS as u64;
 
 const MANY: usize = 1_000_000;
@@ -53,7 +53,7 @@ impl Recorder for Forgetful {
 
     fn record(&mut self, _: &Event<'_>) {}
 
-    fn body(&mut self, _: usize, _: &[u8]) -> Nothing {
+    fn new_body(&mut self, _: usize, _: &[u8]) -> Nothing {
         Nothing
     }
 
@@ -61,13 +61,13 @@ impl Recorder for Forgetful {
         0
     }
 
-    fn release(&mut self, _: Nothing) {}
+    fn release_body(&mut self, _: Nothing) {}
 }
 
 struct Home {
     broker: Broker<Nothing>,
     now: Now,
-    /// Ids and receipts that a pop handed out last.
+    /// Ids and receipts of the last pop.
     taken: Vec<String>,
 }
 
@@ -96,7 +96,7 @@ impl Home {
         reply
     }
 
-    /// Executes commands each of which must stay below the bound.
+    /// Executes commands, each of which must stay below the bound.
     fn bound(&mut self, steps_max: u64, what: &str, commands: &[Command<'_>]) {
         for command in commands {
             let (steps, ..) = self.measure(command);
@@ -120,7 +120,7 @@ impl Home {
         unreachable!("a command ends")
     }
 
-    /// Lets all happen that is due now, each tick within the bound.
+    /// Ticks until nothing is due, each tick within the bound.
     fn bound_ticks(&mut self, steps_max: u64, what: &str) {
         while self.broker.next_deadline().is_due(self.now) {
             let (steps, ()) = steps_of(|| self.broker.tick(self.now, &mut Forgetful));
@@ -135,7 +135,7 @@ impl Home {
         }
     }
 
-    /// Has the worker lease one task in each of `queues` queues, and work on them.
+    /// Lets the worker lease one task in each of `queues` queues, and work on them.
     fn hold(&mut self, worker: WorkerRef<'_>, queues: usize) {
         for n in 0..queues {
             let queue = format!("queue {n}");
@@ -154,7 +154,7 @@ impl Home {
 
     fn pop(&mut self, queue: &[u8], count: usize, lease: LeaseAsk<'_>) {
         self.run(&Command::Pop(Pop { lease, ..Pop::plain(&[queue], count as u32) }));
-        assert_eq!(self.taken.len(), count, "handed out");
+        assert_eq!(self.taken.len(), count, "delivered");
     }
 
     fn config(&mut self, changes: &[Change<'_>]) {
@@ -176,7 +176,7 @@ const fn task(bytes: &[u8]) -> TaskRef<'_> {
     TaskRef { bytes, form: IdForm::Long }
 }
 
-/// What looks at a queue, at its ends and in its middle.
+/// Commands that read a queue, at its ends and in its middle.
 fn looks(count: i64) -> Vec<Command<'static>> {
     let mut looks = Vec::from([
         Command::Info { queue: b"q" },
@@ -195,7 +195,7 @@ fn looks(count: i64) -> Vec<Command<'static>> {
     looks
 }
 
-/// What changes a task or two, whatever else there is.
+/// Commands that change a task or two.
 fn changes() -> Vec<Command<'static>> {
     let add = Add::plain(b"q", b"x");
     let none = TaskRefs { list: &[b"1-1"], form: IdForm::Long };
@@ -231,7 +231,8 @@ fn changes() -> Vec<Command<'static>> {
     ])
 }
 
-/// Looks and changes stay within the bound in a home of `count` that `make` makes, whatever is due in it after `pass`.
+/// Reads and changes stay within the bound in a home of `count` tasks that `make` makes, with everything that is due in
+/// it after `pass`.
 fn check(what: &str, steps_max: u64, make: impl Fn(&mut Home, usize)) {
     for count in [1_000, MANY] {
         let mut home = Home::new();
@@ -350,7 +351,7 @@ fn with_many_queues_and_workers() {
     }
 }
 
-/// Many tasks in each state that have records, beside some that have none.
+/// Many tasks with records in each state, beside some that are packed.
 fn fill_with_records(home: &mut Home, count: usize) {
     home.push(b"q", count);
     home.pop(b"q", count, LeaseAsk::NONE);
@@ -455,7 +456,7 @@ fn a_limit_that_was_lowered_is_reached_in_slices() {
 }
 
 #[test]
-fn many_tasks_that_were_called_off_are_recovered_in_slices() {
+fn many_cancelled_tasks_are_removed_by_recover_in_slices() {
     let mut home = Home::new();
     home.push(b"q", MANY / 10);
     home.pop(b"q", MANY / 10, LeaseAsk::NONE);
@@ -467,7 +468,7 @@ fn many_tasks_that_were_called_off_are_recovered_in_slices() {
 }
 
 #[test]
-fn many_names_that_a_pattern_is_slow_on_are_looked_at_in_slices() {
+fn a_slow_pattern_is_matched_against_many_names_in_slices() {
     let mut home = Home::new();
     let hostile = "a".repeat(2_000);
     for n in 0..30 {

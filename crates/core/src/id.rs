@@ -1,4 +1,4 @@
-//! Task ids and receipts: one number inside, two spellings outside.
+//! Task ids and receipts. An id is one number with two text forms.
 //!
 //! An id is one `u64` below 62^10: 42 bits of unix milliseconds and 17 bits of sequence that start at 1. RESP
 //! shows it as `<ms>-<seq>`, as Redis Streams do; the text dialect shows the same number as ten letters of
@@ -27,10 +27,10 @@ const fn pair(n: u32) -> [u8; 2] {
     PAIRS[(n % 100) as usize]
 }
 
-/// How many letters the short spelling of an id has.
+/// The letters of the short form of an id.
 pub const SHORT_LEN: usize = 10;
 
-/// The longest a spelt-out receipt can be: `<13 digits>-<6>@<10>.<20>`.
+/// The length of the longest receipt: `<13 digits>-<6>@<10>.<20>`.
 pub const RECEIPT_LEN_MAX: usize = 13 + 1 + 6 + 1 + 10 + 1 + 20;
 
 /// The identity of a task, unique in its store for ever.
@@ -38,10 +38,10 @@ pub const RECEIPT_LEN_MAX: usize = 13 + 1 + 6 + 1 + 10 + 1 + 20;
 pub struct TaskId(u64);
 
 impl TaskId {
-    /// Below every id; never given to a task.
+    /// Below every id. No task has it.
     pub const NONE: Self = Self(0);
 
-    /// Above every id that a task will have.
+    /// Above every id. No task has it.
     pub const LAST: Self = Self(MS_MAX << SEQ_BITS | SEQ_MAX);
 
     /// The id with this millisecond and sequence, if both are in range.
@@ -49,12 +49,12 @@ impl TaskId {
         if ms > MS_MAX || seq == 0 || seq > SEQ_MAX { None } else { Some(Self(ms << SEQ_BITS | seq)) }
     }
 
-    /// The id behind this number, if it is one.
+    /// The id with this number, if the number is one.
     pub const fn from_raw(raw: u64) -> Option<Self> {
         Self::new(raw >> SEQ_BITS, raw & SEQ_MAX)
     }
 
-    /// The highest id that is not above this number, if there is one.
+    /// The highest id that is at most this number.
     pub const fn at_or_below(raw: u64) -> Option<Self> {
         if raw >= Self::LAST.0 {
             return Some(Self::LAST);
@@ -63,12 +63,12 @@ impl TaskId {
         if raw & SEQ_MAX == 0 && raw > 0 { Self::from_raw(raw - 1) } else { Self::from_raw(raw) }
     }
 
-    /// The number that logs and indexes hold.
+    /// The number, as logs and indexes store it.
     pub const fn raw(self) -> u64 {
         self.0
     }
 
-    /// The unix millisecond part. It may run ahead of the clock: no age is ever counted from it.
+    /// The unix millisecond part. It may be ahead of the clock, so ages are never computed from it.
     pub const fn ms(self) -> u64 {
         self.0 >> SEQ_BITS
     }
@@ -84,31 +84,31 @@ impl TaskId {
         if ms > self.ms() { Self::new(ms, 1) } else { self.successor() }
     }
 
-    /// The id that follows in sequence, whatever the clock says.
+    /// The id that follows in sequence, regardless of the clock.
     pub const fn successor(self) -> Option<Self> {
         if self.seq() < SEQ_MAX { Self::new(self.ms(), self.seq() + 1) } else { Self::new(self.ms() + 1, 1) }
     }
 
-    /// The id `n` places further in sequence.
+    /// The id `n` steps further in sequence.
     pub const fn nth(self, n: u64) -> Option<Self> {
         let Some(places) = (self.seq() - 1).checked_add(n) else { return None };
         Self::new(self.ms() + places / SEQ_MAX, places % SEQ_MAX + 1)
     }
 
-    /// Reads `<ms>-<seq>`: decimal digits only, nothing before, between or behind.
+    /// Parses `<ms>-<seq>`: decimal digits only, and nothing before, between or after them.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let (id, rest) = Self::parse_front(text)?;
         rest.is_empty().then_some(id)
     }
 
-    /// Reads an id from the front of `text`, in one pass; answers what is behind it.
+    /// Parses an id at the front of `text`, in one pass; answers it and the rest.
     fn parse_front(text: &[u8]) -> Option<(Self, &[u8])> {
         let (ms, rest) = digits(text)?;
         let (seq, rest) = digits(rest.strip_prefix(b"-")?)?;
         Some((Self::new(ms, seq)?, rest))
     }
 
-    /// Reads the ten letters of the text dialect.
+    /// Parses the ten letters of the text dialect.
     pub fn parse_short(text: &[u8]) -> Option<Self> {
         if text.len() != SHORT_LEN {
             return None;
@@ -140,7 +140,7 @@ fn letter_value(c: u8) -> Option<u64> {
     Some(u64::from(value))
 }
 
-/// The decimal number at the front of `text`, of at most 19 digits so that it cannot overflow, and what is behind.
+/// The decimal number at the front of `text`, of at most 19 digits so that it cannot overflow, and the rest.
 fn digits(text: &[u8]) -> Option<(u64, &[u8])> {
     let (mut n, mut rest) = (0u64, text);
     while let Some((eight, behind)) = rest.split_first_chunk()
@@ -155,16 +155,16 @@ fn digits(text: &[u8]) -> Option<(u64, &[u8])> {
     (1..=19).contains(&len).then_some((n, rest))
 }
 
-/// The number that eight digits spell, if they are digits: all eight at once, since this is on the path of every ack.
+/// The number of eight digits, if they are digits. All eight at once, since every ack comes here.
 const fn eight_digits(text: [u8; 8]) -> Option<u64> {
     let text = u64::from_le_bytes(text);
-    // A byte below `0` has its high bit set by the first, one above `9` by the second.
+    // The first operation sets the high bit of a byte below `0`, the second that of a byte above `9`.
     let digits = text.wrapping_sub(0x3030_3030_3030_3030);
     let above = text.wrapping_add(0x4646_4646_4646_4646);
     if (digits | above) & 0x8080_8080_8080_8080 != 0 {
         return None;
     }
-    // Neighbours join: eight digits, four pairs, two fours, one number.
+    // Neighbours are joined: eight digits to four pairs, to two fours, to one number.
     let pairs = (digits * 10 + (digits >> 8)) & 0x00ff_00ff_00ff_00ff;
     let fours = (pairs * 100 + (pairs >> 16)) & 0x0000_ffff_0000_ffff;
     Some((fours * 10_000 + (fours >> 32)) & 0xffff_ffff)
@@ -189,26 +189,26 @@ impl fmt::Display for TaskId {
 
 /// One delivery of one task: `id@n.e`, delivery `n` in incarnation `e` of the store.
 ///
-/// A delivery that a crash took back has an older `e` than any later one, so the two are never mistaken for
-/// each other. Receipts of one task are ordered by `(e, n)`.
+/// A delivery that a crash took back has a smaller `e` than any later one, so it can never be mistaken for one.
+/// Receipts of one task are ordered by `(e, n)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Receipt {
     /// The task that was delivered.
     pub id: TaskId,
     /// The incarnation of the store that delivered it.
     pub incarnation: u64,
-    /// Which of the task's deliveries this is, from 1.
+    /// The number of the delivery, from 1.
     pub delivery: u32,
 }
 
 impl Receipt {
-    /// Reads `<ms>-<seq>@<n>.<e>`.
+    /// Parses `<ms>-<seq>@<n>.<e>`.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let (id, rest) = TaskId::parse_front(text)?;
         Self::parse_behind(id, rest)
     }
 
-    /// Reads `@<n>.<e>`, behind an id.
+    /// Parses `@<n>.<e>`, behind an id.
     fn parse_behind(id: TaskId, text: &[u8]) -> Option<Self> {
         let (delivery, rest) = digits(text.strip_prefix(b"@")?)?;
         let incarnation = decimal(rest.strip_prefix(b".")?)?;
@@ -222,12 +222,12 @@ impl fmt::Display for Receipt {
     }
 }
 
-/// What a caller means by a task: a bare id stands for its current delivery, a receipt for exactly one.
+/// A parsed task reference: an id means the current delivery, a receipt exactly one delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// Whatever delivery is current.
+    /// The current delivery of this task.
     Id(TaskId),
-    /// This delivery and no other.
+    /// This delivery only.
     Receipt(Receipt),
 }
 
@@ -235,7 +235,8 @@ impl Claim {
     /// An id that no task has.
     const UNKNOWN: Self = Self::Id(TaskId::LAST);
 
-    /// Reads an id or a receipt in the long spelling. One that is well formed and out of range is one that no task has.
+    /// Parses an id or a receipt in the long form. If it is well formed but out of range, the result is an id that no
+    /// task has.
     pub fn parse(text: &[u8]) -> Option<Self> {
         Self::parse_in_range(text).or_else(|| is_well_formed(text).then_some(Self::UNKNOWN))
     }
@@ -245,7 +246,7 @@ impl Claim {
         if rest.is_empty() { Some(Self::Id(id)) } else { Receipt::parse_behind(id, rest).map(Self::Receipt) }
     }
 
-    /// The task it is about.
+    /// The task.
     pub const fn id(self) -> TaskId {
         match self {
             Self::Id(id) => id,
@@ -264,28 +265,28 @@ fn is_well_formed(text: &[u8]) -> bool {
     rest.is_some_and(<[u8]>::is_empty)
 }
 
-/// What is behind the decimal number at the front of `text`, if there is one.
+/// The rest of `text` after the decimal number at its front, if it begins with one.
 fn skip_number(text: &[u8]) -> Option<&[u8]> {
     let len = text.iter().take_while(|c| c.is_ascii_digit()).count();
     (len > 0).then(|| &text[len..])
 }
 
-/// Room on the stack for a spelt-out id or receipt, so that writing a reply allocates nothing.
+/// The text of an id or receipt, on the stack, so that writing a reply allocates nothing.
 #[derive(Clone, Copy, Debug)]
-pub struct Spelling {
+pub struct IdText {
     bytes: [u8; RECEIPT_LEN_MAX],
     len: usize,
 }
 
-impl Spelling {
-    /// Spells out `what`, which must be an id or a receipt.
+impl IdText {
+    /// The text of `what`, which must be an id or a receipt.
     pub fn of(what: impl fmt::Display) -> Self {
-        let mut spelling = Self { bytes: [0; RECEIPT_LEN_MAX], len: 0 };
-        write!(spelling, "{what}").expect("the longest receipt fits");
-        spelling
+        let mut text = Self { bytes: [0; RECEIPT_LEN_MAX], len: 0 };
+        write!(text, "{what}").expect("the longest receipt fits");
+        text
     }
 
-    /// `<ms>-<seq>`, without the formatting machinery and without a loop: this is on the path of every reply.
+    /// `<ms>-<seq>`, without formatting machinery and without a loop, since every reply comes here.
     pub fn of_id(id: TaskId) -> Self {
         // From September 2001 on a unix time in milliseconds has thirteen digits.
         if id.ms() < 1_000_000_000_000 {
@@ -313,12 +314,12 @@ impl Spelling {
         Self { bytes, len: 14 + digits }
     }
 
-    /// `<ms>-<seq>@<n>.<e>`: on the path of every leased delivery.
+    /// `<ms>-<seq>@<n>.<e>`. Every delivery with a lease comes here.
     pub fn of_receipt(receipt: Receipt) -> Self {
-        let mut spelling = Self::of_id(receipt.id);
-        spelling.push(b'@', u64::from(receipt.delivery));
-        spelling.push(b'.', receipt.incarnation);
-        spelling
+        let mut text = Self::of_id(receipt.id);
+        text.push(b'@', u64::from(receipt.delivery));
+        text.push(b'.', receipt.incarnation);
+        text
     }
 
     /// Appends a mark and a number behind it.
@@ -338,13 +339,13 @@ impl Spelling {
         self.len += 1 + digits.len();
     }
 
-    /// The spelt-out bytes.
+    /// The text as bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 }
 
-impl fmt::Write for Spelling {
+impl fmt::Write for IdText {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let room = self.bytes.get_mut(self.len..self.len + text.len()).ok_or(fmt::Error)?;
         room.copy_from_slice(text.as_bytes());
@@ -361,7 +362,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn long_spelling_refuses_what_is_not_exactly_an_id() {
+    fn the_long_form_refuses_all_other_text() {
         for bad in [
             "",
             "-",
@@ -437,30 +438,30 @@ mod tests {
     fn the_longest_receipt_has_room() {
         let id = TaskId::new(MS_MAX, SEQ_MAX).unwrap();
         let receipt = Receipt { id, incarnation: u64::MAX, delivery: u32::MAX };
-        assert_eq!(Spelling::of(receipt).as_bytes(), receipt.to_string().as_bytes());
-        assert_eq!(Spelling::of_receipt(receipt).as_bytes(), receipt.to_string().as_bytes());
+        assert_eq!(IdText::of(receipt).as_bytes(), receipt.to_string().as_bytes());
+        assert_eq!(IdText::of_receipt(receipt).as_bytes(), receipt.to_string().as_bytes());
     }
 
     proptest! {
         #[test]
-        fn every_spelling_reads_back(ms in 0..=MS_MAX, seq in 1..=SEQ_MAX, n: u32, e: u64) {
+        fn every_text_form_parses_back(ms in 0..=MS_MAX, seq in 1..=SEQ_MAX, n: u32, e: u64) {
             let id = TaskId::new(ms, seq).unwrap();
             prop_assert_eq!(TaskId::parse(id.to_string().as_bytes()), Some(id));
-            let (short_cut, text) = (Spelling::of_id(id), id.to_string());
+            let (short_cut, text) = (IdText::of_id(id), id.to_string());
             prop_assert_eq!(short_cut.as_bytes(), text.as_bytes());
             prop_assert_eq!(TaskId::parse_short(&id.short()), Some(id));
             prop_assert_eq!(TaskId::from_raw(id.raw()), Some(id));
             let receipt = Receipt { id, incarnation: e, delivery: n };
             prop_assert_eq!(Receipt::parse(receipt.to_string().as_bytes()), Some(receipt));
             let small = Receipt { incarnation: e >> (n % 64), delivery: n >> (e % 32), ..receipt };
-            let (short_cut, text) = (Spelling::of_receipt(small), small.to_string());
+            let (short_cut, text) = (IdText::of_receipt(small), small.to_string());
             prop_assert_eq!(short_cut.as_bytes(), text.as_bytes());
         }
 
         #[test]
         fn ids_of_our_time_read_back(ms in 999_999_999_990..1_000_000_000_010u64, seq in 1..=SEQ_MAX) {
             let id = TaskId::new(ms, seq).unwrap();
-            let (short_cut, text) = (Spelling::of_id(id), id.to_string());
+            let (short_cut, text) = (IdText::of_id(id), id.to_string());
             prop_assert_eq!(short_cut.as_bytes(), text.as_bytes());
         }
 

@@ -1,8 +1,8 @@
-//! Tables by hash that grow a little at a time.
+//! Hash tables that grow a little at a time.
 //!
-//! A hash table that doubles moves all that is in it at once, and a million entries take a tenth of a second or more, for
-//! which everyone waits. This one is many small tables, and grows by cutting one of them in two whenever there are more entries
-//! than fit the tables there are: which one is next goes round, so that all stay about as long (linear hashing).
+//! A hash table that doubles moves all of its entries at once: for a million entries, everyone waits for a tenth of a
+//! second or more. This one consists of many small tables and grows by splitting one of them, in turn, whenever there
+//! are too many entries, so that all have about the same size (linear hashing).
 
 use alloc::vec::Vec;
 use core::borrow::Borrow;
@@ -12,21 +12,21 @@ use core::mem;
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
-/// Entries per table, on average. One that is about to be cut has twice as many, give or take a few.
+/// The average number of entries per table. One that is about to be split has about twice as many.
 const TABLE_LEN: usize = 1664;
 
-/// Entries that fit a table, at most: hashbrown's are full at seven eighths of a power of two.
+/// The most entries that fit a table: hashbrown's are full at seven eighths of a power of two.
 const TABLE_LEN_MAX: usize = 3584;
 
-/// For entries of so few bytes a table has its full size from the start. Growing into it, the tables would leave more memory
-/// unused behind them.
+/// For entries of up to this many bytes, a table has its full size from the start. Growing step by step would leave
+/// more memory unused.
 const SMALL_BYTES: usize = 8;
 
-/// A set of entries, found by a hash that the caller knows.
+/// A set of entries by a hash that the caller computes.
 #[derive(Clone, Debug)]
 pub(crate) struct Index<T> {
     first: HashTable<T>,
-    /// All behind the first; most queues need none.
+    /// All tables but the first; most queues need none.
     more: Vec<HashTable<T>>,
     len: usize,
 }
@@ -48,7 +48,7 @@ impl<T> Index<T> {
 
     /// About how many entries it has room for.
     pub(crate) fn capacity(&self) -> usize {
-        // Without a look at each table: they are about as long as each other.
+        // Estimated without a look at each table, since all have about the same size.
         match self.more.len() {
             0 => self.first.capacity(),
             more if size_of::<T>() <= SMALL_BYTES => (more + 1) * TABLE_LEN_MAX,
@@ -56,8 +56,8 @@ impl<T> Index<T> {
         }
     }
 
-    /// The number of the table for this hash. Those up to the last power of two are told apart by so many bits, and those
-    /// that have been cut since by one more.
+    /// The number of the table for this hash. The tables up to the last power of two are addressed by that many bits of
+    /// the hash, and those that have been split since by one more bit.
     fn number(&self, hash: u64) -> usize {
         // hashbrown uses the lowest bits to find an entry and the highest to tell entries apart.
         let (bits, tables) = ((hash >> 24) as usize, self.more.len() + 1);
@@ -91,7 +91,7 @@ impl<T> Index<T> {
         self.len += 1;
     }
 
-    /// Cuts the table whose turn it is in two.
+    /// Splits the table whose turn it is.
     fn cut_one(&mut self, rehash: &impl Fn(&T) -> u64) {
         let tables = self.more.len() + 1;
         let cut = tables - tables.next_power_of_two() / if tables.is_power_of_two() { 1 } else { 2 };

@@ -1,26 +1,35 @@
-//! The queue itself, and nothing else.
+//! The queue itself: its state, its transitions, and their encoding. Start here, then read [`command`] and [`event`].
 //!
-//! This crate is pure: it reads no clock, disk, network or randomness, and needs only `alloc`. Time is an
-//! argument ([`Now`]), durability is the caller's business, and a task's body is a handle whose bytes are
-//! never looked at. What it decides it says as [`Event`]s, and one private `apply` is all that changes
-//! state, so that replaying the events is the same as having lived through them.
+//! This crate is pure. It reads no clock, disk, network or randomness and needs only `alloc`: time is an argument
+//! ([`Now`]), durability is the driver's business, and the payload of a task is a handle ([`task::Body`]) that the core
+//! never looks into. Every decision is an [`Event`], and one private `apply` is the only code that changes state. So a
+//! replay of the events yields exactly the state that the commands produced.
 //!
-//! The map:
+//! # Map
 //!
-//! * [`id`], [`time`], [`limits`]: the small words everything else is made of.
-//! * [`command`] and [`reply`]: what can be asked, and what is answered. Dialects translate to and from these.
-//! * [`event`] and [`codec`]: what is recorded, and its bytes. [`notice`]: what it tells those who listen.
-//! * [`settings`], [`task`]: what a queue may be told, and what it knows of one task.
-//! * [`queue`]: one queue as a value: tasks, indexes, transitions. It knows of no other queue.
-//! * [`broker`]: what spans queues: names, workers, the id source, deadlines.
-//! * [`bulk`]: commands that are executed in slices.
+//! | module | contents |
+//! |---|---|
+//! | [`id`], [`time`], [`limits`] | ids and receipts, points in time by the clock they belong to, all limits |
+//! | [`command`], [`reply`] | requests and their answers; dialects translate bytes to and from these |
+//! | [`event`], [`codec`] | decisions, and their bytes in a log |
+//! | [`notice`] | what listeners learn from an event |
+//! | [`settings`], [`task`] | the settings of a queue, the record of a task |
+//! | [`queue`] | one queue as a value: tasks, indexes, transitions; it knows no other queue |
+//! | [`broker`] | what spans queues: names, workers, ids, deadlines |
+//! | [`bulk`] | commands that are executed in slices |
 //!
-//! The driver's contract, in order:
+//! # The driver's contract
 //!
-//! 1. `execute(now, command, …)` or `tick(now, …)`: decides, records events with the [`Recorder`], applies them.
-//! 2. Append what was recorded to the log, as one unit.
+//! A driver owns a [`Broker`] and a log. For every command and whenever [`Broker::next_deadline`] has passed:
+//!
+//! 1. Call [`Broker::execute`] or [`Broker::tick`] with the current time. It decides, records events with the
+//!    [`Recorder`] and applies them.
+//! 2. Append the recorded events to the log as one unit: after a crash, either all of them are there or none.
 //! 3. Make the log as durable as promised.
-//! 4. Only then let any reply out that was made after step 1.
+//! 4. Only then send a reply that was made in step 1 or later, since it may show the effect of those events.
+//!
+//! After a restart, pass the events to [`Broker::replay`] in the same order, then call [`Broker::release_all_dropped`]
+//! and, with a new incarnation, [`Broker::start`].
 //!
 //! ```
 //! use sureq_core::command::Pop;
@@ -38,7 +47,7 @@
 //!         Some(self.0 == payload)
 //!     }
 //!
-//!     // It owns its bytes, and so is kept as it is.
+//!     // A handle that owns memory cannot be packed into a few bytes.
 //!     fn pack(&self, _: Option<&Self>, _: &mut Vec<u8>) -> bool {
 //!         false
 //!     }
@@ -58,7 +67,7 @@
 //!         codec::encode(event, &mut self.0);
 //!     }
 //!
-//!     fn body(&mut self, _: usize, payload: &[u8]) -> Payload {
+//!     fn new_body(&mut self, _: usize, payload: &[u8]) -> Payload {
 //!         Payload(payload.to_vec())
 //!     }
 //!
@@ -66,7 +75,7 @@
 //!         unreachable!("nothing here is UNIQUE")
 //!     }
 //!
-//!     fn release(&mut self, _: Payload) {}
+//!     fn release_body(&mut self, _: Payload) {}
 //! }
 //!
 //! let (mut broker, mut log, mut replies) = (Broker::default(), Log::default(), Replies::default());

@@ -109,7 +109,7 @@ limits! {
     /// How many queues one slice of a command goes through.
     SLICE_QUEUES: usize = 1_000;
     /// How many lapsed leases a heartbeat reports to its worker; of more, the newest.
-    LAPSES_TOLD_MAX: usize = 10_000;
+    LAPSES_REPORTED_MAX: usize = 10_000;
     /// How long an empty queue is remembered for its statistics.
     EMPTY_QUEUE_MS: u64 = 3_600_000;
     /// How many empty queues are remembered at most.

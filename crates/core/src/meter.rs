@@ -1,7 +1,7 @@
 //! Counts the steps that a command takes, so that tests can bound its cost without a clock.
 //!
-//! A step is one look at a record, a block or run of tasks, a queue or a byte of a pattern. Structures call [`step`]
-//! where they do one; it is nothing at all outside of this crate's unit tests.
+//! A step is one access to a record, a block or run of tasks, a queue, or a byte of a pattern. Data structures call
+//! [`step`] at each; outside of this crate's unit tests it compiles to nothing.
 
 #[cfg(test)]
 std::thread_local! {

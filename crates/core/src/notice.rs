@@ -1,28 +1,28 @@
-//! What those are told who listen: tasks became ready, were finished, cancelled or removed.
+//! Notices for listeners: tasks became ready, were finished, cancelled or removed.
 //!
-//! It follows from the events alone, so that no way to any of it can be forgotten. Who listens, and when they may be
-//! told, is the home's business; a replay records nothing, and so tells nothing.
+//! Notices follow from events alone, so that no cause can be overlooked. Who listens, and when a notice may be sent, is
+//! the home's business. A replay records nothing and so sends nothing.
 
 use crate::event::{Event, Ids, Landing, QueueNo, Removal};
 
 /// What a notice is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// Tasks became ready, or may be handed out again.
+    /// Tasks became ready, or a queue with ready tasks was resumed.
     Work,
     /// Tasks were finished.
     Done,
     /// Tasks were cancelled.
     Cancel,
-    /// Tasks are gone otherwise.
+    /// Tasks were removed otherwise.
     Delete,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 4] = [Self::Work, Self::Done, Self::Cancel, Self::Delete];
 
-    /// Its name.
+    /// The name of the kind.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Work => "work",
@@ -33,7 +33,7 @@ impl Kind {
     }
 }
 
-/// Some of the kinds.
+/// A set of kinds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kinds(u8);
 
@@ -60,30 +60,30 @@ impl FromIterator<Kind> for Kinds {
     }
 }
 
-/// What an event tells those who listen.
+/// The notice that follows from an event.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Meaning<'a> {
-    /// Of this queue.
+    /// The queue.
     pub queue: QueueNo,
-    /// What.
+    /// What happened.
     pub kind: Kind,
-    /// Of which tasks.
+    /// The tasks.
     pub tasks: Concerned<'a>,
 }
 
 /// The tasks that a notice is about.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Concerned<'a> {
-    /// So many: which ones is not told.
+    /// A number of tasks, without their ids.
     Count(usize),
-    /// As many as [`Recorder::counted`](crate::Recorder::counted) says next.
+    /// The number of tasks that the next [`Recorder::note_task_count`](crate::Recorder::note_task_count) has.
     Uncounted,
-    /// These.
+    /// Tasks, by id.
     Ids(Ids<'a>),
 }
 
 impl<'a> Event<'a> {
-    /// What it tells those who listen, if anything.
+    /// The notice that follows from this event, if any.
     pub fn meaning(&self) -> Option<Meaning<'a>> {
         let count = |ids: Ids<'a>| Concerned::Count(ids.iter().count());
         let (queue, kind, tasks) = match *self {

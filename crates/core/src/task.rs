@@ -1,4 +1,4 @@
-//! What is known of one task.
+//! The record of a task: its state, its lease, its place in the order of delivery, its history.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -9,80 +9,80 @@ use crate::id::{Receipt, TaskId};
 use crate::limits;
 use crate::time::{LogTime, WallTime};
 
-/// A handle to a task's payload. The core moves it about and never looks inside.
+/// The handle of a payload. The core moves it around and never looks inside.
 ///
-/// Waiting tasks are kept in packed runs, where a handle is a few bytes: what [`Body::pack`] makes of it. A handle
-/// that owns memory says that it cannot be packed; it is kept beside its run, and dropped with its task.
+/// Waiting tasks are packed into runs of bytes, and their handles with them ([`Body::pack`]). A handle that owns memory
+/// cannot be packed; it is kept beside its run and dropped with its task.
 pub trait Body: Clone {
-    /// How many bytes the payload has.
+    /// The length of the payload in bytes.
     fn len(&self) -> usize;
 
-    /// Whether it has none.
+    /// Whether the payload is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether the payload is this one, as far as the handle can tell.
+    /// Whether the payload equals `payload`; `None` if the handle cannot tell.
     fn is(&self, payload: &[u8]) -> Option<bool>;
 
-    /// How many bytes of memory a handle owns that cannot be packed.
+    /// The bytes of memory that the handle owns. A packed handle owns none.
     fn owned_bytes(&self) -> usize {
         0
     }
 
-    /// Appends bytes from which [`Body::unpack`] makes this handle again, given the same `before`: the one packed
-    /// before it in the same run, `None` where a run begins. Answers false, and appends nothing, if this handle
-    /// cannot be packed: it is then kept as it is.
+    /// Appends bytes from which [`Body::unpack`] restores the handle, given the same `before`: the handle packed before
+    /// it in the same run, or `None` at the start of a run. Answers false and appends nothing if the handle cannot be
+    /// packed.
     fn pack(&self, before: Option<&Self>, out: &mut Vec<u8>) -> bool;
 
-    /// Whether [`Body::unpack`] makes this handle of all of these bytes. No is always a right answer: it is for handles of which
-    /// that is known for less than packing them costs.
+    /// Whether [`Body::unpack`] would restore this handle from all of these bytes. A shortcut for handles that can tell
+    /// faster than by packing; false is always a correct answer.
     fn is_unpacked_from(&self, before: Option<&Self>, bytes: &[u8]) -> bool {
         let _ = (before, bytes);
         false
     }
 
-    /// The handle at the start of `bytes` and what is behind it; `None` if the bytes are not one. They may be
-    /// anything: this never panics.
+    /// The handle at the start of `bytes`, and the rest of them; `None` if there is none. The bytes may come from a
+    /// damaged disk, so this never panics.
     fn unpack<'b>(before: Option<&Self>, bytes: &'b [u8]) -> Option<(Self, &'b [u8])>;
 }
 
 /// The state of a task, without its details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum StateKind {
-    /// Waiting and due.
+    /// Waiting for a delivery.
     Ready,
     /// Not due yet.
     Delayed,
-    /// Some worker has it.
+    /// Delivered to a worker, and not finished yet.
     Leased,
-    /// Given up.
+    /// Given up; kept until it is revived or deleted.
     Dead,
 }
 
-/// What tries were spent on.
+/// The tries of a task, by how they ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tries {
-    /// Its worker said so.
+    /// The worker reported a failure.
     pub failed: u32,
-    /// Its lease ran out.
+    /// The lease lapsed.
     pub lapsed: u32,
-    /// Its worker was lost.
+    /// The worker was lost.
     pub lost: u32,
 }
 
 impl Tries {
-    /// All of them.
+    /// The sum.
     pub const fn total(self) -> u32 {
         self.failed.saturating_add(self.lapsed).saturating_add(self.lost)
     }
 
-    /// Those that ended without a word of the worker: lapses and lost workers together.
+    /// Tries that ended without a word from the worker: lapses and lost workers.
     pub const fn unfinished(self) -> u32 {
         self.lapsed.saturating_add(self.lost)
     }
 
-    /// Counts one more, if the cause costs one.
+    /// Counts a try, if the cause costs one.
     pub fn count(&mut self, cause: Cause) {
         let counter = match cause {
             Cause::Free => return,
@@ -97,71 +97,71 @@ impl Tries {
 /// Why a delivery ended without the task being finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// Given back in good order; costs no try.
+    /// Returned without a failure; costs no try.
     Free,
-    /// Its worker said that it failed.
+    /// The worker reported a failure.
     Failed,
-    /// Its deadline passed.
+    /// The deadline of the lease passed.
     Lapsed,
-    /// Its worker was lost.
+    /// The worker was lost.
     Lost,
 }
 
-/// What a task is called, besides its id.
+/// The name of a task, unique in its queue.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Name {
-    /// What its producer chose.
+    /// Bytes that the producer chose.
     Bytes(Box<[u8]>),
-    /// A keyed hash of its payload (`UNIQUE`). No bytes ever equal it. It is kept as bytes because a `u128` would have to
-    /// lie at multiples of 16, which makes all that holds a name larger.
+    /// A keyed hash of the payload (`UNIQUE`). It never equals a name of bytes. An array, because the alignment of a
+    /// `u128` would make everything that holds a name larger.
     PayloadHash([u8; 16]),
 }
 
-/// Orders ready tasks of one priority: the smallest is handed out first.
+/// The order of ready tasks of one priority: the smallest key is delivered first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OrderKey {
-    /// A plain push has its id here; what went to the back, the last id of that moment; what went to the front, a
-    /// negative number that falls with every group.
+    /// The id of a pushed task; the last id at that moment for a task that went to the back; a negative number, smaller
+    /// with every group, for a task that went to the front.
     pub major: i64,
-    /// Order among equals. Zero for a plain push.
+    /// Order among tasks of the same `major`. Zero for a pushed task.
     pub minor: u64,
 }
 
 impl OrderKey {
-    /// The key of a task that was pushed.
+    /// The key of a pushed task.
     pub const fn pushed(id: TaskId) -> Self {
         // Ids have 59 bits.
         Self { major: id.raw().cast_signed(), minor: 0 }
     }
 }
 
-/// Orders all ready tasks of a queue: the smallest rank is handed out next.
+/// The order of all ready tasks of a queue: the smallest rank is delivered first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rank {
-    /// The priority, negated so that larger ones come first.
-    pub lane: i16,
-    /// Order within the lane.
+    /// The priority, negated so that larger priorities sort first.
+    pub neg_priority: i16,
+    /// Order within the priority.
     pub order: OrderKey,
 }
 
 impl Rank {
-    /// Where a plain push stands.
-    pub const fn plain(id: TaskId) -> Self {
+    /// The rank of a pushed task without a priority.
+    pub const fn pushed(id: TaskId) -> Self {
         Self::of(0, OrderKey::pushed(id))
     }
 
-    /// Where a task of this priority stands.
+    /// The rank of a task with this priority.
     pub const fn of(priority: i8, order: OrderKey) -> Self {
-        Self { lane: Self::lane_of(priority), order }
+        Self { neg_priority: Self::negated(priority), order }
     }
 
-    /// The lane of a priority.
-    pub const fn lane_of(priority: i8) -> i16 {
+    /// The priority, negated.
+    pub const fn negated(priority: i8) -> i16 {
         -(priority as i16)
     }
 }
 
-/// When a delayed task is due, and by which clock.
+/// The time at which a delayed task is due, by one of two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Due {
     /// By log time.
@@ -170,21 +170,21 @@ pub enum Due {
     Wall(WallTime),
 }
 
-/// The state of a task that has a record of its own.
+/// The state of a task, with its details.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum State {
-    /// Waiting and due. Its lane is not told: it follows from the priority.
+pub enum TaskState {
+    /// Waiting for a delivery. The rest of its rank follows from the priority.
     Ready(OrderKey),
     /// Not due yet.
     Delayed(Due),
-    /// Some worker has it.
+    /// Delivered to a worker.
     Leased(Lease),
-    /// Given up, at this time.
+    /// Dead since this time.
     Dead(LogTime),
 }
 
-impl State {
-    /// Without the details.
+impl TaskState {
+    /// The state without its details.
     pub const fn kind(&self) -> StateKind {
         match self {
             Self::Ready(_) => StateKind::Ready,
@@ -195,129 +195,128 @@ impl State {
     }
 }
 
-/// A delivery to a worker.
+/// A lease: the delivery of a task to a worker, until it is finished or returned.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Lease(Form);
+pub struct Lease(LeaseForm);
 
-/// A plain pop has no terms and pays for none. Where there are terms they are never empty, so that equal leases look
-/// the same.
+/// A plain pop has no terms and costs no memory for them. Terms are never empty, so that equal leases have equal forms.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Form {
+enum LeaseForm {
     Plain {
         start: LogTime,
         seq: u64,
     },
-    /// The start is in the box because there is no room for it beside the pointer: it would make every record larger.
+    /// The start is in the box because beside the pointer it would make every record larger.
     OnTerms {
         seq: u64,
-        boxed: Box<Boxed>,
+        boxed: Box<StartAndTerms>,
     },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Boxed {
+struct StartAndTerms {
     start: LogTime,
     terms: Terms,
 }
 
 impl Lease {
-    /// The bytes of what it has in a box.
+    /// The bytes of its box.
     pub(crate) const fn boxed_bytes(&self) -> usize {
         match &self.0 {
-            Form::Plain { .. } => 0,
-            Form::OnTerms { .. } => size_of::<Boxed>(),
+            LeaseForm::Plain { .. } => 0,
+            LeaseForm::OnTerms { .. } => size_of::<StartAndTerms>(),
         }
     }
 
-    /// A delivery that begins at `start`, on these terms if there are any.
+    /// Delivery number `seq` of the queue, which begins at `start`.
     pub fn new(start: LogTime, seq: u64, terms: Terms) -> Self {
         Self(if terms.is_none() {
-            Form::Plain { start, seq }
+            LeaseForm::Plain { start, seq }
         } else {
-            Form::OnTerms { seq, boxed: Box::new(Boxed { start, terms }) }
+            LeaseForm::OnTerms { seq, boxed: Box::new(StartAndTerms { start, terms }) }
         })
     }
 
-    /// When it began.
+    /// When the delivery began.
     pub const fn start(&self) -> LogTime {
         match &self.0 {
-            Form::Plain { start, .. } => *start,
-            Form::OnTerms { boxed, .. } => boxed.start,
+            LeaseForm::Plain { start, .. } => *start,
+            LeaseForm::OnTerms { boxed, .. } => boxed.start,
         }
     }
 
-    /// Which of the queue's deliveries it is: what is given back together keeps this order.
+    /// The number of the delivery in its queue. Tasks that return together keep this order.
     pub const fn seq(&self) -> u64 {
         match self.0 {
-            Form::Plain { seq, .. } | Form::OnTerms { seq, .. } => seq,
+            LeaseForm::Plain { seq, .. } | LeaseForm::OnTerms { seq, .. } => seq,
         }
     }
 
-    /// What ends it, if anything but its holder does.
+    /// Its terms; `None` if only its holder ends it.
     pub const fn terms(&self) -> Option<&Terms> {
         match &self.0 {
-            Form::Plain { .. } => None,
-            Form::OnTerms { boxed, .. } => Some(&boxed.terms),
+            LeaseForm::Plain { .. } => None,
+            LeaseForm::OnTerms { boxed, .. } => Some(&boxed.terms),
         }
     }
 
-    /// When it runs out.
+    /// When it lapses.
     pub fn deadline(&self) -> Option<LogTime> {
         Some(self.terms()?.deadline?.at)
     }
 
-    /// The worker or connection it ends with.
+    /// The worker or connection that it ends with.
     pub fn holder(&self) -> Option<Holder> {
         self.terms()?.holder
     }
 
-    /// Whether nothing but its holder, or RECOVER, ends it.
+    /// Whether it ends only by its holder or by RECOVER.
     pub fn is_open_ended(&self) -> bool {
         self.terms().is_none_or(|t| t.deadline.is_none() && t.holder.is_none())
     }
 
-    /// Makes it another delivery on the same terms.
+    /// Turns it into another delivery on the same terms.
     pub fn begin_again(&mut self, at: LogTime, number: u64) {
         let (start, seq) = match &mut self.0 {
-            Form::Plain { start, seq } => (start, seq),
-            Form::OnTerms { seq, boxed } => (&mut boxed.start, seq),
+            LeaseForm::Plain { start, seq } => (start, seq),
+            LeaseForm::OnTerms { seq, boxed } => (&mut boxed.start, seq),
         };
         (*start, *seq) = (at, number);
     }
 
-    /// Gives it this deadline instead of the one it had, if any.
+    /// Sets its deadline.
     pub fn extend(&mut self, deadline: Deadline) {
         let deadline = Some(deadline);
         match &mut self.0 {
-            Form::OnTerms { boxed, .. } => boxed.terms.deadline = deadline,
-            Form::Plain { start, seq } => {
+            LeaseForm::OnTerms { boxed, .. } => boxed.terms.deadline = deadline,
+            LeaseForm::Plain { start, seq } => {
                 *self = Self::new(*start, *seq, Terms { deadline, ..Terms::default() });
             }
         }
     }
 
-    /// Its deadline, to be moved.
+    /// Its deadline, mutable.
     pub fn deadline_mut(&mut self) -> Option<&mut Deadline> {
         match &mut self.0 {
-            Form::Plain { .. } => None,
-            Form::OnTerms { boxed, .. } => boxed.terms.deadline.as_mut(),
+            LeaseForm::Plain { .. } => None,
+            LeaseForm::OnTerms { boxed, .. } => boxed.terms.deadline.as_mut(),
         }
     }
 }
 
-/// What ends a lease.
+/// The terms of a lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Terms {
-    /// A point in time.
+    /// When it lapses.
     pub deadline: Option<Deadline>,
-    /// The end of a worker or of a connection.
+    /// The worker or connection that it ends with.
     pub holder: Option<Holder>,
-    /// What a lapse does, instead of the queue's defaults.
+    /// What happens at a lapse, instead of the queue's defaults.
     pub lapse: Option<LapsePolicy>,
 }
 
 impl Terms {
-    /// Whether there are none.
+    /// Whether all of them are absent.
     pub const fn is_none(&self) -> bool {
         self.deadline.is_none() && self.holder.is_none() && self.lapse.is_none()
     }
@@ -326,66 +325,64 @@ impl Terms {
 /// The deadline of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Deadline {
-    /// When.
+    /// The time at which the lease lapses.
     pub at: LogTime,
-    /// How long the lease was given or extended for; a restart is measured by it.
+    /// The length that it was given or extended for. After a restart, at least the smaller of this and a limit is left.
     pub length_ms: u64,
 }
 
-/// Whose end is the end of a lease.
+/// A worker or connection that leases end with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Holder {
-    /// This incarnation of a worker.
+    /// A worker, by its incarnation.
     Worker(u64),
-    /// This connection.
+    /// A connection.
     Conn(ConnId),
 }
 
 /// A delivery that is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Past {
-    /// Which one it was.
+    /// Its number: 1 for the first delivery of the task.
     pub delivery: u32,
-    /// In which incarnation of the store.
+    /// The incarnation of the store in which it began.
     pub incarnation: u64,
     /// When it began.
     pub start: LogTime,
     /// When it ended.
     pub end: LogTime,
-    /// Why.
+    /// Why it ended.
     pub cause: Cause,
 }
 
-/// What only some tasks have; the others do not pay for it.
+/// The fields that only some tasks have; the others save the memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Extras {
     /// Its name.
     pub name: Option<Name>,
-    /// Tries before it is dead, if not the queue's.
+    /// Tries before it is dead; `None` means the queue's default.
     pub tries_max: Option<u32>,
-    /// The first wait of its backoff, if not the queue's.
+    /// The first wait of its backoff; `None` means the queue's default.
     pub backoff_ms: Option<u64>,
-    /// When its time to live is over.
+    /// When its time to live ends.
     pub expires: Option<LogTime>,
-    /// What its tries were spent on.
+    /// Its tries, by how they ended.
     pub tries: Tries,
-    /// Why it failed or died last.
+    /// Why it last failed or died.
     pub reason: Option<Box<[u8]>>,
-    /// Its last deliveries, once it was delivered and came back. Most come back once: there is no room for more than there
-    /// are.
+    /// Its last deliveries that are over. An exact allocation: most tasks have one of them.
     pub past: Box<[Past]>,
-    /// The trace context of its producer. Kept, not yet used.
+    /// The trace context of its producer. Stored, not used yet.
     pub trace: Option<Box<[u8]>>,
 }
 
 impl Extras {
-    /// As a task has them: not at all if there is nothing in them, so that equal states look the same and a digest can
-    /// tell them apart from others.
+    /// The form in which a task keeps them: `None` if all fields are empty, so that equal tasks have equal digests.
     pub fn boxed(self) -> Option<Box<Self>> {
         (self != Self::default()).then(|| Box::new(self))
     }
 
-    /// The bytes of it and of all that it has. A name is there twice: the index of names has it too.
+    /// The bytes that the extras take. A name counts twice, since the index of names has a copy.
     fn bytes(&self) -> usize {
         let name = match &self.name {
             Some(Name::Bytes(name)) => 2 * name.len(),
@@ -396,34 +393,34 @@ impl Extras {
     }
 }
 
-/// A task with a record of its own: every one but those that were plainly pushed and never touched since.
+/// The record of a task. Tasks that were pushed without options and not touched since have none: they are packed.
 #[derive(Clone, Debug)]
 pub struct Task<B> {
     /// Its id.
     pub id: TaskId,
     /// Its payload.
     pub body: B,
-    /// When it was pushed. Ages and times to live count from here, never from the id.
+    /// When it was pushed. Ages and times to live count from here; the time in the id is only approximate.
     pub pushed: LogTime,
-    /// Where it is in its life.
-    pub state: State,
+    /// Its state.
+    pub state: TaskState,
     /// The incarnation of the store that delivered it last.
     pub incarnation: u64,
-    /// How often it was delivered.
+    /// How many times it was delivered.
     pub deliveries: u32,
-    /// Larger first.
+    /// Larger ones are delivered first.
     pub priority: i8,
-    /// Called off while leased.
+    /// Whether it was cancelled while leased.
     pub cancelled: bool,
-    /// Waits again after a lapse or a lost worker, so that the late ack of its id still counts.
+    /// Whether it returned after a lapse or a lost worker, so that an ack of its id still finishes it.
     pub late_ack: bool,
-    /// What only some tasks have.
+    /// The fields that only some tasks have.
     pub extras: Option<Box<Extras>>,
 }
 
 impl<B> Task<B> {
-    /// A task as pushed.
-    pub const fn new(id: TaskId, body: B, pushed: LogTime, state: State) -> Self {
+    /// A task that was never delivered.
+    pub const fn new(id: TaskId, body: B, pushed: LogTime, state: TaskState) -> Self {
         Self {
             id,
             body,
@@ -441,22 +438,22 @@ impl<B> Task<B> {
     /// The lease, if it is leased.
     pub const fn lease(&self) -> Option<&Lease> {
         match &self.state {
-            State::Leased(lease) => Some(lease),
+            TaskState::Leased(lease) => Some(lease),
             _ => None,
         }
     }
 
-    /// Where it stands in the line, if it is ready.
+    /// Its rank, if it is ready.
     pub const fn rank(&self) -> Option<Rank> {
         match self.state {
-            State::Ready(order) => Some(Rank::of(self.priority, order)),
+            TaskState::Ready(order) => Some(Rank::of(self.priority, order)),
             _ => None,
         }
     }
 
     /// Whether it is ready or delayed.
     pub const fn waits(&self) -> bool {
-        matches!(self.state, State::Ready(_) | State::Delayed(_))
+        matches!(self.state, TaskState::Ready(_) | TaskState::Delayed(_))
     }
 
     /// The receipt of its current or last delivery.
@@ -464,7 +461,7 @@ impl<B> Task<B> {
         Receipt { id: self.id, incarnation: self.incarnation, delivery: self.deliveries }
     }
 
-    /// When its time to live is over.
+    /// When its time to live ends.
     pub fn expires(&self) -> Option<LogTime> {
         self.extras.as_ref()?.expires
     }
@@ -474,12 +471,12 @@ impl<B> Task<B> {
         self.extras.as_ref()?.name.as_ref()
     }
 
-    /// What its tries were spent on.
+    /// Its tries, by how they ended.
     pub fn tries(&self) -> Tries {
         self.extras.as_ref().map_or_else(Tries::default, |extras| extras.tries)
     }
 
-    /// The bytes of all that it has beside its record.
+    /// The bytes of memory that it owns beside its record.
     pub(crate) fn owned_bytes(&self) -> usize
     where
         B: Body,
@@ -488,7 +485,7 @@ impl<B> Task<B> {
         self.body.owned_bytes() + self.lease().map_or(0, Lease::boxed_bytes) + extras
     }
 
-    /// Its extras, made if need be.
+    /// Its extras, which are created if it has none.
     pub fn extras_mut(&mut self) -> &mut Extras {
         self.extras.get_or_insert_default()
     }
@@ -500,22 +497,22 @@ impl<B> Task<B> {
         }
     }
 
-    /// Gives it back all its tries, as if none had been spent.
+    /// Restores all its tries.
     pub fn restore_tries(&mut self) {
         self.take_away(|extras| extras.tries = Tries::default());
     }
 
-    /// Takes its time to live away, as if it never had one.
+    /// Removes its time to live.
     pub fn live_on(&mut self) {
         self.take_away(|extras| extras.expires = None);
     }
 
-    /// Takes its name away, as if it never had one.
+    /// Removes its name.
     pub fn become_nameless(&mut self) {
         self.take_away(|extras| extras.name = None);
     }
 
-    /// Takes something out of its extras, and those if nothing is left: see [`Extras::boxed`].
+    /// Changes its extras, and removes them if nothing is left ([`Extras::boxed`]).
     fn take_away(&mut self, take: impl FnOnce(&mut Extras)) {
         if let Some(extras) = &mut self.extras {
             take(extras);
@@ -523,7 +520,7 @@ impl<B> Task<B> {
         self.extras.take_if(|extras| **extras == Extras::default());
     }
 
-    /// Remembers a delivery that is over; only the last few are kept.
+    /// Remembers a delivery that is over, and forgets the oldest beyond the limit.
     pub fn remember(&mut self, past: Past) {
         let kept = &mut self.extras_mut().past;
         let mut all = mem::take(kept).into_vec();
@@ -541,7 +538,7 @@ mod tests {
     use super::*;
 
     fn task() -> Task<()> {
-        Task::new(TaskId::new(1, 1).unwrap(), (), LogTime(0), State::Dead(LogTime(0)))
+        Task::new(TaskId::new(1, 1).unwrap(), (), LogTime(0), TaskState::Dead(LogTime(0)))
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Points in time, in milliseconds, by the clock they belong to.
 //!
-//! Log time never goes back, stands still or leaps while a store is open; wall time is whatever the machine's
-//! owner says it is. The two are different types so that no deadline is ever compared with the wrong clock.
+//! While a store is open, log time never goes back, stops or jumps. Wall time can be set to anything by the owner of
+//! the machine. The two are different types, so that no deadline is ever compared with the wrong clock.
 
 use core::fmt;
 
@@ -13,23 +13,23 @@ pub struct LogTime(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WallTime(pub u64);
 
-/// What time it is, by both clocks.
+/// The current time by both clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
     /// Delays, leases and times to live follow this one.
     pub log: LogTime,
-    /// Appointments (`AT`) follow this one.
+    /// Tasks with `AT` follow this one.
     pub wall: WallTime,
 }
 
 impl LogTime {
-    /// The time `ms` later; saturates at the end of time rather than wrapping to its beginning.
+    /// The time `ms` later; saturates instead of wrapping around.
     #[must_use]
     pub const fn after(self, ms: u64) -> Self {
         Self(self.0.saturating_add(ms))
     }
 
-    /// Milliseconds from `earlier` to here, zero if it was not earlier.
+    /// Milliseconds since `earlier`, or zero if that is later.
     pub const fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }

@@ -1,5 +1,5 @@
-//! Packed runs whose bytes are wrong although their checksum matches. They are decoded lazily, long after the start: then they
-//! may cost the tasks of the groups that are damaged, and nothing else.
+//! Packed runs whose bytes are wrong although their checksum matches. They are decoded lazily, long after the start;
+//! damage may only cost the tasks of the damaged groups.
 #![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
 
@@ -16,10 +16,10 @@ use sureq_core::{Broker, Command, LogTime, Now, Replies, Reply, TaskId, WallTime
 /// Entries of a group: each is decoded without those before it.
 const GROUP: usize = 64;
 
-/// So many tasks are two runs of many groups.
+/// With this many tasks there are two runs of many groups.
 const TASKS: usize = 6_000;
 
-/// Every so many tasks one is delayed, one is leased, and one is deleted.
+/// Of this many tasks one is delayed, one is leased, and one is deleted.
 const SPARED: usize = 97;
 
 /// A small generator of numbers that are the same in every run.
@@ -37,7 +37,7 @@ impl Random {
 /// A store with long runs.
 struct Fixture {
     store: Store,
-    /// What is ready in the queue `q`, by id.
+    /// The ready tasks of the queue `q`, by id.
     ready: BTreeMap<TaskId, Vec<u8>>,
     others: Vec<TaskId>,
     now: Now,
@@ -83,7 +83,7 @@ fn fixture() -> Fixture {
     Fixture { store, ready, others, now: home.now }
 }
 
-/// Where the groups of a run begin: the header is before the first.
+/// The offsets of the groups of a run; the header is before the first.
 fn groups(run: &[u8]) -> Vec<usize> {
     let mut rest = &run[8..];
     let mut number = || {
@@ -98,7 +98,7 @@ fn groups(run: &[u8]) -> Vec<usize> {
     starts.into_iter().map(|start| header + start).collect()
 }
 
-/// A store of which one run of the queue `q` has wrong bytes, and how many tasks that may cost; none if it is refused.
+/// A store with wrong bytes in one run of the queue `q`, and how many tasks they may cost; `None` if it is refused.
 fn damage(fixture: &Fixture, random: &mut Random) -> Option<(Store, Broker<Bytes>, usize)> {
     let mut store = fixture.store.clone();
     let (_, stamps) = &store.queues[&QueueNo(0)];
@@ -107,7 +107,7 @@ fn damage(fixture: &Fixture, random: &mut Random) -> Option<(Store, Broker<Bytes
     let starts = groups(run);
     let mut hit = BTreeSet::new();
     for _ in 0..=random.below(4) {
-        // Now and then the header, which is about all of the run.
+        // Sometimes the header, which concerns the whole run.
         let is_header = random.below(20) == 0;
         let at =
             if is_header { random.below(starts[0]) } else { starts[0] + random.below(run.len() - starts[0]) };
@@ -120,7 +120,7 @@ fn damage(fixture: &Fixture, random: &mut Random) -> Option<(Store, Broker<Bytes
     Some((store, broker, hit.len() * GROUP))
 }
 
-/// A broker that lives on.
+/// A broker that goes on.
 struct Served {
     /// Its last checkpoint.
     store: Store,
@@ -136,7 +136,7 @@ impl Served {
         out
     }
 
-    /// Pops until nothing more comes, so many at a time; answers what came.
+    /// Pops `count` tasks at a time until there are no more; answers all of them.
     fn drain(&mut self, queue: &[u8], counts: &[u32]) -> BTreeMap<TaskId, Vec<u8>> {
         let mut popped = BTreeMap::new();
         for &count in counts.iter().cycle().take(2 * TASKS) {
@@ -159,7 +159,7 @@ impl Served {
         info.ready
     }
 
-    /// What a caller may ask besides.
+    /// Other commands of a client.
     fn look_around(&mut self, fixture: &Fixture, random: &mut Random) -> BTreeSet<TaskId> {
         let mut gone = BTreeSet::new();
         for _ in 0..10 {

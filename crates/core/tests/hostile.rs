@@ -1,4 +1,4 @@
-//! A log that was tampered with: whatever its checksums say, no event panics, and none breaks an invariant.
+//! A log that was tampered with: no event panics or breaks an invariant, even if its checksum is right.
 #![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
 
@@ -14,10 +14,10 @@ use support::{Bytes, Home, Log, Store};
 use sureq_core::codec::{decode, encode};
 use sureq_core::command::{ConnId, LeaseAsk, Pop};
 use sureq_core::event::{Counters, Fields, Flood, FullTask, Ids, Landing, QueueNo, Totals};
-use sureq_core::task::{Cause, Due, Lease, OrderKey, State, Terms, Tries};
+use sureq_core::task::{Cause, Due, Lease, OrderKey, TaskState, Terms, Tries};
 use sureq_core::{Broker, Command, Event, LogTime, Now, Replies, TaskId, WallTime};
 
-/// The log of a random life of so many steps.
+/// The log of `steps` random steps.
 fn history(steps: usize) -> Vec<u8> {
     let (mut model, mut home) = (Model::default(), Home::default());
     let mut runner = TestRunner::deterministic();
@@ -31,7 +31,7 @@ fn history(steps: usize) -> Vec<u8> {
             Happening::Tick => home.tick(),
             Happening::Restart => home.restart(model.incarnation + 1),
             Happening::CloseConn(conn) => home.close_conn(ConnId(*conn)),
-            Happening::Undeliver(queue, receipts) => home.undeliver(queue.as_bytes(), receipts),
+            Happening::Undeliver(queue, receipts) => home.requeue_undelivered(queue.as_bytes(), receipts),
             Happening::Forward(id) => _ = home.forward(*id),
         }
         model.happen(happening);
@@ -50,7 +50,7 @@ fn replays(mut bytes: &[u8], broker: &mut Broker<Bytes>) -> bool {
     true
 }
 
-/// A broker of whatever past goes on without a panic.
+/// A broker with any past goes on without a panic.
 fn live_on(broker: &mut Broker<Bytes>) {
     let (mut log, mut out) = (Log::default(), Replies::default());
     let mut now = Now { log: broker.clock(), wall: WallTime(0) };
@@ -73,7 +73,7 @@ fn live_on(broker: &mut Broker<Bytes>) {
     }
 }
 
-/// Some single byte mutations of a log; every one if there is time for it.
+/// Some mutations of single bytes of a log; all of them if there is time.
 fn mutations(bytes: &[u8], mut check: impl FnMut(&[u8])) {
     let scale: usize = std::env::var("SUREQ_TEST_SCALE").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
     let mut mutant = bytes.to_vec();
@@ -123,7 +123,7 @@ fn a_checkpoint_with_a_wrong_byte_is_refused_or_keeps_its_queues_whole() {
 }
 
 #[test]
-fn an_image_with_a_wrong_byte_is_refused_or_lived_with() {
+fn an_image_with_a_wrong_byte_is_refused_or_sound() {
     let (mut home, mut store) = (Home::default(), Store::default());
     support::replay(&history(300), &mut home.broker, &mut Log::default());
     home.broker.refresh_all();
@@ -158,15 +158,15 @@ fn an_image_with_a_wrong_byte_is_refused_or_lived_with() {
     assert!(refused > 0 && accepted > 0, "{refused} refused, {accepted} accepted");
 }
 
-/// A task as someone might make one up.
-fn task(state: State, deliveries: u32) -> FullTask<'static> {
+/// A forged task.
+fn task(state: TaskState, deliveries: u32) -> FullTask<'static> {
     FullTask {
         queue: QueueNo(0),
         id: TaskId::new(5, 5).unwrap(),
         payload: b"x",
         pushed: LogTime(0),
         state,
-        stray_lane: None,
+        stray_neg_priority: None,
         incarnation: 1,
         deliveries,
         tries: Tries { failed: u32::MAX, lapsed: u32::MAX, lost: u32::MAX },
@@ -180,18 +180,18 @@ fn task(state: State, deliveries: u32) -> FullTask<'static> {
 
 #[test]
 fn counters_near_their_end_and_tasks_that_contradict_themselves_are_refused() {
-    let ready = |major, minor| task(State::Ready(OrderKey { major, minor }), 1);
-    let leased = |seq| State::Leased(Lease::new(LogTime(0), seq, Terms::default()));
+    let ready = |major, minor| task(TaskState::Ready(OrderKey { major, minor }), 1);
+    let leased = |seq| TaskState::Leased(Lease::new(LogTime(0), seq, Terms::default()));
     let refused = [
         ready(0, u64::MAX),
         ready(i64::MIN, 1),
-        FullTask { stray_lane: Some(1), ..ready(0, 1) },
+        FullTask { stray_neg_priority: Some(1), ..ready(0, 1) },
         FullTask { cancelled: true, ..ready(0, 1) },
         task(leased(u64::MAX), 1),
         task(leased(0), 1),
         task(leased(1), 0),
         FullTask { late_ack: true, ..task(leased(1), 1) },
-        FullTask { late_ack: true, ..task(State::Dead(LogTime(0)), 1) },
+        FullTask { late_ack: true, ..task(TaskState::Dead(LogTime(0)), 1) },
     ];
     let made = || {
         let mut broker = Broker::default();

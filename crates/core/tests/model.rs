@@ -1,7 +1,7 @@
 //! The core against the model: random histories, every reply compared, every invariant checked, every log replayed.
 //!
-//! `SUREQ_TEST_SCALE=10` runs ten times as many, `PROPTEST_CASES=40` just so many. What fails is shrunk, printed, and kept in
-//! `model.proptest-regressions`.
+//! `SUREQ_TEST_SCALE=10` runs ten times as many, `PROPTEST_CASES=40` exactly 40. A failing history is shrunk, printed
+//! and kept in `model.proptest-regressions`.
 #![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
 
@@ -66,11 +66,11 @@ impl StateMachineTest for Core {
             Happening::Tick => home.tick(),
             Happening::Restart => home.restart(model.incarnation),
             Happening::CloseConn(conn) => home.close_conn(ConnId(*conn)),
-            Happening::Undeliver(queue, receipts) => home.undeliver(queue.as_bytes(), receipts),
+            Happening::Undeliver(queue, receipts) => home.requeue_undelivered(queue.as_bytes(), receipts),
             Happening::Forward(id) => {
                 let there = home.broker.queues().any(|(_, queue)| queue.state_of(*id).is_some());
                 assert_eq!(home.forward(*id), there, "{id} is copied forward");
-                assert!(!home.broker.has_awake(), "nobody is woken by it");
+                assert!(!home.broker.has_awake(), "it wakes no pop");
             }
         }
         let (awake, now) = (home.awake(), poppable(&home));
@@ -87,7 +87,7 @@ impl StateMachineTest for Core {
                 let expected = queue.tasks.get(id).map(NaiveTask::kind);
                 assert_eq!(found.state_of(*id), expected, "{id} of {name}");
             }
-            // C1: what was accepted is there, finished, or gone for a reason.
+            // C1: every accepted task exists, is finished, or was removed for a reason.
             let totals = found.totals();
             assert_eq!(totals.left(), Some(found.len()), "{name}: {totals:?}");
             assert_eq!(
@@ -139,7 +139,7 @@ impl StateMachineTest for Verified {
     }
 }
 
-/// The same with bodies of which some cannot be packed; there are no images of those.
+/// The same with some bodies that cannot be packed; images cannot have those.
 struct Mixed;
 
 impl StateMachineTest for Mixed {
@@ -183,7 +183,7 @@ prop_state_machine! {
 }
 
 #[test]
-fn every_state_is_met() {
+fn the_model_test_reaches_every_state() {
     use proptest::strategy::ValueTree;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let mut met = std::collections::BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Who is next: the line, its two ends, its lanes, and floods.
+//! The order in which tasks are handed out: both ends of a queue, priorities, and floods of due tasks.
 #![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
 
@@ -31,7 +31,7 @@ const fn held(name: &[u8], incarnation: u64) -> LeaseAsk<'_> {
     LeaseAsk { worker: Some(WorkerRef { name, incarnation }), ..LeaseAsk::NONE }
 }
 
-/// All that is ready, in order.
+/// All ready tasks, in order.
 fn check(home: &mut Home, expected: &str) {
     same(&home.see(View::Ready), expected, "shown");
     home.verify();
@@ -39,10 +39,10 @@ fn check(home: &mut Home, expected: &str) {
     let copy = home.copy();
     copy.queue(b"q").unwrap().inspect(View::Ready, 0, u32::MAX, home.now, &mut in_copy);
     same(&words(&in_copy), expected, "shown in a copy");
-    same(&home.pop(u32::MAX, PLAIN), expected, "handed out");
+    same(&home.pop(u32::MAX, PLAIN), expected, "delivered");
 }
 
-/// Lines can be long: only the first difference is told.
+/// Lists can be long: only the first difference is reported.
 fn same(found: &str, expected: &str, how: &str) {
     let (found, expected): (Vec<_>, Vec<_>) = (found.split(' ').collect(), expected.split(' ').collect());
     let differs = found.iter().zip(&expected).position(|(a, b)| a != b);
@@ -62,18 +62,18 @@ fn plain_pushes_are_first_in_first_out() {
 }
 
 #[test]
-fn a_return_goes_to_the_front_and_a_later_one_before_it() {
+fn a_returned_task_goes_to_the_front_and_later_returns_go_before_it() {
     let mut home = Home::default();
     let ids = home.push(&["a", "b", "c", "d"]);
     home.pop(3, PLAIN);
-    home.give_back(ids[0], None, None);
-    home.give_back(ids[2], Some(Place::Front), None);
-    home.give_back(ids[1], Some(Place::Back), None);
+    home.return_task(ids[0], None, None);
+    home.return_task(ids[2], Some(Place::Front), None);
+    home.return_task(ids[1], Some(Place::Back), None);
     check(&mut home, "c a d b");
 }
 
 #[test]
-fn what_a_lost_worker_had_goes_to_the_front_in_its_order() {
+fn tasks_of_a_lost_worker_return_to_the_front_in_order() {
     let mut home = Home::default();
     home.push(&["a", "b", "c", "d", "e", "f"]);
     let (w, v) = (start(&mut home, b"w"), start(&mut home, b"v"));
@@ -85,7 +85,7 @@ fn what_a_lost_worker_had_goes_to_the_front_in_its_order() {
 }
 
 #[test]
-fn connections_that_a_restart_ends_give_back_in_order_of_delivery() {
+fn tasks_of_connections_return_in_order_of_delivery_at_a_restart() {
     let mut home = Home::default();
     home.push(&["a", "b", "c", "d"]);
     for conn in [2, 1, 2] {
@@ -96,7 +96,7 @@ fn connections_that_a_restart_ends_give_back_in_order_of_delivery() {
 }
 
 #[test]
-fn leases_that_lapse_together_come_back_in_order_of_delivery() {
+fn leases_that_lapse_together_return_in_order_of_delivery() {
     let mut home = Home::default();
     home.push(&["a", "b", "c", "d"]);
     home.pop(1, leased(30));
@@ -107,13 +107,13 @@ fn leases_that_lapse_together_come_back_in_order_of_delivery() {
 }
 
 #[test]
-fn a_higher_priority_goes_first_and_each_has_its_own_line() {
+fn a_higher_priority_is_delivered_first_and_each_is_ordered_by_itself() {
     let mut home = Home::default();
     for (payload, priority) in [("a", 0), ("low", -128), ("b", 0), ("high", 127), ("five", 5), ("six", 5)] {
         add(&mut home, payload, When::AtOnce, priority);
     }
     let low = home.take(u32::MAX, PLAIN)[5].id;
-    home.give_back(low, Some(Place::Front), None);
+    home.return_task(low, Some(Place::Front), None);
     home.push(&["late"]);
     check(&mut home, "late low");
     let mut home = Home::default();
@@ -124,7 +124,7 @@ fn a_higher_priority_goes_first_and_each_has_its_own_line() {
 }
 
 #[test]
-fn the_task_that_has_been_due_longest_is_taken_and_a_return_without_delay_goes_behind() {
+fn the_earliest_due_task_is_delivered_first_and_a_return_without_delay_goes_behind() {
     let mut home = Home::default();
     add(&mut home, "c", When::After(30), 0);
     add(&mut home, "a", When::After(10), 0);
@@ -133,12 +133,12 @@ fn the_task_that_has_been_due_longest_is_taken_and_a_return_without_delay_goes_b
     check(&mut home, "");
     home.pass(21);
     let a = home.take(1, PLAIN)[0].id;
-    assert_eq!(home.give_back(a, Some(Place::After(0)), None), Outcome::Done);
+    assert_eq!(home.return_task(a, Some(Place::After(0)), None), Outcome::Done);
     check(&mut home, "b c a");
 }
 
 #[test]
-fn what_is_due_at_once_is_in_order_of_its_id_and_the_wall_clock_has_its_own_line() {
+fn tasks_due_at_the_same_time_are_ordered_by_id_within_each_clock() {
     let mut home = Home::default();
     let wall = WallTime(home.now.wall.0 + 10);
     add(&mut home, "w", When::At(wall), 0);
@@ -149,7 +149,7 @@ fn what_is_due_at_once_is_in_order_of_its_id_and_the_wall_clock_has_its_own_line
 }
 
 #[test]
-fn an_appointment_follows_the_wall_clock_and_a_delay_does_not() {
+fn a_task_due_at_a_wall_time_follows_that_clock_and_a_delay_does_not() {
     let mut home = Home::default();
     let wall = WallTime(home.now.wall.0 + 1_000);
     add(&mut home, "at", When::At(wall), 0);
@@ -161,11 +161,11 @@ fn an_appointment_follows_the_wall_clock_and_a_delay_does_not() {
     check(&mut home, "at after");
 }
 
-/// `n` tasks that fall due one after the other, all of them by now.
+/// `n` tasks that become due one after the other, all of them by now.
 fn flood(home: &mut Home, n: usize) -> Vec<String> {
     let names: Vec<String> = (0..n).map(|n| format!("f{n}")).collect();
     for (n, name) in names.iter().enumerate() {
-        // Neighbours are due in the wrong order of their ids.
+        // Neighbours are due in the opposite order of their ids.
         add(home, name, When::After(10 + (n ^ 1) as u64 / 8), 0);
     }
     home.pass(10_000);
@@ -185,11 +185,11 @@ fn a_flood_of_due_tasks_keeps_its_order_with_pushes_and_returns_in_between() {
     // The digest and a copy agree in the middle of a flood, too.
     home.verify();
     assert_eq!(home.copy().digest(), home.broker.digest());
-    // The rest of it is settled later, and still stands where it began.
+    // The rest is settled later, and keeps its place in the order.
     home.push(&["pushed"]);
     assert!(home.broker.queue(b"q").unwrap().counts()[1] > 0, "some are left");
     home.pass(1);
-    home.give_back(first[0], Some(Place::Back), None);
+    home.return_task(first[0], Some(Place::Back), None);
     home.tick();
     expected.insert(0, "second".into());
     expected.extend(["pushed".into(), "first".into()]);
@@ -206,7 +206,7 @@ fn a_pop_in_a_flood_gets_as_many_as_it_asks_for() {
 }
 
 #[test]
-fn a_flood_of_lapses_comes_back_in_order_across_slices() {
+fn a_flood_of_lapses_returns_in_order_across_slices() {
     let mut home = Home::default();
     let names: Vec<String> = (0..FLOOD).map(|n| format!("l{n}")).collect();
     let slices: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -217,8 +217,8 @@ fn a_flood_of_lapses_comes_back_in_order_across_slices() {
     home.broker.tick(home.now, &mut home.log);
     assert_eq!(home.broker.queue(b"q").unwrap().counts()[2], FLOOD as u64 - 1_000, "one slice");
     home.verify();
-    // One far back in the flood is settled before it is spoken of: it is lapsed, not leased.
-    assert_eq!(home.give_back(ids[3_499], None, None), Outcome::Stale);
+    // A command about a task far back in the flood settles it first: it has lapsed.
+    assert_eq!(home.return_task(ids[3_499], None, None), Outcome::Stale);
     home.tick();
     let mut expected: Vec<&str> = slices.clone();
     let early = expected.remove(3_499);
@@ -227,7 +227,7 @@ fn a_flood_of_lapses_comes_back_in_order_across_slices() {
     check(&mut home, &expected.join(" "));
 }
 
-/// Pushes so many tasks and one behind them, which a worker gets all but the last of; answers names, ids and the worker.
+/// Pushes `count` tasks and one more, and lets a worker lease all but the last; answers names, ids and the worker.
 fn much_held(home: &mut Home, timed: Option<u64>) -> (Vec<String>, Vec<TaskId>, u64) {
     let names: Vec<String> = (0..FLOOD).map(|n| format!("h{n}")).collect();
     let slices: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -246,14 +246,14 @@ fn leases(home: &Home) -> u64 {
 }
 
 #[test]
-fn the_end_of_a_worker_that_holds_very_much_is_taken_in_slices() {
+fn a_worker_with_very_many_tasks_ends_in_slices() {
     let mut home = Home::default();
     let (mut names, ids, w) = much_held(&mut home, None);
     let receipt = |n: usize| format!("{}@1.1", ids[n]);
     assert_eq!(home.run(&Command::Worker(Worker::Fail { name: b"w" })), Answer::Count(FLOOD as u64));
     assert_eq!(leases(&home), FLOOD as u64 - 1_000, "one slice");
     home.verify();
-    // All of it is nobody's at once: receipts are stale, and who names a task sees it as it is now.
+    // All leases end at once: receipts are stale, and a command about a task sees it as it is now.
     let beat = Command::Worker(Worker::Beat(WorkerRef { name: b"w", incarnation: w }));
     assert_eq!(home.run(&beat), Answer::Refused("worker gone"));
     assert!(!home.ack(receipt(3_499)));
@@ -272,7 +272,7 @@ fn the_end_of_a_worker_that_holds_very_much_is_taken_in_slices() {
 }
 
 #[test]
-fn each_step_of_an_end_moves_a_slice_whatever_ends_together() {
+fn each_step_moves_one_slice_even_if_several_holders_end_together() {
     let mut home = Home::default();
     let (names, _, _) = much_held(&mut home, None);
     let other: Vec<String> = (0..FLOOD).map(|n| format!("o{n}")).collect();
@@ -296,7 +296,7 @@ fn each_step_of_an_end_moves_a_slice_whatever_ends_together() {
 }
 
 #[test]
-fn what_a_worker_gave_up_and_what_it_took_since_are_told_apart() {
+fn a_lease_that_a_holder_got_after_its_end_is_not_ended() {
     let mut home = Home::default();
     let (names, ids, w) = much_held(&mut home, None);
     let worker = WorkerRef { name: b"w", incarnation: w };
@@ -314,7 +314,7 @@ fn what_a_worker_gave_up_and_what_it_took_since_are_told_apart() {
     home.verify();
     let mut expected = names.clone();
     expected.push("behind".to_owned());
-    // One was spoken of, and so returned before its turn.
+    // A command about this task returned it before its turn.
     let early = expected.remove(3_000);
     let at = home.see(View::Ready).split(' ').position(|name| name == early).unwrap();
     expected.insert(at, early);
@@ -322,7 +322,7 @@ fn what_a_worker_gave_up_and_what_it_took_since_are_told_apart() {
 }
 
 #[test]
-fn a_deadline_in_the_middle_of_an_end_costs_nothing_more() {
+fn a_deadline_that_passes_while_a_holder_ends_costs_no_further_try() {
     let mut home = Home::default();
     let (names, _, _) = much_held(&mut home, Some(100));
     home.config(&[Change::MaxLeased(FLOOD as u64)]);
@@ -344,7 +344,7 @@ fn a_deadline_in_the_middle_of_an_end_costs_nothing_more() {
 }
 
 #[test]
-fn an_end_goes_on_after_a_restart() {
+fn the_end_of_a_holder_continues_after_a_restart() {
     for (incarnation, of_conn) in [(8, false), (9, false), (8, true), (9, true)] {
         let mut home = Home::default();
         let names: Vec<String> = (0..FLOOD).map(|n| format!("h{n}")).collect();
@@ -368,7 +368,7 @@ fn an_end_goes_on_after_a_restart() {
 }
 
 #[test]
-fn a_queue_that_is_dropped_in_the_middle_of_an_end_is_gone() {
+fn a_queue_can_be_dropped_while_a_holder_ends() {
     let mut home = Home::default();
     much_held(&mut home, None);
     home.run(&Command::Worker(Worker::Fail { name: b"w" }));
@@ -381,7 +381,7 @@ fn a_queue_that_is_dropped_in_the_middle_of_an_end_is_gone() {
 }
 
 #[test]
-fn a_flood_of_expiries_hands_out_none_that_is_over() {
+fn no_expired_task_is_delivered_in_a_flood_of_expiries() {
     let mut home = Home::default();
     for n in 0..FLOOD {
         let name = format!("e{n}");
@@ -397,7 +397,7 @@ fn a_flood_of_expiries_hands_out_none_that_is_over() {
 }
 
 #[test]
-fn a_wall_clock_that_goes_back_in_a_flood_hands_out_nothing_early() {
+fn nothing_is_early_if_the_wall_clock_goes_back_in_a_flood() {
     let mut home = Home::default();
     let wall = home.now.wall.0;
     for n in 0..FLOOD {
@@ -423,7 +423,7 @@ fn a_wall_clock_that_goes_back_in_a_flood_hands_out_nothing_early() {
 }
 
 #[test]
-fn recover_takes_the_longest_delivered_first_and_each_once() {
+fn recover_leases_the_oldest_deliveries_first_and_each_once() {
     let mut home = Home::default();
     home.push(&["a", "b", "c", "timed"]);
     home.pop(2, PLAIN);

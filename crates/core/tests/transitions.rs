@@ -1,6 +1,6 @@
-//! DESIGN's transition table: every state a task can be in, against everything that can be said of it.
+//! The table of transitions: every state that a task can be in, against every command about it.
 //!
-//! A row is a command, a column a state before it; a cell is what the command answers and where the task is then.
+//! A row is a command, a column a state before it; a cell is the reply and the state afterwards.
 #![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
 
@@ -15,7 +15,7 @@ use sureq_core::reply::Outcome;
 use sureq_core::settings::{Change, Place};
 use sureq_core::{Receipt, TaskId};
 
-/// The states a task can be in, told apart as far as any command tells them apart.
+/// The states of a task, as far as any command distinguishes them.
 const STATES: [&str; 12] = [
     "ready", "delayed", "leased", "timed", "worker", "conn", "marked", "lapsed", "returned", "backoff",
     "dead", "gone",
@@ -54,8 +54,8 @@ fn scene(state: &str) -> Scene {
     match state {
         "marked" => assert_eq!(cancel(&mut home, id), Answer::Count(1)),
         "lapsed" => home.pass(50),
-        "returned" => assert_eq!(home.give_back(id, None, None), Outcome::Done),
-        "backoff" => assert_eq!(home.give_back(id, None, Some("why")), Outcome::Done),
+        "returned" => assert_eq!(home.return_task(id, None, None), Outcome::Done),
+        "backoff" => assert_eq!(home.return_task(id, None, Some("why")), Outcome::Done),
         "dead" => assert_eq!(
             refs(&id.to_string(), |tasks| home.run(&Command::Bury { queue: b"q", tasks })),
             Answer::Count(1)
@@ -79,14 +79,14 @@ fn cancel(home: &mut Home, id: TaskId) -> Answer {
 }
 
 impl Scene {
-    /// What the command answers, in a word or a number.
+    /// The reply, as a word or a number.
     fn say(&mut self, command: &str) -> String {
         let (id, receipt) = (self.id.to_string(), self.receipt.to_string());
         let stale = Receipt { delivery: self.receipt.delivery + 1, ..self.receipt }.to_string();
         let worker = WorkerRef { name: b"w", incarnation: self.worker };
         let home = &mut self.home;
         let queue = b"q";
-        let give_back = |home: &mut Home, task: &str, to, failed| {
+        let return_task = |home: &mut Home, task: &str, to, failed| {
             let task = TaskRef { bytes: task.as_bytes(), form: IdForm::Long };
             home.run(&Command::Return(Return { queue, task, to, failed, is_last: false }))
         };
@@ -107,15 +107,15 @@ impl Scene {
             "extend id" => extend(home, &id),
             "extend receipt" => extend(home, &receipt),
             "extend other receipt" => extend(home, &stale),
-            "return" => give_back(home, &id, None, None),
-            "return back" => give_back(home, &receipt, Some(Place::Back), None),
-            "return after" => give_back(home, &receipt, Some(Place::After(10)), None),
-            "return failed" => give_back(home, &receipt, None, Some(b"why")),
+            "return" => return_task(home, &id, None, None),
+            "return back" => return_task(home, &receipt, Some(Place::Back), None),
+            "return after" => return_task(home, &receipt, Some(Place::After(10)), None),
+            "return failed" => return_task(home, &receipt, None, Some(b"why")),
             "return failed, last try" => {
                 home.config(&[Change::Tries(1)]);
-                give_back(home, &receipt, None, Some(b"why"))
+                return_task(home, &receipt, None, Some(b"why"))
             }
-            "return other receipt" => give_back(home, &stale, None, None),
+            "return other receipt" => return_task(home, &stale, None, None),
             "recover" => home.run(&Command::Recover { queue, count: 9, elapsed_ms: 0 }),
             "cancel" => cancel(home, self.id),
             "bury" => refs(&id, |tasks| home.run(&Command::Bury { queue, tasks })),
@@ -141,8 +141,8 @@ impl Scene {
                 home.close_conn(ConnId(1));
                 Answer::Ok
             }
-            "undeliver" => {
-                home.undeliver(queue, &[self.receipt]);
+            "requeue_undelivered" => {
+                home.requeue_undelivered(queue, &[self.receipt]);
                 Answer::Ok
             }
             "restart" => {
@@ -169,7 +169,7 @@ impl Scene {
         }
     }
 
-    /// Where the task is now: r, d, l, x (dead), or a dot.
+    /// The state of the task now: r, d, l, x (dead), or a dot if it is gone.
     fn place(&self) -> char {
         use sureq_core::task::StateKind;
         match self.home.broker.queue(b"q").and_then(|queue| queue.state_of(self.id)) {
@@ -218,7 +218,7 @@ fn every_command_in_every_state() {
     stop                   | 0r    0d      0l     0l    1r     0l   0l     0r     0r       0d      0x   0.
     fail                   | 0r    0d      0l     0l    1r     0l   0l     0r     0r       0d      0x   0.
     conn closes            | -r    -d      -l     -l    -l     -r   -l     -r     -r       -d      -x   -.
-    undeliver              | -r    -d      -r     -r    -r     -r   -.     -r     -r       -d      -x   -.
+    requeue_undelivered              | -r    -d      -r     -r    -r     -r   -.     -r     -r       -d      -x   -.
     restart                | -r    -d      -l     -l    -l     -r   -l     -r     -r       -d      -x   -.
     200 ms pass            | -r    -r      -l     -r    -l     -l   -l     -r     -r       -d      -x   -.
     ";

@@ -439,7 +439,7 @@ impl Shared {
             if n > 0 {
                 self.step_aside();
             }
-            self.change(|broker, now, buffer| broker.undeliver(queue, slice, now, buffer));
+            self.change(|broker, now, buffer| broker.requeue_undelivered(queue, slice, now, buffer));
         }
     }
 

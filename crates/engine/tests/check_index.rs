@@ -88,7 +88,7 @@ impl Recorder for Indexer<'_> {
 
     fn record(&mut self, _event: &Event<'_>) {}
 
-    fn body(&mut self, _index: usize, payload: &[u8]) -> Body {
+    fn new_body(&mut self, _index: usize, payload: &[u8]) -> Body {
         let offset = self.place.offset + (payload.as_ptr().addr() - self.frame.as_ptr().addr()) as u64;
         let own = (self.place.segment, offset, payload.len() as u64);
         self.found.insert(payload.to_vec(), own);
@@ -105,7 +105,7 @@ impl Recorder for Indexer<'_> {
         0
     }
 
-    fn release(&mut self, body: Body) {
+    fn release_body(&mut self, body: Body) {
         panic!("{body:?} is finished");
     }
 }

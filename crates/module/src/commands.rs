@@ -197,8 +197,8 @@ fn look(
     let ctx = steps.ctx;
     let mut open = ctx.open_to_read(key);
     let seen = match open.value() {
-        Value::Queue(object) => object.queue.look_at(command, steps.now, out),
-        Value::Nothing => Queue::<Payload>::new(NUMBER).look_at(command, steps.now, out),
+        Value::Queue(object) => object.queue.execute_read(command, steps.now, out),
+        Value::Nothing => Queue::<Payload>::new(NUMBER).execute_read(command, steps.now, out),
         Value::Workers(_) | Value::Other => return Err(Untouched::WrongType),
     };
     drop(open);

@@ -60,7 +60,7 @@ impl Recorder for Effects<'_> {
         encode(event, bytes);
     }
 
-    fn body(&mut self, _: usize, payload: &[u8]) -> Payload {
+    fn new_body(&mut self, _: usize, payload: &[u8]) -> Payload {
         self.usage.count(payload.len());
         Payload::from(payload)
     }
@@ -73,7 +73,7 @@ impl Recorder for Effects<'_> {
         u128::from_le_bytes(*first)
     }
 
-    fn release(&mut self, body: Payload) {
+    fn release_body(&mut self, body: Payload) {
         self.usage.uncount(body.len());
     }
 }
@@ -86,7 +86,7 @@ impl Recorder for Silent<'_> {
 
     fn record(&mut self, _: &Event<'_>) {}
 
-    fn body(&mut self, _: usize, payload: &[u8]) -> Payload {
+    fn new_body(&mut self, _: usize, payload: &[u8]) -> Payload {
         self.0.count(payload.len());
         Payload::from(payload)
     }
@@ -96,7 +96,7 @@ impl Recorder for Silent<'_> {
         0
     }
 
-    fn release(&mut self, body: Payload) {
+    fn release_body(&mut self, body: Payload) {
         self.0.uncount(body.len());
     }
 }

@@ -193,7 +193,7 @@ impl<'c> Steps<'c, '_> {
         self.enter(&mut to, is_foreign);
         for &id in dying {
             let payload = &mut |body: &Payload| body.as_ref().into();
-            from.queue.hand_over(id, to.queue, payload, self.now, (&mut *from.rec, &mut *to.rec));
+            from.queue.move_dead_to(id, to.queue, payload, self.now, (&mut *from.rec, &mut *to.rec));
         }
         let record = rec.into_record();
         self.conclude((db, name.as_str()), object, &record);
@@ -238,5 +238,5 @@ impl<'c> Steps<'c, '_> {
 /// Whether something in the queue is due.
 pub(crate) fn is_due(queue: &Queue<Payload>, now: Now) -> bool {
     queue.next_deadline().is_some_and(|at| at <= now.log)
-        || queue.next_appointment().is_some_and(|at| at <= now.wall)
+        || queue.next_wall_deadline().is_some_and(|at| at <= now.wall)
 }

@@ -189,8 +189,9 @@ pub(crate) fn requeue(steps: &mut Steps<'_, '_>, handed: &mut Handed) -> Slice {
     if steps.ctx.select(*db) {
         let name = steps.ctx.string(name);
         // A queue that is gone has no deliveries.
-        let _ =
-            sliced::on(steps, name.as_str(), source.of, |queue, rec, now| queue.undeliver(&last, now, rec));
+        let _ = sliced::on(steps, name.as_str(), source.of, |queue, rec, now| {
+            queue.requeue_undelivered(&last, now, rec)
+        });
     }
     Slice::More
 }

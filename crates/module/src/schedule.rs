@@ -72,7 +72,7 @@ pub(crate) fn next_of(queue: &Queue<Payload>, now: Now) -> Option<LogTime> {
     if queue.has_purged() {
         return Some(now.log);
     }
-    let appointment = queue.next_appointment().map(|at| {
+    let appointment = queue.next_wall_deadline().map(|at| {
         let ms = at.0.saturating_sub(now.wall.0);
         now.log.after(ms.min(LOOK_MS))
     });

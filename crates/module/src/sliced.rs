@@ -288,7 +288,7 @@ impl InspectRest {
             && object.serial == self.of
         {
             let slice = Command::Inspect { queue, view, start, count };
-            if let Err(refusal) = object.queue.look_at(&slice, steps.now, out) {
+            if let Err(refusal) = object.queue.execute_read(&slice, steps.now, out) {
                 return Slice::Done(Err(refusal));
             }
         }

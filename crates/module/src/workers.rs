@@ -414,7 +414,7 @@ pub(crate) fn note_lapses(ctx: Ctx<'_>, lapsed: Vec<(u64, Receipt)>) {
     look(ctx, |table| {
         for (incarnation, receipt) in lapsed {
             let Some(alive) = table.alive.get_mut(&incarnation) else { continue };
-            if alive.untold.len() >= limits::LAPSES_TOLD_MAX {
+            if alive.untold.len() >= limits::LAPSES_REPORTED_MAX {
                 alive.untold.pop_front();
             }
             alive.untold.push_back(receipt);

@@ -12,7 +12,7 @@ use crate::decimal::read_u64;
 use crate::reply::{PopForm, state_name};
 use crate::resp::{BadReply, Piece, PieceReader};
 use sureq_core::command::{Command, ConnId, TaskRef, View, Worker};
-use sureq_core::id::{Receipt, Spelling, TaskId};
+use sureq_core::id::{IdText, Receipt, TaskId};
 use sureq_core::reply::{
     Explanation, HeldUp, Info, More, Outcome, QueueRow, Refusal, Replies, Reply, Span, TaskView, Why,
     WorkerRow,
@@ -100,7 +100,7 @@ impl Expected {
 /// A reference to a task as it was sent.
 fn said(task: TaskRef<'_>) -> Box<[u8]> {
     match spelt_long(task) {
-        Some(id) => Spelling::of_id(id).as_bytes().into(),
+        Some(id) => IdText::of_id(id).as_bytes().into(),
         None => task.bytes.into(),
     }
 }

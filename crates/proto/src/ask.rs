@@ -8,7 +8,7 @@ use sureq_core::command::{
     AckScope, Add, Block, Cancel, Command, IdForm, LeaseAsk, NameArg, Pop, Return, TaskRef, TaskRefs, View,
     When, Worker, WorkerRef,
 };
-use sureq_core::id::{Spelling, TaskId};
+use sureq_core::id::{IdText, TaskId};
 use sureq_core::settings::{Changes, Place, Shown};
 
 /// What RQ.* has no words for.
@@ -109,7 +109,7 @@ impl Words {
 
     fn task(&mut self, task: TaskRef<'_>) -> &mut Self {
         match spelt_long(task) {
-            Some(id) => self.word(Spelling::of_id(id).as_bytes()),
+            Some(id) => self.word(IdText::of_id(id).as_bytes()),
             None => self.word(task.bytes),
         }
     }

@@ -5,7 +5,7 @@
 use crate::resp::{Pieces, Version, Writer};
 use crate::verbs::{Shape, TYPE_NAME};
 use sureq_core::command::{Command, LeaseAsk, Pop, View, Worker};
-use sureq_core::id::{Spelling, TaskId};
+use sureq_core::id::{IdText, TaskId};
 use sureq_core::reply::{
     Explanation, HeldUp, Info, More, Outcome, QueueRow, Replies, Reply, TaskView, Why, WorkerRow,
 };
@@ -135,7 +135,7 @@ pub fn write_reply<B: AsRef<[u8]>>(
             w.array(receipts.len());
             replies.receipts[receipts.range()]
                 .iter()
-                .for_each(|receipt| w.bulk(Spelling::of_receipt(*receipt).as_bytes()));
+                .for_each(|receipt| w.bulk(IdText::of_receipt(*receipt).as_bytes()));
         }
         (Reply::Workers(workers), _) => write_workers(w, &replies.workers[workers.range()]),
         (Reply::Info(info), _) => write_info(w, info),
@@ -213,7 +213,7 @@ fn write_task_id<B>(w: &mut impl Pieces, task: &TaskView<B>) {
 /// A home that spells ids its own way has no receipts, and takes the id for one.
 fn write_receipt<B>(w: &mut impl Pieces, task: &TaskView<B>) {
     match &task.foreign_id {
-        None => w.bulk(Spelling::of_receipt(task.receipt()).as_bytes()),
+        None => w.bulk(IdText::of_receipt(task.receipt()).as_bytes()),
         Some(foreign) => w.bulk(foreign),
     }
 }

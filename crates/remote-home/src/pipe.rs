@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sureq_core::command::{IdForm, Return, TaskRef};
-use sureq_core::id::Spelling;
+use sureq_core::id::IdText;
 use sureq_core::settings::Place;
 use sureq_core::{Command, Receipt, Refusal, Replies, Reply, limits};
 use sureq_home_api::Payload;
@@ -74,8 +74,8 @@ impl Batch {
 /// A receipt as the server knows it. No incarnation is zero: such a delivery is known by its id alone.
 pub(crate) fn spelt(receipt: Receipt) -> Vec<u8> {
     match receipt.incarnation {
-        0 => Spelling::of_id(receipt.id).as_bytes().to_vec(),
-        _ => Spelling::of_receipt(receipt).as_bytes().to_vec(),
+        0 => IdText::of_id(receipt.id).as_bytes().to_vec(),
+        _ => IdText::of_receipt(receipt).as_bytes().to_vec(),
     }
 }
 

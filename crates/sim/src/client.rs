@@ -10,7 +10,7 @@ use sureq_core::command::{
     AckScope, Add, Block, Cancel, Command, IdForm, LeaseAsk, NameArg, Pop, Return, TaskRef, TaskRefs, View,
     When,
 };
-use sureq_core::id::Spelling;
+use sureq_core::id::IdText;
 use sureq_core::reply::{Outcome, Refusal, Replies, Reply};
 use sureq_core::settings::{Change, Changes, Expired, Place};
 use sureq_core::{WallTime, limits};
@@ -525,7 +525,7 @@ impl Client {
             Reply::Tasks(tasks) => replies.tasks[tasks.range()]
                 .iter()
                 .filter_map(|task| {
-                    let receipt = Spelling::of_receipt(task.receipt()).as_bytes().to_vec();
+                    let receipt = IdText::of_receipt(task.receipt()).as_bytes().to_vec();
                     let time = (asked, came, until);
                     history.delivered(task.body.as_ref(), queue, receipt, task.deliveries, time)
                 })

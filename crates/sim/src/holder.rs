@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use sureq_core::command::{Command, ConnId, LeaseAsk, Worker, WorkerRef};
-use sureq_core::id::Spelling;
+use sureq_core::id::IdText;
 use sureq_core::reply::{Refusal, Reply};
 use sureq_home_api::Home as _;
 use sureq_sync::now;
@@ -78,7 +78,7 @@ impl Client {
         let [Reply::Receipts(told)] = &replies.list[..] else { return false };
         let told: Vec<Vec<u8>> = replies.receipts[told.range()]
             .iter()
-            .map(|receipt| Spelling::of_receipt(*receipt).as_bytes().to_vec())
+            .map(|receipt| IdText::of_receipt(*receipt).as_bytes().to_vec())
             .collect();
         worker.held.retain(|delivery| !told.contains(&delivery.receipt));
         worker.until = asked + worker.ttl;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 
 use sureq_core::TaskId;
-use sureq_core::id::Spelling;
+use sureq_core::id::IdText;
 
 /// The id of a task, as text: `1764000000000-1`, or any bytes in the key layouts of other programs.
 #[derive(Clone)]
@@ -17,7 +17,7 @@ pub struct Receipt(Text);
 
 #[derive(Clone)]
 enum Text {
-    Own(Spelling),
+    Own(IdText),
     Foreign(Box<[u8]>),
 }
 
@@ -32,7 +32,7 @@ impl Text {
 
 impl Id {
     pub(crate) fn own(id: TaskId) -> Self {
-        Self(Text::Own(Spelling::of_id(id)))
+        Self(Text::Own(IdText::of_id(id)))
     }
 
     /// A foreign id; empty in layouts where a task gets its id at delivery.
@@ -43,12 +43,12 @@ impl Id {
 
 impl Receipt {
     pub(crate) fn own(receipt: sureq_core::Receipt) -> Self {
-        Self(Text::Own(Spelling::of_receipt(receipt)))
+        Self(Text::Own(IdText::of_receipt(receipt)))
     }
 
     /// Refers to the current delivery, for homes without receipts.
     pub(crate) fn of_current_delivery(id: TaskId) -> Self {
-        Self(Text::Own(Spelling::of_id(id)))
+        Self(Text::Own(IdText::of_id(id)))
     }
 
     /// A fencing token: the incarnation of the home and the delivery number, which grow from delivery to delivery of one task.

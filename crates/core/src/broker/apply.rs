@@ -1,20 +1,20 @@
-//! The one place where a broker changes.
+//! The only code that changes a broker.
 
 use alloc::boxed::Box;
 
-use super::{Broker, Slot};
+use super::{Broker, QueueSlot};
 use crate::event::{Event, QueueNo, Recorder};
 use crate::id::TaskId;
 use crate::queue::{HolderNews, Inconsistent, Queue};
-use crate::task::{Body, Holder, State};
+use crate::task::{Body, Holder, TaskState};
 
-/// Numbers of queues are small: a number further away than this is not one that a store gave out.
+/// Numbers of queues are small. A number further ahead than this was not given out by a store.
 const NUMBERS_AHEAD: usize = 1 << 20;
 
 const UNKNOWN_QUEUE: Inconsistent = Inconsistent::new("a queue that was never made", TaskId::NONE);
 
 impl<B: Body> Broker<B> {
-    /// Applies an event, whoever wrote it: one that does not fit is refused, never a panic.
+    /// Applies an event. The log may be damaged or hostile: an event that does not fit is an error, never a panic.
     pub(super) fn apply<R: Recorder<Body = B>>(
         &mut self,
         event: &Event<'_>,
@@ -43,7 +43,7 @@ impl<B: Body> Broker<B> {
         Ok(())
     }
 
-    /// Applies what is about the store itself; `None` if the event is a queue's.
+    /// Applies an event that is not a queue's; `None` if it is a queue's.
     pub(super) fn apply_own(&mut self, event: &Event<'_>) -> Option<Result<(), Inconsistent>> {
         match *event {
             Event::Started { incarnation, time } => {
@@ -115,7 +115,7 @@ impl<B: Body> Broker<B> {
         let holder = match event {
             Event::Popped { terms, .. } => terms.holder,
             Event::Task(task) => match &task.state {
-                State::Leased(lease) => lease.holder(),
+                TaskState::Leased(lease) => lease.holder(),
                 _ => None,
             },
             _ => None,
@@ -124,7 +124,7 @@ impl<B: Body> Broker<B> {
         Ok(())
     }
 
-    /// Brings what is kept about the holders of a queue's tasks in step with it.
+    /// Updates what the broker keeps about the holders of a queue's tasks.
     pub(super) fn take_holder_news(&mut self, no: QueueNo) {
         let Some(Some(slot)) = self.slots.get_mut(no.0 as usize) else { return };
         let (holds, cancelled) = (&mut self.holds, &mut self.cancelled);
@@ -150,12 +150,12 @@ impl<B: Body> Broker<B> {
         self.free.remove(&no);
         let mut queue = Queue::new(no);
         queue.enter_incarnation(self.incarnation);
-        self.slots[at] = Some(Box::new(Slot {
+        self.slots[at] = Some(Box::new(QueueSlot {
             name: name.into(),
             queue,
             workers: 0,
             deadline: None,
-            appointment: None,
+            wall_deadline: None,
             idle_since: None,
             awake: false,
             has_tasks: false,
@@ -175,7 +175,7 @@ impl<B: Body> Broker<B> {
         let gone = gone.ok_or(Inconsistent::new("a queue forgotten that is not empty", TaskId::NONE))?;
         gone.idle_since.map(|since| self.idle.remove(&(since, no)));
         gone.deadline.map(|at| self.deadlines.remove(&(at, no)));
-        gone.appointment.map(|at| self.appointments.remove(&(at, no)));
+        gone.wall_deadline.map(|at| self.wall_deadlines.remove(&(at, no)));
         self.unfinished.remove(&no);
         self.names.remove(&gone.name);
         self.free.insert(no);

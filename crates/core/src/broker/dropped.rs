@@ -1,4 +1,4 @@
-//! What was in queues that were dropped or purged, until its bodies are released.
+//! The contents of dropped and purged queues, until their bodies are released.
 
 use alloc::collections::VecDeque;
 use core::mem;
@@ -7,7 +7,7 @@ use super::Broker;
 use crate::queue::Remains;
 use crate::task::Body;
 
-/// What was in queues that were dropped, taken out of the store by a driver that releases it by itself.
+/// The contents of dropped and purged queues, taken out by a driver that releases the bodies itself.
 #[derive(Debug)]
 pub struct Dropped<B>(VecDeque<Remains<B>>);
 
@@ -17,21 +17,21 @@ impl<B: Body> Dropped<B> {
         self.0.is_empty()
     }
 
-    /// Hands each body to `visit` that has not been released yet.
+    /// Visits each body that has not been released yet.
     pub fn bodies(&self, visit: &mut dyn FnMut(&B)) {
         self.0.iter().for_each(|remains| remains.queue().bodies(visit));
     }
 }
 
 impl<B: Body> Broker<B> {
-    /// Takes out all that was in dropped queues: it is the caller's to release, and takes no time of the store's. However
-    /// many queues are dropped one after the other, none of them is then waited for.
+    /// Takes out the contents of all dropped and purged queues. The caller releases their bodies without occupying the
+    /// broker, so a checkpoint never waits for them, however many queues are dropped.
     pub fn take_dropped(&mut self) -> Dropped<B> {
         self.dropped_memory = 0;
         Dropped(mem::take(&mut self.dropped))
     }
 
-    /// Whether something was decided about tasks that are there, and is still being done: no image is taken meanwhile.
+    /// Whether an announced operation on many tasks is under way. No image can be taken meanwhile.
     pub fn is_under_way(&self) -> bool {
         !self.unfinished.is_empty()
     }

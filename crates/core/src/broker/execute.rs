@@ -1,4 +1,4 @@
-//! From commands to decisions.
+//! Decides commands.
 
 use alloc::boxed::Box;
 
@@ -12,7 +12,7 @@ use crate::reply::{Refusal, Replies, Reply};
 use crate::task::Body;
 use crate::time::{LogTime, Now};
 
-/// Says what time it is before the first event of a command that records any.
+/// A recorder that records the time before the first event of a call. A call without events leaves no trace.
 pub(super) struct Stamp<'r, R> {
     rec: &'r mut R,
     now: LogTime,
@@ -30,26 +30,26 @@ impl<R: Recorder> Recorder for Stamp<'_, R> {
         self.rec.record(event);
     }
 
-    fn counted(&mut self, tasks: usize) {
-        self.rec.counted(tasks);
+    fn note_task_count(&mut self, tasks: usize) {
+        self.rec.note_task_count(tasks);
     }
 
-    fn body(&mut self, index: usize, payload: &[u8]) -> R::Body {
-        self.rec.body(index, payload)
+    fn new_body(&mut self, index: usize, payload: &[u8]) -> R::Body {
+        self.rec.new_body(index, payload)
     }
 
     fn payload_hash(&self, payload: &[u8]) -> u128 {
         self.rec.payload_hash(payload)
     }
 
-    fn release(&mut self, body: R::Body) {
-        self.rec.release(body);
+    fn release_body(&mut self, body: R::Body) {
+        self.rec.release_body(body);
     }
 }
 
 impl<B: Body> Broker<B> {
-    /// Executes one command and adds its answer. A pop that may wait and finds nothing answers no tasks: who
-    /// waits in which line is the home's business.
+    /// Executes one command and appends its reply. A blocking pop that finds no task replies at once with none: waiting
+    /// is the home's business.
     pub fn execute<R: Recorder<Body = B>>(
         &mut self,
         now: Now,
@@ -61,8 +61,8 @@ impl<B: Body> Broker<B> {
         while self.execute_slice(now, command, &mut bulk, rec, out) == Progress::More {}
     }
 
-    /// Executes one slice of a command. Most commands have only one; those that concern very many tasks, queues or workers
-    /// have no answer before the last, and are to be executed again with the same `bulk` until then.
+    /// Executes one slice of a command. Most commands have only one. Those about very many tasks, queues or workers
+    /// have no reply before the last; call again with the same `bulk` until then.
     pub fn execute_slice<R: Recorder<Body = B>>(
         &mut self,
         now: Now,
@@ -79,7 +79,7 @@ impl<B: Body> Broker<B> {
         })
     }
 
-    /// Runs decisions under one point in time. Workers that are lost by then are lost before anything is decided.
+    /// Makes decisions at one point in time. Workers whose time is over by then are ended first.
     #[inline]
     pub(super) fn stamped<R: Recorder<Body = B>, T>(
         &mut self,
@@ -95,7 +95,7 @@ impl<B: Body> Broker<B> {
         done
     }
 
-    /// Records and applies an event of the broker's own.
+    /// Records and applies an event that is not a queue's.
     pub(super) fn commit_stamped<R: Recorder<Body = B>>(
         &mut self,
         event: &Event<'_>,
@@ -106,7 +106,7 @@ impl<B: Body> Broker<B> {
         self.apply(event, rec).expect("a decision fits the state it was made on");
     }
 
-    /// Answers nothing if there is more to be done.
+    /// The reply, or `None` if the command needs another slice.
     #[inline]
     fn decide<R: Recorder<Body = B>>(
         &mut self,
@@ -119,9 +119,13 @@ impl<B: Body> Broker<B> {
         command.check()?;
         match *command {
             Command::Revive { queue, tasks: None } | Command::Purge { queue, .. } => {
-                let slice =
-                    self.with(queue, now, rec, |queue, rec| queue.execute_slice(command, bulk, now, rec));
-                Ok((slice != Some(Progress::More)).then(|| Reply::Count(bulk.count())))
+                let progress = match self.number_of(queue) {
+                    Some(no) => {
+                        self.on_queue(no, now, rec, |queue, rec| queue.execute_slice(command, bulk, now, rec))
+                    }
+                    None => Progress::Done,
+                };
+                Ok((progress == Progress::Done).then(|| Reply::Count(bulk.count())))
             }
             Command::Worker(ref worker) => self.worker(worker, bulk, now, rec, out),
             _ => self.decide_at_once(now, command, rec, out).map(Some),
@@ -166,13 +170,14 @@ impl<B: Body> Broker<B> {
                     queues.iter().filter(|name| self.queue(name).is_some_and(|queue| !queue.is_empty()));
                 Ok(Reply::Count(there.count() as u64))
             }
-            // Looking at settings is all that time has no part in.
+            // Time changes no settings, so nothing needs to be settled.
             Command::Config { queue, changes } if changes.is_empty() => {
                 let settings = self.queue(queue).map(|queue| queue.settings().clone());
                 Ok(Reply::Settings(Box::new(settings.unwrap_or_default())))
             }
             Command::Pause { queue } | Command::Config { queue, .. } => {
-                self.with_made(queue, now, rec, |queue, rec| queue.execute(command, now, rec, out))?
+                let no = self.made(queue, rec)?;
+                self.on_queue(no, now, rec, |queue, rec| queue.execute(command, now, rec, out))
             }
             Command::Explain { queue, .. } => {
                 let mut reply = self.ask(queue, command, now, rec, out)?;
@@ -182,11 +187,11 @@ impl<B: Body> Broker<B> {
                 Ok(reply)
             }
             Command::Queues { pattern, cursor, count } => Ok(self.list(pattern, cursor, count, out)),
-            Command::Worker(_) => unreachable!("workers are decided in slices"),
+            Command::Worker(_) => unreachable!("commands about workers are decided in slices"),
         }
     }
 
-    /// Has a queue execute a command; one that is not there answers as an empty one.
+    /// Lets a queue execute a command. A queue that does not exist replies as an empty one.
     fn ask<R: Recorder<Body = B>>(
         &mut self,
         name: &[u8],
@@ -197,41 +202,32 @@ impl<B: Body> Broker<B> {
     ) -> Result<Reply, Refusal> {
         check_claims(command)?;
         match self.names.get(name) {
-            Some(&no) => self.with_number(no, now, rec, |queue, rec| queue.execute(command, now, rec, out)),
+            Some(&no) => self.on_queue(no, now, rec, |queue, rec| queue.execute(command, now, rec, out)),
             None => Queue::new(QueueNo(0)).execute(command, now, rec, out),
         }
     }
 
-    /// Does something with a queue that is there, and brings the broker in step.
-    pub(super) fn with<R: Recorder<Body = B>, T>(
-        &mut self,
-        name: &[u8],
-        now: Now,
-        rec: &mut Stamp<'_, R>,
-        act: impl FnOnce(&mut Queue<B>, &mut Stamp<'_, R>) -> T,
-    ) -> Option<T> {
-        let no = *self.names.get(name)?;
-        Some(self.with_number(no, now, rec, act))
-    }
-
-    pub(super) fn with_number<R: Recorder<Body = B>, T>(
+    /// The one way to work on a queue. Before `act`, everything in the queue that is due happens, moves to other queues
+    /// included. After each step, the follow-ups that a queue cannot see to itself are done here: its dead tasks move
+    /// to its dead-letter queue, workers learn which leases lapsed, and purged payloads are set aside to be released.
+    /// In the end the indexes of the broker agree with the queue again.
+    pub(super) fn on_queue<R: Recorder<Body = B>, T>(
         &mut self,
         no: QueueNo,
         now: Now,
         rec: &mut Stamp<'_, R>,
         act: impl FnOnce(&mut Queue<B>, &mut Stamp<'_, R>) -> T,
     ) -> T {
-        // What time did to the queue is complete before anything is asked of it, moves to other queues included.
         if self.slot(no).is_some_and(|slot| slot.is_due(now)) {
-            self.on_queue(no, rec, |queue, rec| queue.settle_ahead(now, rec));
+            self.step(no, rec, |queue, rec| queue.settle_ahead(now, rec));
         }
-        let done = self.on_queue(no, rec, act);
+        let done = self.step(no, rec, act);
         self.refresh(no);
         done
     }
 
-    /// One step of a queue, and what follows from it elsewhere.
-    pub(super) fn on_queue<R: Recorder<Body = B>, T>(
+    /// One step of a queue, and its follow-ups.
+    fn step<R: Recorder<Body = B>, T>(
         &mut self,
         no: QueueNo,
         rec: &mut Stamp<'_, R>,
@@ -239,7 +235,7 @@ impl<B: Body> Broker<B> {
     ) -> T {
         self.image_before_change(no);
         let slot = self.slots.get_mut(no.0 as usize).and_then(Option::as_mut);
-        let slot = slot.expect("a queue that has a number has a place");
+        let slot = slot.expect("a queue with a number has a slot");
         let done = act(&mut slot.queue, rec);
         let (dying, lapsed) = (slot.queue.take_dying(), slot.queue.take_lapsed());
         let purged = slot.queue.take_purged();
@@ -252,7 +248,7 @@ impl<B: Body> Broker<B> {
             self.release_dropped(rec);
         }
         for (worker, receipt) in lapsed {
-            self.workers.tell(worker, receipt);
+            self.workers.note_lapse(worker, receipt);
         }
         if !dying.is_empty() {
             self.move_dying(no, &dying, rec);
@@ -260,18 +256,7 @@ impl<B: Body> Broker<B> {
         done
     }
 
-    /// Does something with a queue, which is made if need be.
-    pub(super) fn with_made<R: Recorder<Body = B>, T>(
-        &mut self,
-        name: &[u8],
-        now: Now,
-        rec: &mut Stamp<'_, R>,
-        act: impl FnOnce(&mut Queue<B>, &mut Stamp<'_, R>) -> T,
-    ) -> Result<T, Refusal> {
-        let no = self.made(name, rec)?;
-        Ok(self.with_number(no, now, rec, act))
-    }
-
+    /// The number of a queue, which is created if it does not exist.
     pub(super) fn made<R: Recorder<Body = B>>(
         &mut self,
         name: &[u8],

@@ -1,4 +1,4 @@
-//! All of a broker as events: what a checkpoint is made of.
+//! Export of a broker as events.
 
 use alloc::boxed::Box;
 
@@ -8,8 +8,8 @@ use crate::id::TaskId;
 use crate::task::Body;
 
 impl<B: Body> Broker<B> {
-    /// Hands events to `visit` that make an empty broker the same as this one, digest and all. A queue's tasks come
-    /// in an order that keeps all its lines, and its [`Event::Counted`] behind them. `payload` gets the bytes of a
+    /// Visits events that turn an empty broker into one with the same digest. The tasks of a queue come in an order
+    /// that preserves the orders of all its lists, and [`Event::Counted`] follows them. `payload` reads the bytes of a
     /// body.
     pub fn export(&self, payload: &mut dyn FnMut(&B) -> Box<[u8]>, visit: &mut dyn FnMut(&Event<'_>)) {
         visit(&Event::Started { incarnation: self.incarnation, time: self.clock });

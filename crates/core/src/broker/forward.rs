@@ -1,4 +1,4 @@
-//! Copying forward: a task is recorded again, whole, so that the old place of its body is no longer needed.
+//! Compaction: a task is recorded again as a whole, so that the old place of its body is no longer needed.
 
 use core::ops::Bound;
 
@@ -9,16 +9,17 @@ use crate::queue::full;
 use crate::task::Body;
 
 impl<B: Body> Broker<B> {
-    /// The body of a task, if it is there. `queue` is where it was pushed to; it is found where it was moved to as well.
+    /// The body of a task, if it exists. `queue` is where it was pushed; it is also found in the queue to which it
+    /// moved.
     pub fn body_of(&self, queue: QueueNo, id: TaskId) -> Option<B> {
         let body_in = |no: QueueNo| self.slot(no).and_then(|slot| slot.queue.body_of(id));
         body_in(queue).or_else(|| self.adopters.iter().copied().find_map(body_in))
     }
 
-    /// Records a task whole, with its payload, if it is there and `is_meant` says that its body is the one meant:
-    /// the task stays as it is and gets a new body, and the old one is released. `queue` is where it was pushed to;
-    /// it is found where it was moved to as well. Answers whether it was recorded. Nobody is woken by it, and it
-    /// takes no time.
+    /// Records a task as a whole, with its payload, if it exists and `is_meant` accepts its body. The task keeps its
+    /// state and gets a new body; the old one is released. `queue` is where it was pushed; it is also found in the
+    /// queue to which it moved. Answers whether it was recorded. Log time does not advance, and no waiting pop is
+    /// woken.
     pub fn copy_forward<R: Recorder<Body = B>>(
         &mut self,
         queue: QueueNo,
@@ -42,15 +43,15 @@ impl<B: Body> Broker<B> {
         true
     }
 
-    /// Notes that a task has moved, and looks at a few that moved before it: whoever has left the queue that it moved to is
-    /// forgotten, so that what is kept stays in proportion to what is there.
+    /// Notes that a task has moved, and forgets a few moved tasks that are gone, so that the list stays in proportion
+    /// to the tasks that exist.
     pub(super) fn note_adopted(&mut self, id: TaskId, to: QueueNo) {
         self.adopted.insert(id, to);
         self.forget_adopted(2);
     }
 
-    /// Looks at so many of the tasks that moved to another queue, and forgets those that are not there any more. A driver
-    /// does so now and then, since they may be gone without another being moved.
+    /// Checks `count` tasks that moved to another queue, and forgets those that are gone. The driver calls this every
+    /// now and then, for the case that tasks end and no others move.
     pub fn forget_adopted(&mut self, count: usize) {
         for _ in 0..count.min(self.adopted.len()) {
             let behind = (Bound::Excluded(self.adopted_seen), Bound::Unbounded);
@@ -65,7 +66,7 @@ impl<B: Body> Broker<B> {
         }
     }
 
-    /// How many tasks are known to have moved to another queue; some may be gone from there.
+    /// How many tasks are listed as moved to another queue; some of them may be gone.
     pub fn adopted(&self) -> usize {
         self.adopted.len()
     }

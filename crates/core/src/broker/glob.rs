@@ -13,13 +13,13 @@ pub(super) struct Matching<'p> {
     pattern: &'p [u8],
     /// No bracket from here on is closed.
     unclosed_from: usize,
-    /// How many bytes of the pattern were looked at.
+    /// Bytes of the pattern that were looked at.
     steps: usize,
 }
 
 enum Step {
     Star,
-    /// The character matches the next so many bytes of the pattern.
+    /// The character matches the next n bytes of the pattern.
     Matched(usize),
     Failed,
 }
@@ -76,8 +76,8 @@ impl<'p> Matching<'p> {
         }
     }
 
-    /// How long the class is that opens at `at`, up to its closing bracket. Behind a bracket that is never closed no other
-    /// one is: all of the rest is looked through once.
+    /// The length of the class that opens at `at`, up to its closing bracket. After a bracket that is never closed no
+    /// other one is, so the rest of the pattern is searched only once.
     fn class_len(&mut self, at: usize, class: &[u8]) -> Option<usize> {
         if at >= self.unclosed_from {
             return None;

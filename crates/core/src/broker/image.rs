@@ -1,8 +1,8 @@
-//! All of a store as an image: what a checkpoint is made of.
+//! Images of a store, from which checkpoints are written, and restoring a store from one.
 //!
 //! The head is the last stamp given out (a varint), and events: [`Event::Started`], [`Event::IdsUpto`],
 //! [`Event::WorkerStarted`] of each worker, [`Event::Worked`] and [`Event::Mark`]. The rest is one
-//! [`QueueImage`] per queue; those that have not changed since the last image are not told again.
+//! [`QueueImage`] per queue; queues that have not changed since the last image are left out.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -16,31 +16,31 @@ use crate::meter;
 use crate::queue::{Damaged, Inconsistent, Queue, QueueImage};
 use crate::task::Body;
 
-/// Stamps are counted from 1 and never come near to this.
+/// Stamps count from 1 and never get near this.
 const STAMP_MAX: u64 = 1 << 62;
 
 /// A store, as it was when the image was taken.
 #[derive(Debug)]
 pub struct Image<B> {
-    /// What spans queues.
+    /// The bytes of the state that spans queues.
     pub head: Vec<u8>,
-    /// What has changed since the last image, in order of numbers: a queue that is new or other than it was, or
-    /// `None` for one that is gone. A queue that is not here is as it was in the last image.
+    /// The queues that changed since the last image, by number: a new or changed queue, or `None` for one that is gone.
+    /// A queue that is not listed is as it was in the last image.
     pub queues: Vec<(QueueNo, Option<Arc<QueueImage<B>>>)>,
 }
 
-/// An image that is being taken, of the store as it was at one moment.
+/// An image under way, of the store at one moment.
 #[derive(Clone, Debug)]
 pub(super) struct Imaging<B> {
-    /// The head, but for the last stamp.
+    /// The head without the last stamp.
     head: Vec<u8>,
-    /// Queues that have changed since the last image; those that were imaged before a change are still among them.
+    /// Queues that changed since the last image, including those that were imaged already before a change.
     waiting: Vec<QueueNo>,
-    /// Images of queues. The first of each queue counts.
+    /// Images of queues. The first image of each queue counts.
     taken: Vec<(QueueNo, Option<Arc<QueueImage<B>>>)>,
 }
 
-/// An image that is complete but not in order.
+/// A complete image that is not sorted yet.
 #[derive(Debug)]
 pub struct Unsorted<B> {
     last_stamp: u64,
@@ -48,13 +48,13 @@ pub struct Unsorted<B> {
 }
 
 impl<B> Unsorted<B> {
-    /// The image. It takes time to sort very many queues, but no store.
+    /// Sorts the image. This takes time if there are very many queues, but does not need the broker.
     pub fn sorted(self) -> Image<B> {
         let Imaging { head: events, taken: mut queues, .. } = self.imaging;
         let mut head = Vec::with_capacity(events.len() + 10);
         write_number(self.last_stamp, &mut head);
         head.extend_from_slice(&events);
-        // The sort is stable, so that the first entry of a queue is the one that stays.
+        // The sort is stable, so the first entry of each queue stays.
         queues.sort_by_key(|&(no, _)| no);
         queues.dedup_by_key(|&mut (no, _)| no);
         Image { head, queues }
@@ -73,18 +73,18 @@ pub struct Stored<H, P> {
 }
 
 impl<B: Body> Broker<B> {
-    /// All that is durable and has changed since the last image, taken at once: see [`Broker::begin_image`].
+    /// The durable state that changed since the last image, taken at once: see [`Broker::begin_image`].
     pub fn image(&mut self) -> Image<B> {
         self.begin_image();
         while self.image_some(usize::MAX) {}
         self.end_image().sorted()
     }
 
-    /// Begins an image of the store as it is now: all that is durable and has changed since the last image. Shares runs
-    /// and pages with the queues and copies none. Queues are imaged by [`Broker::image_some`], or before something
-    /// changes them. After a replay [`Broker::refresh_all`] comes first. Bodies that cannot be packed cannot be stored:
-    /// an image that has one is refused by [`Broker::restore`]. Not while [`Broker::is_under_way`]: what is being done is
-    /// no part of it.
+    /// Begins an image of the durable state of the store as it is now: everything that changed since the last image. It
+    /// shares runs and pages with the queues and copies none. [`Broker::image_some`] takes the images of queues; a
+    /// queue that changes before that is imaged first. After a replay call [`Broker::refresh_all`] before. An image
+    /// with bodies that cannot be packed is refused by [`Broker::restore`]. Must not be called while
+    /// [`Broker::is_under_way`], since announced operations are not part of an image.
     pub fn begin_image(&mut self) {
         debug_assert!(self.unfinished.is_empty(), "an image has no place for what is being done");
         debug_assert!(self.imaging.is_none(), "one image after the other");
@@ -93,7 +93,7 @@ impl<B: Body> Broker<B> {
         self.imaging = Some(Imaging { head: self.image_head(), waiting: queues, taken: Vec::new() });
     }
 
-    /// Images up to `count` queues that still wait for it; answers whether there are more.
+    /// Images up to `count` queues that the image still needs; answers whether there are more.
     pub fn image_some(&mut self, count: usize) -> bool {
         for _ in 0..count {
             let Some(no) = self.imaging.as_mut().and_then(|imaging| imaging.waiting.pop()) else {
@@ -103,15 +103,15 @@ impl<B: Body> Broker<B> {
             if !self.image_before_change(no)
                 && let Some(imaging) = &mut self.imaging
             {
-                // It was gone when the image was begun, or has been imaged already, which is the entry that counts.
+                // It was gone when the image was begun, or has been imaged already, and that entry counts.
                 imaging.taken.push((no, None));
             }
         }
         self.imaging.as_ref().is_some_and(|imaging| !imaging.waiting.is_empty())
     }
 
-    /// Images a queue if the image that is being taken waits for it; answers whether it did. Whatever changes a queue calls
-    /// this first.
+    /// Images a queue if the image under way still needs it; answers whether it did. To be called before each change of
+    /// a queue.
     #[inline]
     pub(super) fn image_before_change(&mut self, no: QueueNo) -> bool {
         let Some(imaging) = &mut self.imaging else { return false };
@@ -125,15 +125,14 @@ impl<B: Body> Broker<B> {
         true
     }
 
-    /// Ends the image, which must wait for no queue any more.
+    /// Ends the image. [`Broker::image_some`] must have answered that there are no more queues.
     pub fn end_image(&mut self) -> Unsorted<B> {
         let imaging = self.imaging.take().expect("an image that was begun");
         assert!(imaging.waiting.is_empty(), "an image is ended when it has all queues");
         Unsorted { last_stamp: self.last_stamp, imaging }
     }
 
-    /// Makes the next image tell all queues, whether they have changed or not: for a driver that has lost what the last
-    /// images told.
+    /// Makes the next image include all queues, changed or not: for a driver that has lost the last images.
     pub fn touch_all(&mut self) {
         let images = self.images;
         for slot in self.slots.iter_mut().flatten().filter(|slot| slot.touched.is_none()) {
@@ -142,7 +141,7 @@ impl<B: Body> Broker<B> {
         }
     }
 
-    /// What an image says of the store itself, without the last stamp.
+    /// The head of an image, without the last stamp.
     fn image_head(&self) -> Vec<u8> {
         let mut head = Vec::new();
         encode(&Event::Started { incarnation: self.incarnation, time: self.clock }, &mut head);
@@ -162,11 +161,11 @@ impl<B: Body> Broker<B> {
         head
     }
 
-    /// The store of an image, from the bytes of its head and of all its queues. Parts keep the stamps that they were
-    /// stored under, and later images tell only what has changed from then on. What happened behind the image is
-    /// replayed next; then [`Broker::start`], or [`Broker::refresh_all`], brings the indexes in step. The bytes may be anything; what does
-    /// not fit together is refused, except within runs of ready tasks, which are read when their time comes: an
-    /// entry that cannot be read then is as if it were not there.
+    /// Restores a store from the bytes of an image: of its head and of all its queues. Parts keep their stamps, so that
+    /// later images include only later changes. Next come the replay of the events behind the image, and
+    /// [`Broker::start`] or [`Broker::refresh_all`], which update the indexes. The bytes may come from a damaged disk:
+    /// whatever is inconsistent is refused, except within runs of ready tasks, which are decoded when they are needed;
+    /// an entry that cannot be decoded then counts as absent.
     pub fn restore<H: AsRef<[u8]>, P: AsRef<[u8]>, I: IntoIterator<Item = (u64, P)>>(
         head: &[u8],
         queues: impl IntoIterator<Item = Stored<H, I>>,
@@ -200,7 +199,7 @@ impl<B: Body> Broker<B> {
         Ok(())
     }
 
-    /// What needs no queues.
+    /// Applies the events of a head, which need no queues.
     pub(super) fn restore_own(&mut self, event: &Event<'_>) -> Result<(), Damaged> {
         match event {
             Event::Worked { .. } => Ok(()),

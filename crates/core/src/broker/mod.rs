@@ -1,7 +1,16 @@
-//! What spans queues: their names, the workers, the id source, and what happens next by itself.
+//! All queues of a store and what spans them: names, workers, ids, deadlines.
 //!
-//! [`Broker::execute`] is the one way in for commands, [`Broker::tick`] for the passing of time, and
-//! [`Broker::replay`] for the past. All three end in the same `apply`.
+//! Commands enter by [`Broker::execute`], the passing of time by [`Broker::tick`], and events of the log by
+//! [`Broker::replay`]. All three end in the same `apply`. The parts:
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `execute` | decides commands; `on_queue` is the one way to work on a queue |
+//! | `tasks`, `queues`, `workers`, `worker_life` | commands about tasks, about queues as a whole, about workers |
+//! | `tick` | the passing of time |
+//! | `apply` | the only code that changes a broker |
+//! | `forward`, `dropped` | compaction support: copying tasks forward, releasing bodies of dropped queues |
+//! | `image`, `export`, `salvage` | checkpoints, moves to another home, repair |
 
 mod apply;
 mod dropped;
@@ -39,93 +48,94 @@ pub use image::{Image, Stored, Unsorted};
 pub use tasks::PopSlice;
 pub use tick::NextDeadline;
 
-/// The memory of a queue is counted again after so many tasks have come, changed or gone, which is near enough.
+/// After this many changes of tasks, the memory of a queue is computed again.
 const MOTION: u64 = 32;
 
-/// A store's queues and workers.
+/// The queues and workers of a store.
 #[derive(Clone, Debug)]
 pub struct Broker<B> {
     names: Dictionary<Box<[u8]>, QueueNo>,
-    slots: Vec<Option<Box<Slot<B>>>>,
-    /// Numbers that forgotten queues left behind.
+    slots: Vec<Option<Box<QueueSlot<B>>>>,
+    /// Numbers of forgotten queues, to be used again.
     free: BTreeSet<QueueNo>,
     workers: Workers,
-    /// How far something outside has been taken in.
+    /// How far external sources have been imported.
     marks: BTreeMap<Box<[u8]>, Box<[u8]>>,
     clock: LogTime,
     last_id: TaskId,
-    /// Only ids below this one are given out: those that the driver has made durable ahead. Volatile.
+    /// Ids below this one may be given out: the driver made this mark durable ahead of them. Volatile.
     id_mark: TaskId,
     incarnation: u64,
-    /// What happens next in each queue, by either clock. Kept in step with the queues after each command.
+    /// When something happens next in each queue, by log time and by the wall clock. Updated after each command.
     deadlines: BTreeSet<(LogTime, QueueNo)>,
-    appointments: BTreeSet<(WallTime, QueueNo)>,
-    /// How many queues have tasks.
+    wall_deadlines: BTreeSet<(WallTime, QueueNo)>,
+    /// The number of queues with tasks.
     with_tasks: usize,
-    /// Queues without tasks, by when they became so. Volatile, like all that is only for statistics.
+    /// Queues that can be forgotten, by the time since which they can. Volatile, like everything that only serves
+    /// statistics.
     idle: BTreeSet<(LogTime, QueueNo)>,
-    /// Of which queues a worker or a connection holds tasks. Volatile: it follows from the queues.
+    /// The queues of which a worker or connection holds tasks. Volatile: it follows from the queues.
     holds: BTreeSet<(Holder, QueueNo)>,
-    /// In which queues a worker may hold tasks that were cancelled: what its beat has to look at. Volatile.
+    /// The queues in which a worker may hold cancelled tasks, for its heartbeat to look at. Volatile.
     cancelled: BTreeSet<(Holder, QueueNo)>,
-    /// Queues that a pop could get something from since they were last asked for. Volatile.
+    /// Queues in which tasks became available since [`Self::take_awake`] was last called. Volatile.
     awake: Vec<QueueNo>,
-    /// Queues that have ever taken in a task of another one.
+    /// Queues that ever had a task that was pushed to another queue.
     adopters: BTreeSet<QueueNo>,
-    /// Where tasks are that left the queue they were pushed to; some may be gone from there. Volatile: it follows from the
-    /// queues.
+    /// The queues of tasks that left the queue to which they were pushed. Some of them are gone. Volatile: it follows
+    /// from the queues.
     adopted: BTreeMap<TaskId, QueueNo>,
-    /// The last of them that was looked at to see whether it is still there.
+    /// The last of them that was checked for whether it still exists.
     adopted_seen: TaskId,
-    /// What was in queues that were dropped, until its bodies are released. Volatile.
+    /// The contents of dropped and purged queues, until their bodies are released. Volatile.
     dropped: VecDeque<Remains<B>>,
-    /// About how many bytes that takes.
+    /// About how many bytes they take.
     dropped_memory: usize,
-    /// Queues in which something was decided that is still being done. Volatile: it follows from the queues.
+    /// Queues in which an announced operation is under way. Volatile: it follows from the queues.
     unfinished: BTreeSet<QueueNo>,
     /// About how many bytes all queues take.
     memory: usize,
-    /// Queues that have changed, come or gone since the last image was begun; some may be there twice.
+    /// Queues that changed, or were created or forgotten, since the last image was begun; some may be listed twice.
     touched: Vec<QueueNo>,
-    /// How many images have been begun. Volatile.
+    /// The number of images begun. Volatile.
     images: u64,
-    /// The image that is being taken.
+    /// The image that is under way.
     imaging: Option<Imaging<B>>,
-    /// The last stamp given to a part of an image.
+    /// The last stamp of a part of an image.
     last_stamp: u64,
 }
 
 #[derive(Clone, Debug)]
-struct Slot<B> {
+struct QueueSlot<B> {
     name: Box<[u8]>,
     queue: Queue<B>,
-    /// How many workers say that they work on it.
+    /// The number of workers that work on it.
     workers: usize,
-    /// What stands in the broker's indexes for this queue.
+    /// The entries of the queue in the broker's indexes.
     deadline: Option<LogTime>,
-    appointment: Option<WallTime>,
+    wall_deadline: Option<WallTime>,
     idle_since: Option<LogTime>,
-    /// Whether it stands in `awake`.
+    /// Whether it is listed in `awake`.
     awake: bool,
-    /// Whether it counts among the queues that have tasks.
+    /// Whether it counts as a queue with tasks.
     has_tasks: bool,
-    /// How many images had been begun when it was changed first since the last image of it. If another has been begun
-    /// since, that one waits for it.
+    /// The number of images begun when it first changed after its last image. If it is smaller than the current number,
+    /// the image under way needs the queue as it is now, before the next change.
     touched: Option<u64>,
-    /// What the broker's account of memory holds for it, and how far the queue had moved then.
+    /// Its share of the broker's count of memory, and [`Queue::motion`] at that time.
     memory: usize,
     motion: u64,
-    /// What of it is what tasks have beside their records, which is always in step.
+    /// The same for what tasks own beside their records, which is always exact.
     owned: usize,
 }
 
-impl<B: Body> Slot<B> {
-    /// Whether something in the queue is to happen by now.
+impl<B: Body> QueueSlot<B> {
+    /// Whether something is due in the queue.
     fn is_due(&self, now: Now) -> bool {
-        self.deadline.is_some_and(|at| at <= now.log) || self.appointment.is_some_and(|at| at <= now.wall)
+        self.deadline.is_some_and(|at| at <= now.log) || self.wall_deadline.is_some_and(|at| at <= now.wall)
     }
 
-    /// Whether nothing would be missed if the queue were forgotten.
+    /// Whether the queue can be forgotten.
     fn is_forgettable(&self) -> bool {
         self.workers == 0 && self.queue.is_forgettable()
     }
@@ -144,7 +154,7 @@ impl<B: Body> Default for Broker<B> {
             id_mark: TaskId::LAST,
             incarnation: 0,
             deadlines: BTreeSet::new(),
-            appointments: BTreeSet::new(),
+            wall_deadlines: BTreeSet::new(),
             with_tasks: 0,
             idle: BTreeSet::new(),
             holds: BTreeSet::new(),
@@ -166,12 +176,12 @@ impl<B: Body> Default for Broker<B> {
 }
 
 impl<B: Body> Broker<B> {
-    /// Log time as of the last event.
+    /// The log time of the last event.
     pub const fn clock(&self) -> LogTime {
         self.clock
     }
 
-    /// The highest id given out.
+    /// The highest id that was given out.
     pub const fn last_id(&self) -> TaskId {
         self.last_id
     }
@@ -181,22 +191,23 @@ impl<B: Body> Broker<B> {
         self.incarnation
     }
 
-    /// Makes sure that no id up to this one is given out again.
+    /// Prevents ids up to this one from being given out again.
     pub fn raise_last_id(&mut self, id: TaskId) {
         self.last_id = self.last_id.max(id);
     }
 
-    /// Ids below this one are given out, and no others.
+    /// Only ids below this mark are given out.
     pub const fn id_mark(&self) -> TaskId {
         self.id_mark
     }
 
-    /// Lets ids be given out up to a later mark, which is durable by now. Where there is none, any id may be given out.
+    /// Raises the mark below which ids are given out. The driver must have made it durable. Without a mark, any id may
+    /// be given out.
     pub fn set_id_mark(&mut self, mark: TaskId) {
         self.id_mark = mark;
     }
 
-    /// Begins a new incarnation: the first thing that happens to an opened store.
+    /// Begins a new incarnation. To be called once after the replay, before anything else.
     pub fn start<R: Recorder<Body = B>>(&mut self, incarnation: u64, now: Now, rec: &mut R) {
         let time = now.log.max(self.clock);
         let event = Event::Started { incarnation, time };
@@ -225,12 +236,12 @@ impl<B: Body> Broker<B> {
         self.slot(no).map(|slot| &slot.queue)
     }
 
-    /// Each queue that has tasks, settings or a pause, or had some lately, with its name.
+    /// All queues that are not forgotten, with their names.
     pub fn queues(&self) -> impl Iterator<Item = (&[u8], &Queue<B>)> {
         self.slots.iter().flatten().map(|slot| (&*slot.name, &slot.queue))
     }
 
-    /// Queues in which tasks became available to a pop since this was last asked.
+    /// Appends the queues in which tasks became available since the last call.
     pub fn take_awake(&mut self, into: &mut Vec<QueueNo>) {
         for no in self.awake.drain(..) {
             if let Some(Some(slot)) = self.slots.get_mut(no.0 as usize) {
@@ -240,7 +251,7 @@ impl<B: Body> Broker<B> {
         }
     }
 
-    /// Forgets which queues have tasks to hand out: nobody waits for any.
+    /// Forgets the queues in which tasks became available, since no pop waits.
     pub fn forget_awake(&mut self) {
         for no in self.awake.drain(..) {
             if let Some(Some(slot)) = self.slots.get_mut(no.0 as usize) {
@@ -249,63 +260,62 @@ impl<B: Body> Broker<B> {
         }
     }
 
-    /// Whether [`Self::take_awake`] has anything to tell.
+    /// Whether [`Self::take_awake`] would append any queue.
     pub fn has_awake(&self) -> bool {
         !self.awake.is_empty()
     }
 
-    fn slot(&self, no: QueueNo) -> Option<&Slot<B>> {
+    fn slot(&self, no: QueueNo) -> Option<&QueueSlot<B>> {
         meter::step();
         self.slots.get(no.0 as usize)?.as_deref()
     }
 
-    fn slot_mut(&mut self, no: QueueNo) -> Option<&mut Slot<B>> {
+    fn slot_mut(&mut self, no: QueueNo) -> Option<&mut QueueSlot<B>> {
         meter::step();
         self.slots.get_mut(no.0 as usize)?.as_deref_mut()
     }
 
-    /// Applies an event of the past.
+    /// Applies an event of the log.
     pub fn replay<R: Recorder<Body = B>>(
         &mut self,
         event: &Event<'_>,
         rec: &mut R,
     ) -> Result<(), Inconsistent> {
         self.apply(event, rec)?;
-        // No tick comes in between: a past full of dropped queues is not to pile up.
+        // No tick comes in between, so that the contents of dropped queues would pile up.
         self.release_dropped(rec);
         Ok(())
     }
 
-    /// About how many bytes of memory queues and workers take. Kept as they change.
+    /// About how many bytes of memory queues and workers take. Maintained with each change.
     pub fn memory(&self) -> u64 {
-        // What is kept of each queue and of each holder beside them.
-        let times = self.deadlines.len() + self.appointments.len() + self.idle.len();
+        // The indexes of queues and holders.
+        let times = self.deadlines.len() + self.wall_deadlines.len() + self.idle.len();
         let indexes = times * size_of::<(LogTime, QueueNo)>() * 3 / 2
             + (self.holds.len() + self.cancelled.len()) * size_of::<(Holder, QueueNo)>() * 3 / 2
             + self.adopted.len() * size_of::<(TaskId, QueueNo)>() * 3 / 2
             + self.names.capacity() * size_of::<(Box<[u8]>, QueueNo)>()
-            + self.slots.capacity() * size_of::<Option<Box<Slot<B>>>>();
+            + self.slots.capacity() * size_of::<Option<Box<QueueSlot<B>>>>();
         (self.memory + self.dropped_memory + self.workers.memory() + indexes) as u64
     }
 
-    /// Whether something was decided that is still being done slice by slice: bodies of queues that were dropped are
-    /// released, tasks are taken back from holders that have come to an end, or are revived. No image is taken meanwhile.
+    /// Whether work on many tasks is under way: an announced operation ([`Self::is_under_way`]), or the release of
+    /// bodies of dropped and purged queues.
     pub fn is_unfinished(&self) -> bool {
         !self.dropped.is_empty() || !self.unfinished.is_empty()
     }
 
-    /// Hands the body of each task to `visit`.
+    /// Visits the body of each task.
     pub fn bodies(&self, visit: &mut dyn FnMut(&B)) {
         self.slots.iter().flatten().for_each(|slot| slot.queue.bodies(visit));
     }
 
-    /// Hands each body to `visit` that is of no task any more but not yet released: those of large queues that were
-    /// dropped are released slice by slice. They are not part of any image.
+    /// Visits each body of dropped and purged queues that has not been released yet. No image has them.
     pub fn dropped_bodies(&self, visit: &mut dyn FnMut(&B)) {
         self.dropped.iter().for_each(|remains| remains.queue().bodies(visit));
     }
 
-    /// Releases a slice of what was in dropped queues.
+    /// Releases a slice of the bodies of dropped and purged queues.
     fn release_dropped<R: Recorder<Body = B>>(&mut self, rec: &mut R) {
         let Some(remains) = self.dropped.front_mut() else { return };
         self.dropped_memory -= remains.memory();
@@ -316,20 +326,20 @@ impl<B: Body> Broker<B> {
         }
     }
 
-    /// Sets aside what is to be released slice by slice.
+    /// Keeps the contents of a dropped or purged queue, to be released in slices.
     fn set_aside(&mut self, remains: Remains<B>) {
         self.dropped_memory += remains.memory();
         self.dropped.push_back(remains);
     }
 
-    /// Releases all that was in dropped queues: once after a replay, when nobody waits.
+    /// Releases all bodies of dropped and purged queues. For the end of a replay, when no client waits.
     pub fn release_all_dropped<R: Recorder<Body = B>>(&mut self, rec: &mut R) {
         while !self.dropped.is_empty() {
             self.release_dropped(rec);
         }
     }
 
-    /// Brings the broker's indexes in step with all queues: once after a replay, not after each of its events.
+    /// Updates the broker's indexes for all queues: once after a replay, not after each of its events.
     pub fn refresh_all(&mut self) {
         let all: Vec<QueueNo> = self.slots.iter().flatten().map(|slot| slot.queue.no()).collect();
         for no in all {
@@ -337,7 +347,7 @@ impl<B: Body> Broker<B> {
         }
     }
 
-    /// Brings the broker's indexes in step with a queue that may have changed.
+    /// Updates the broker's indexes for a queue that may have changed.
     fn refresh(&mut self, no: QueueNo) {
         meter::step();
         let clock = self.clock;
@@ -348,11 +358,11 @@ impl<B: Body> Broker<B> {
             deadline.map(|at| self.deadlines.insert((at, no)));
             slot.deadline = deadline;
         }
-        let appointment = slot.queue.next_appointment();
-        if appointment != slot.appointment {
-            slot.appointment.map(|at| self.appointments.remove(&(at, no)));
-            appointment.map(|at| self.appointments.insert((at, no)));
-            slot.appointment = appointment;
+        let wall_deadline = slot.queue.next_wall_deadline();
+        if wall_deadline != slot.wall_deadline {
+            slot.wall_deadline.map(|at| self.wall_deadlines.remove(&(at, no)));
+            wall_deadline.map(|at| self.wall_deadlines.insert((at, no)));
+            slot.wall_deadline = wall_deadline;
         }
         if slot.queue.is_unfinished() {
             self.unfinished.insert(no);
@@ -382,14 +392,14 @@ impl<B: Body> Broker<B> {
         self.account(no);
     }
 
-    /// Brings what the broker counts of a queue in step with it, and nothing that anyone waits for.
+    /// Updates the broker's counts for a queue; unlike [`Self::refresh`], this wakes no pop and plans no deadline.
     fn account(&mut self, no: QueueNo) {
         let Some(Some(slot)) = self.slots.get_mut(no.0 as usize) else { return };
         let (motion, owned) = (slot.queue.motion(), slot.queue.owned());
         self.memory = self.memory - slot.owned + owned;
         slot.owned = owned;
         if motion.abs_diff(slot.motion) >= MOTION || slot.memory == 0 || !slot.has_tasks {
-            let fixed = slot.name.len() * 2 + size_of::<Slot<B>>() - size_of::<Queue<B>>();
+            let fixed = slot.name.len() * 2 + size_of::<QueueSlot<B>>() - size_of::<Queue<B>>();
             let memory = slot.queue.structure() + fixed;
             self.memory = self.memory - slot.memory + memory;
             (slot.memory, slot.motion) = (memory, motion);
@@ -400,14 +410,15 @@ impl<B: Body> Broker<B> {
         }
     }
 
-    /// Checks every queue and what the broker keeps about them.
+    /// Checks the invariants of all queues and of the broker's indexes.
     pub fn check(&self) -> Result<(), Broken> {
-        let indexed =
-            |slots: &dyn Fn(&Slot<B>) -> bool| self.slots.iter().flatten().filter(|slot| slots(slot)).count();
+        let indexed = |slots: &dyn Fn(&QueueSlot<B>) -> bool| {
+            self.slots.iter().flatten().filter(|slot| slots(slot)).count()
+        };
         let sizes = [
             ("names", self.names.len(), indexed(&|_| true)),
             ("deadlines", self.deadlines.len(), indexed(&|slot| slot.deadline.is_some())),
-            ("appointments", self.appointments.len(), indexed(&|slot| slot.appointment.is_some())),
+            ("wall deadlines", self.wall_deadlines.len(), indexed(&|slot| slot.wall_deadline.is_some())),
             ("idle queues", self.idle.len(), indexed(&|slot| slot.idle_since.is_some())),
             ("queues with tasks", self.with_tasks, indexed(&|slot| !slot.queue.is_empty())),
             ("free numbers", self.free.len(), self.slots.iter().filter(|slot| slot.is_none()).count()),
@@ -427,16 +438,19 @@ impl<B: Body> Broker<B> {
         self.slots.iter().flatten().try_for_each(|slot| self.check_slot(slot))
     }
 
-    fn check_slot(&self, slot: &Slot<B>) -> Result<(), Broken> {
+    fn check_slot(&self, slot: &QueueSlot<B>) -> Result<(), Broken> {
         slot.queue.check()?;
         let no = slot.queue.no();
         let deadline = slot.queue.next_deadline();
-        let appointment = slot.queue.next_appointment();
+        let wall_deadline = slot.queue.next_wall_deadline();
         let found = [
             ("the name", self.names.get(&slot.name) == Some(&no)),
-            ("the next deadline", slot.deadline == deadline && slot.appointment == appointment),
+            ("the next deadline", slot.deadline == deadline && slot.wall_deadline == wall_deadline),
             ("the indexed deadline", deadline.is_none_or(|at| self.deadlines.contains(&(at, no)))),
-            ("the indexed appointment", appointment.is_none_or(|at| self.appointments.contains(&(at, no)))),
+            (
+                "the indexed wall deadline",
+                wall_deadline.is_none_or(|at| self.wall_deadlines.contains(&(at, no))),
+            ),
             ("idleness", slot.idle_since.is_some() == slot.is_forgettable()),
             ("the last id", slot.queue.last_id() <= self.last_id),
             ("a task from elsewhere", slot.queue.has_adopted() == self.adopters.contains(&no)),
@@ -457,14 +471,14 @@ impl<B: Body> Broker<B> {
         }
     }
 
-    /// A digest of all that is not volatile: equal states have equal digests, however they came about.
+    /// A digest of everything that is not volatile. Equal states have equal digests, however they came about.
     pub fn digest(&self) -> u64 {
         let mut hasher = Fnv(FNV_START);
         (self.last_id, self.logged_digest()).hash(&mut hasher);
         hasher.finish()
     }
 
-    /// The same without the last id, which a start raises without an event.
+    /// The same without the last id, which a start may raise without an event.
     pub fn logged_digest(&self) -> u64 {
         let mut hasher = Fnv(FNV_START);
         (self.clock, self.incarnation, &self.marks).hash(&mut hasher);
@@ -477,7 +491,7 @@ impl<B: Body> Broker<B> {
     }
 }
 
-/// FNV-1a: the digest must not depend on a hasher that may change with a dependency.
+/// FNV-1a. A hasher from a dependency might change with its version.
 struct Fnv(u64);
 
 const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;

@@ -1,4 +1,4 @@
-//! Commands about queues as wholes, and moves from one to another.
+//! Commands about whole queues, and moves between queues.
 
 use core::ops::ControlFlow;
 
@@ -29,13 +29,13 @@ impl<B: Body> Broker<B> {
             dropped += u64::from(!queue.is_empty());
             let tasks = queue.len() as usize;
             self.commit_stamped(&Event::QueueDropped(no), rec);
-            rec.counted(tasks);
+            rec.note_task_count(tasks);
             self.refresh(no);
         }
         dropped
     }
 
-    /// Shows tasks of a queue, at most `count` of them, until `visit` has seen enough; answers whether there is such a queue.
+    /// Visits at most `count` tasks of a queue, until `visit` breaks off. Answers whether the queue exists.
     pub fn seek(
         &self,
         queue: &[u8],
@@ -47,7 +47,7 @@ impl<B: Body> Broker<B> {
         queue.map(|queue| queue.seek(seek, count, visit)).is_some()
     }
 
-    /// Moves tasks that just died to where their queue sends them, in the same unit of the log.
+    /// Moves tasks that just died to the dead-letter queue, in the same unit of the log.
     pub(super) fn move_dying<R: Recorder<Body = B>>(
         &mut self,
         from: QueueNo,
@@ -56,7 +56,7 @@ impl<B: Body> Broker<B> {
     ) {
         let letter = self.slot(from).and_then(|slot| slot.queue.settings().dead_letter.clone());
         let Some(name) = letter else { return };
-        // The name was checked when it was set; a queue that came from elsewhere keeps its dead if it is not one.
+        // The name was checked when it was set; a queue that was imported with an invalid one keeps its dead tasks.
         let Ok(to) = self.made(&name, rec) else { return };
         if to == from {
             return;
@@ -87,7 +87,7 @@ impl<B: Body> Broker<B> {
             if pattern.as_mut().is_none_or(|pattern| pattern.matches(&slot.name)) {
                 out.queues.push(QueueRow { name: slot.name.clone(), counts: slot.queue.counts() });
             }
-            // KEYS asks for all of them at once, and has no cursor to go on from.
+            // KEYS lists all queues at once and has no cursor to continue from.
             let is_paged = count < u32::MAX;
             if is_paged && pattern.as_ref().is_some_and(|pattern| pattern.steps() > limits::PATTERN_STEPS_MAX)
             {

@@ -1,4 +1,4 @@
-//! What can be saved of a store when parts of its image are lost.
+//! Restores what is left of a store when parts of its image are lost.
 
 use super::{Broker, Stored};
 use crate::codec::read_number;
@@ -6,8 +6,8 @@ use crate::queue::{Damaged, Queue};
 use crate::task::Body;
 
 impl<B: Body> Broker<B> {
-    /// The store of an image of which some parts of queues are lost: `None` in place of their bytes. Answers how many
-    /// were. All that is left is as it was, and counted again.
+    /// Restores a store from an image of which some parts of queues are lost (`None`). Answers how many were. The tasks
+    /// that are left are as they were, and the counters are computed anew.
     pub fn restore_partly<H: AsRef<[u8]>, P: AsRef<[u8]>, I: IntoIterator<Item = Option<P>>>(
         head: &[u8],
         queues: impl IntoIterator<Item = Stored<H, I>>,
@@ -26,7 +26,7 @@ impl<B: Body> Broker<B> {
         Ok((broker, lost))
     }
 
-    /// The workers that are alive: name and incarnation.
+    /// The names and incarnations of living workers.
     pub fn workers(&self) -> impl Iterator<Item = (&[u8], u64)> {
         self.workers.all().map(|(incarnation, worker)| (&*worker.name, incarnation))
     }

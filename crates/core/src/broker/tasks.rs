@@ -1,4 +1,4 @@
-//! Commands about tasks: the broker finds the queue, gives out ids, and leaves the rest to the queue.
+//! Commands about tasks. The broker finds the queue and gives out ids; the queue does the rest.
 
 use super::Broker;
 use super::execute::Stamp;
@@ -13,27 +13,27 @@ use crate::reply::{Refusal, Replies, Reply, Span};
 use crate::task::{Body, Cause, Holder};
 use crate::time::Now;
 
-/// The time in ids stands still so long before the mark; each millisecond has room for 131,071 ids.
+/// The time in ids stops this long before the mark; each millisecond has room for 131,071 ids.
 const ID_RESERVE_MS: u64 = 5_000;
 
-/// A part of a pop that is executed in several.
+/// A slice of a pop.
 #[derive(Clone, Copy, Debug)]
 pub struct PopSlice {
-    /// The first of its queues that is looked at.
+    /// The index of the first queue to look at.
     pub from: usize,
-    /// How many tasks at most.
+    /// The most tasks to lease.
     pub count: u32,
-    /// How many payload bytes at most.
+    /// The most payload bytes.
     pub bytes: usize,
-    /// The limit for the first task, if it is larger than `bytes`.
+    /// The most payload bytes of the first task, if that is larger than `bytes`.
     pub first_bytes: usize,
 }
 
 impl<B: Body> Broker<B> {
-    /// Ids for `n` tasks: the first and the last of them. They count as given out once a push is recorded.
+    /// The first and the last of `n` new ids. They count as given out once a push is recorded.
     ///
-    /// Near the mark their time stands still, so that there are hundreds of millions of them before one would reach it. They
-    /// are as unique and as ordered as others.
+    /// Near the mark the time in ids stops, so that hundreds of millions of ids are left before the mark is reached.
+    /// They are as unique and ordered as others.
     pub(super) fn ids(&self, n: usize, now: Now) -> Result<(TaskId, TaskId), Refusal> {
         let has_mark = self.id_mark != TaskId::LAST;
         let upto = if has_mark { self.id_mark.ms().saturating_sub(ID_RESERVE_MS) } else { u64::MAX };
@@ -59,7 +59,8 @@ impl<B: Body> Broker<B> {
         let start = out.ids.len();
         if !payloads.is_empty() {
             let (first, last) = self.ids(payloads.len(), now)?;
-            self.with_made(queue, now, rec, |queue, rec| queue.push(Pushes { first, payloads }, now, rec))??;
+            let no = self.made(queue, rec)?;
+            self.on_queue(no, now, rec, |queue, rec| queue.push(Pushes { first, payloads }, now, rec))?;
             self.last_id = last;
             let ids = core::iter::successors(Some(first), |id| id.successor());
             out.ids.extend(ids.take(payloads.len()));
@@ -74,12 +75,13 @@ impl<B: Body> Broker<B> {
         rec: &mut Stamp<'_, R>,
     ) -> Result<Reply, Refusal> {
         let (id, _) = self.ids(1, now)?;
-        let added = self.with_made(add.queue, now, rec, |queue, rec| {
+        let no = self.made(add.queue, rec)?;
+        let added = self.on_queue(no, now, rec, |queue, rec| {
             if let Some((id, state)) = queue.named(add, now, rec) {
                 return Ok(Reply::Added { id, added: false, state });
             }
             queue.add(id, add, now, rec).map(|state| Reply::Added { id, added: true, state })
-        })??;
+        })?;
         if let Reply::Added { id, added: true, .. } = added {
             self.last_id = id;
         }
@@ -101,8 +103,8 @@ impl<B: Body> Broker<B> {
         Ok(Reply::Tasks(Span::new(start, out.tasks.len())))
     }
 
-    /// Executes a part of a pop, and adds the tasks that it hands out. The driver sees to it that all parts together hand
-    /// out no more than a reply may carry.
+    /// Executes a slice of a pop and appends the leased tasks. The driver ensures that all slices together lease no
+    /// more than fits a reply.
     pub fn pop_slice<R: Recorder<Body = B>>(
         &mut self,
         pop: &Pop<'_>,
@@ -138,8 +140,7 @@ impl<B: Body> Broker<B> {
             let first_bytes = if all.tasks == 0 { slice.first_bytes } else { bytes };
             let (queue, meta) = (index as u32, pop.meta);
             let ask = PopAsk { count: left, bytes, first_bytes, terms, queue, meta };
-            let popped =
-                self.with_number(no, now, rec, |queue, rec| queue.pop(&ask, now, rec, &mut out.tasks));
+            let popped = self.on_queue(no, now, rec, |queue, rec| queue.pop(&ask, now, rec, &mut out.tasks));
             if let Some(holder) = terms.holder.filter(|_| popped.tasks > 0) {
                 self.holds.insert((holder, no));
             }
@@ -150,8 +151,8 @@ impl<B: Body> Broker<B> {
         Ok(all)
     }
 
-    /// Executes a part of a recovery, and adds the tasks that it hands out again: only those that were delivered last by
-    /// `upto`, so that no part hands out what one before it did.
+    /// Executes a slice of a recovery and appends the tasks that it leases again. `ask.upto` bounds the deliveries, so
+    /// that no slice leases a task that an earlier one did.
     pub fn recover_slice<R: Recorder<Body = B>>(
         &mut self,
         queue: &[u8],
@@ -161,7 +162,9 @@ impl<B: Body> Broker<B> {
         out: &mut Replies<B>,
     ) {
         self.stamped(now, rec, |broker, now, rec| {
-            broker.with(queue, now, rec, |queue, rec| queue.recover(ask, now, rec, &mut out.tasks));
+            if let Some(no) = broker.number_of(queue) {
+                broker.on_queue(no, now, rec, |queue, rec| queue.recover(ask, now, rec, &mut out.tasks));
+            }
         });
     }
 
@@ -188,12 +191,16 @@ impl<B: Body> Broker<B> {
         let claims = claims(tasks)?;
         let start = out.indexes.len();
         let leased_only = scope == AckScope::Leased;
-        self.with(queue, now, rec, |queue, rec| queue.ack(claims, leased_only, now, rec, &mut out.indexes));
+        if let Some(no) = self.number_of(queue) {
+            self.on_queue(no, now, rec, |queue, rec| {
+                queue.ack(claims, leased_only, now, rec, &mut out.indexes);
+            });
+        }
         Ok(Reply::Acked(Span::new(start, out.indexes.len())))
     }
 
-    /// Gives back, at no cost, all that a connection held which is gone now.
-    /// To be called again while there is more.
+    /// Returns all tasks that a closed connection held, at no cost of a try. Call again while it answers
+    /// [`Progress::More`].
     pub fn close_conn<R: Recorder<Body = B>>(&mut self, conn: ConnId, now: Now, rec: &mut R) -> Progress {
         let holder = Holder::Conn(conn);
         let (mut slice, mut bulk) = (Slice::new(), Bulk::default());
@@ -202,9 +209,9 @@ impl<B: Body> Broker<B> {
         })
     }
 
-    /// Gives deliveries that never reached their taker back to the front, at no cost. What is no longer current is
-    /// left alone.
-    pub fn undeliver<R: Recorder<Body = B>>(
+    /// Requeues deliveries that never reached their client, at the front and at no cost of a try. Deliveries that are
+    /// no longer current are left alone.
+    pub fn requeue_undelivered<R: Recorder<Body = B>>(
         &mut self,
         queue: &[u8],
         receipts: &[Receipt],
@@ -212,11 +219,13 @@ impl<B: Body> Broker<B> {
         rec: &mut R,
     ) {
         self.stamped(now, rec, |broker, now, rec| {
-            broker.with(queue, now, rec, |queue, rec| queue.undeliver(receipts, now, rec));
+            if let Some(no) = broker.number_of(queue) {
+                broker.on_queue(no, now, rec, |queue, rec| queue.requeue_undelivered(receipts, now, rec));
+            }
         });
     }
 
-    /// Takes deliveries back whose payload could not be read: see [`Queue::take_back_unreadable`](crate::Queue).
+    /// Takes back deliveries whose payload could not be read: see `Queue::take_back_unreadable`.
     pub fn take_back_unreadable<R: Recorder<Body = B>>(
         &mut self,
         queue: &[u8],
@@ -227,9 +236,11 @@ impl<B: Body> Broker<B> {
         rec: &mut R,
     ) {
         self.stamped(now, rec, |broker, now, rec| {
-            broker.with(queue, now, rec, |queue, rec| {
-                queue.take_back_unreadable(receipts, wait_ms, reason, now, rec);
-            });
+            if let Some(no) = broker.number_of(queue) {
+                broker.on_queue(no, now, rec, |queue, rec| {
+                    queue.take_back_unreadable(receipts, wait_ms, reason, now, rec);
+                });
+            }
         });
     }
 }

@@ -1,4 +1,4 @@
-//! The check of a broker finds what is broken: each index in turn, and each thing that is kept about a queue.
+//! The check of a broker finds every violated invariant: each index, and everything that is kept about a queue.
 
 use alloc::vec::Vec;
 
@@ -34,7 +34,7 @@ impl Recorder for Forgetful {
 
     fn record(&mut self, _: &Event<'_>) {}
 
-    fn body(&mut self, _: usize, _: &[u8]) -> Nothing {
+    fn new_body(&mut self, _: usize, _: &[u8]) -> Nothing {
         Nothing
     }
 
@@ -42,7 +42,7 @@ impl Recorder for Forgetful {
         0
     }
 
-    fn release(&mut self, _: Nothing) {}
+    fn release_body(&mut self, _: Nothing) {}
 }
 
 const NOW: Now = Now { log: LogTime(1_000), wall: WallTime(1_000) };
@@ -50,8 +50,8 @@ const NOW: Now = Now { log: LogTime(1_000), wall: WallTime(1_000) };
 const Q: QueueNo = QueueNo(0);
 const EMPTY: QueueNo = QueueNo(1);
 
-/// One queue with tasks that are ready, delayed by either clock, and held by a worker and a connection; the worker works
-/// on it. Another one that is empty.
+/// One queue with tasks that are ready, delayed by either clock, and held by a worker and a connection; the worker
+/// works on it. Another one that is empty.
 fn broker() -> Broker<Nothing> {
     let mut broker = Broker::default();
     broker.start(1, NOW, &mut Forgetful);
@@ -82,19 +82,19 @@ fn broker() -> Broker<Nothing> {
     broker
 }
 
-fn slot(broker: &mut Broker<Nothing>, no: QueueNo) -> &mut Slot<Nothing> {
+fn slot(broker: &mut Broker<Nothing>, no: QueueNo) -> &mut QueueSlot<Nothing> {
     broker.slots[no.0 as usize].as_mut().unwrap()
 }
 
-/// What is told of it, and how it is broken.
+/// The text that the check must report, and the change that breaks the broker.
 type Break = (&'static str, fn(&mut Broker<Nothing>));
 
 fn all_are_found(breaks: &[Break]) {
-    for &(told, break_it) in breaks {
+    for &(expected, break_it) in breaks {
         let mut broker = broker();
         break_it(&mut broker);
-        let found = broker.check().expect_err(told).0;
-        assert!(found.contains(told), "{found:?} instead of {told:?}");
+        let found = broker.check().expect_err(expected).0;
+        assert!(found.contains(expected), "{found:?} instead of {expected:?}");
     }
 }
 
@@ -104,8 +104,8 @@ fn an_index_of_the_wrong_size_is_found() {
         ("3 names instead of 2", |b| _ = b.names.insert(b"other"[..].into(), Q)),
         ("2 deadlines instead of 1", |b| _ = b.deadlines.insert((LogTime(1), EMPTY))),
         ("0 deadlines instead of 1", |b| b.deadlines.clear()),
-        ("2 appointments instead of 1", |b| _ = b.appointments.insert((WallTime(1), EMPTY))),
-        ("0 appointments instead of 1", |b| b.appointments.clear()),
+        ("2 wall deadlines instead of 1", |b| _ = b.wall_deadlines.insert((WallTime(1), EMPTY))),
+        ("0 wall deadlines instead of 1", |b| b.wall_deadlines.clear()),
         ("2 idle queues instead of 1", |b| _ = b.idle.insert((LogTime(1), Q))),
         ("2 queues with tasks instead of 1", |b| b.with_tasks += 1),
         ("1 free numbers instead of 0", |b| _ = b.free.insert(QueueNo(9))),
@@ -115,14 +115,14 @@ fn an_index_of_the_wrong_size_is_found() {
 }
 
 #[test]
-fn what_is_kept_about_a_queue_and_is_not_so_is_found() {
+fn wrong_data_about_a_queue_is_found() {
     all_are_found(&[
         ("the name of", |b| _ = b.names.insert(b"q"[..].into(), EMPTY)),
         ("the next deadline of", |b| slot(b, Q).deadline = Some(LogTime(9))),
-        ("the next deadline of", |b| slot(b, Q).appointment = Some(WallTime(9))),
+        ("the next deadline of", |b| slot(b, Q).wall_deadline = Some(WallTime(9))),
         ("the indexed deadline of", |b| b.deadlines = [(LogTime(9), Q)].into()),
         ("the indexed deadline of", |b| b.deadlines = [(LogTime(1_050), EMPTY)].into()),
-        ("the indexed appointment of", |b| b.appointments = [(WallTime(9), Q)].into()),
+        ("the indexed wall deadline of", |b| b.wall_deadlines = [(WallTime(9), Q)].into()),
         ("idleness of", |b| {
             slot(b, Q).idle_since = Some(LogTime(1));
             b.idle.insert((LogTime(1), Q));
@@ -152,10 +152,10 @@ fn what_is_kept_about_a_queue_and_is_not_so_is_found() {
 }
 
 #[test]
-fn every_index_is_in_the_account_of_memory() {
+fn every_index_counts_as_memory() {
     let grows: [fn(&mut Broker<Nothing>); 5] = [
         |b| b.deadlines.extend((0..100).map(|n| (LogTime(n), Q))),
-        |b| b.appointments.extend((0..100).map(|n| (WallTime(n), Q))),
+        |b| b.wall_deadlines.extend((0..100).map(|n| (WallTime(n), Q))),
         |b| b.holds.extend((0..100).map(|n| (Holder::Worker(n), Q))),
         |b| b.adopted.extend((1..101).map(|n| (TaskId::new(1, n).unwrap(), Q))),
         |b| b.slots.reserve(1_000),

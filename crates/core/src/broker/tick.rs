@@ -7,7 +7,7 @@ use crate::queue::Settled;
 use crate::task::Body;
 use crate::time::{LogTime, Now, WallTime};
 
-/// How many queues one tick looks after before others get their turn.
+/// How many queues one tick handles before other commands are served.
 const STEPS_PER_TICK: usize = 16;
 
 /// When to call [`Broker::tick`] again.
@@ -15,7 +15,7 @@ const STEPS_PER_TICK: usize = 16;
 pub struct NextDeadline {
     /// By log time.
     pub log: Option<LogTime>,
-    /// By the wall clock, which may jump: look now and then.
+    /// By the wall clock. It may jump, so compare it again every now and then.
     pub wall: Option<WallTime>,
 }
 
@@ -27,32 +27,31 @@ impl NextDeadline {
 }
 
 impl<B: Body> Broker<B> {
-    /// When something happens by itself next.
+    /// When something happens next without a command.
     pub fn next_deadline(&self) -> NextDeadline {
         let queue = self.deadlines.first().map(|&(at, _)| at);
         let worker = self.workers.next_lost().map(|(at, _)| at);
         let too_many = self.idle.len() > limits::EMPTY_QUEUES_MAX;
         let remembered_ms = if too_many { 0 } else { limits::EMPTY_QUEUE_MS };
         let idle = self.idle.first().map(|&(since, _)| since.after(remembered_ms));
-        // What was dropped is released at once, slice by slice.
+        // Bodies of dropped queues are released without delay, in slices.
         let dropped = (!self.dropped.is_empty()).then_some(self.clock);
         NextDeadline {
             log: [queue, worker, idle, dropped].into_iter().flatten().min(),
-            wall: self.appointments.first().map(|&(at, _)| at),
+            wall: self.wall_deadlines.first().map(|&(at, _)| at),
         }
     }
 
-    /// One slice of what is due: tasks, leases, workers, forgotten queues. Call again while
+    /// One slice of everything that is due: tasks, leases, workers, queues to forget. Call again while
     /// [`Self::next_deadline`] is due.
     pub fn tick<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut R) {
         self.stamped(now, rec, |broker, now, rec| {
             broker.release_dropped(rec);
             for _ in 0..STEPS_PER_TICK {
                 let due = broker.deadlines.first().filter(|&&(at, _)| at <= now.log).map(|&(_, no)| no);
-                let met = broker.appointments.first().filter(|&&(at, _)| at <= now.wall).map(|&(_, no)| no);
+                let met = broker.wall_deadlines.first().filter(|&&(at, _)| at <= now.wall).map(|&(_, no)| no);
                 if let Some(no) = due.or(met) {
-                    let settled = broker.on_queue(no, rec, |queue, rec| queue.settle(now, rec));
-                    broker.refresh(no);
+                    let settled = broker.on_queue(no, now, rec, |queue, rec| queue.settle_once(now, rec));
                     if settled == Settled::Slice {
                         return;
                     }
@@ -63,17 +62,16 @@ impl<B: Body> Broker<B> {
         });
     }
 
-    /// One slice of what is under way ([`Self::is_under_way`]), whatever else is due.
+    /// One slice of the announced operations that are under way ([`Self::is_under_way`]).
     pub fn settle_under_way<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut R) {
         self.stamped(now, rec, |broker, now, rec| {
             if let Some(&no) = broker.unfinished.first() {
-                broker.on_queue(no, rec, |queue, rec| queue.settle_under_way(now, rec));
-                broker.refresh(no);
+                broker.on_queue(no, now, rec, |queue, rec| queue.settle_announced(now, rec));
             }
         });
     }
 
-    /// Forgets the queue that has been empty the longest, if it is time.
+    /// Forgets the queue that has been empty the longest, if it is time. Answers whether it did.
     fn forget_one<R: Recorder<Body = B>>(
         &mut self,
         now: Now,

@@ -1,4 +1,4 @@
-//! The life of workers: commands about them, and their ends.
+//! Commands about workers, and the end of workers and connections.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -15,17 +15,17 @@ use crate::reply::{Explanation, Refusal, Replies, Reply, Span, Why, WorkerRow};
 use crate::task::{Body, Cause, Holder};
 use crate::time::Now;
 
-/// How many lost workers one command or tick ends before others get their turn.
+/// How many lost workers one command or tick ends before other commands are served.
 const LOST_PER_STEP: usize = 16;
 
-/// How many workers, and queues that they hold tasks of, are looked at in one slice of a list of workers.
+/// How many workers, and queues of which they hold tasks, one slice of a list of workers looks at.
 const LISTED_PER_SLICE: usize = 10_000;
 
-/// What one slice of ending leases may still do.
+/// The work that is left to one slice of ending leases.
 pub(super) struct Slice {
-    /// How many tasks it may move; of more, their queue keeps note and moves them later.
+    /// Tasks that it may move. A queue with more of them announces the end and moves the tasks later.
     tasks: usize,
-    /// How many queues it may go through.
+    /// Queues that it may handle.
     queues: usize,
 }
 
@@ -58,7 +58,7 @@ impl<B: Body> Broker<B> {
                 self.end_worker(worker.incarnation, Cause::Free, &mut slice, bulk, now, rec)
             }
             Worker::Fail { name } => match self.workers.incarnation_of(name) {
-                // Another that took the name since the first slice is not meant.
+                // Not a worker that took the name after the first slice.
                 Some(incarnation) if bulk.cursor == 0 || bulk.cursor == incarnation => {
                     bulk.cursor = incarnation;
                     self.end_worker(incarnation, Cause::Lost, &mut slice, bulk, now, rec)
@@ -74,7 +74,7 @@ impl<B: Body> Broker<B> {
         }
     }
 
-    /// The last step of a command about workers, when all those are ended that it ends.
+    /// The last step of a command about workers, once the worker that it ends has ended.
     fn worker_done<R: Recorder<Body = B>>(
         &mut self,
         worker: &Worker<'_>,
@@ -95,8 +95,8 @@ impl<B: Body> Broker<B> {
                 let start = out.receipts.len();
                 self.workers.beat(worker.incarnation, now.log);
                 let holder = Holder::Worker(worker.incarnation);
-                self.tell_cancelled(holder, &mut out.receipts);
-                self.workers.told(worker.incarnation, &mut out.receipts);
+                self.report_cancelled(holder, &mut out.receipts);
+                self.workers.report_lapses(worker.incarnation, &mut out.receipts);
                 Ok(Reply::Receipts(Span::new(start, out.receipts.len())))
             }
             Worker::Work(worker, queue) => {
@@ -127,8 +127,8 @@ impl<B: Body> Broker<B> {
         }
     }
 
-    /// Tells the receipts of a worker's tasks that were cancelled. Only queues are visited in which one of them was.
-    fn tell_cancelled(&mut self, holder: Holder, out: &mut Vec<Receipt>) {
+    /// Appends the receipts of a worker's cancelled tasks. Only queues in which one was cancelled are visited.
+    fn report_cancelled(&mut self, holder: Holder, out: &mut Vec<Receipt>) {
         let mut queues: Vec<QueueNo> = of_holder(&self.cancelled, holder).collect();
         queues.retain(|&no| {
             let before = out.len();
@@ -140,12 +140,12 @@ impl<B: Body> Broker<B> {
         }
     }
 
-    /// Whether this incarnation lives: its last beat was less than its time to live ago.
+    /// Refuses a worker that is not alive: its last heartbeat must be younger than its time to live.
     pub(super) fn alive(&self, worker: WorkerRef<'_>, now: Now) -> Result<(), Refusal> {
         self.workers.check(worker, now.log)
     }
 
-    /// Ends workers whose time is over, a few at a time.
+    /// Ends workers whose heartbeat is overdue, a few at a time.
     pub(super) fn end_lost_workers<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut Stamp<'_, R>) {
         let (mut slice, mut bulk) = (Slice::new(), Bulk::default());
         for _ in 0..LOST_PER_STEP {
@@ -159,8 +159,8 @@ impl<B: Body> Broker<B> {
         }
     }
 
-    /// Ends a worker: its tasks go back to the front of their queues, in their order. One that holds tasks of very many
-    /// queues, or works on very many, is there until the last slice.
+    /// Ends a worker. Its tasks return to the front of their queues, in order. A worker with very many queues exists
+    /// until the last slice.
     fn end_worker<R: Recorder<Body = B>>(
         &mut self,
         incarnation: u64,
@@ -189,7 +189,7 @@ impl<B: Body> Broker<B> {
         Progress::Done
     }
 
-    /// Takes back what a worker or a connection holds, queue by queue.
+    /// Returns the tasks that a worker or connection holds, queue by queue.
     pub(super) fn end_holder<R: Recorder<Body = B>>(
         &mut self,
         holder: Holder,
@@ -208,7 +208,7 @@ impl<B: Body> Broker<B> {
         if of_holder(&self.holds, holder).next().is_some() { Progress::More } else { Progress::Done }
     }
 
-    /// Takes back what a worker or a connection holds of a queue. Answers how many tasks that are.
+    /// Returns the tasks of one queue that a worker or connection holds. Answers their number.
     fn end_holder_in<R: Recorder<Body = B>>(
         &mut self,
         holder: Holder,
@@ -224,19 +224,19 @@ impl<B: Body> Broker<B> {
         }
         let tasks = slice.tasks;
         let count =
-            self.with_number(no, now, rec, |queue, rec| queue.end_holder(holder, cause, tasks, now, rec));
+            self.on_queue(no, now, rec, |queue, rec| queue.end_holder(holder, cause, tasks, now, rec));
         slice.tasks = tasks.saturating_sub(count as usize);
         count
     }
 
-    /// Names the worker that has the task.
+    /// Adds the name of the worker that holds the task.
     pub(super) fn name_holder(&self, explained: &mut Explanation) {
         if let Why::Leased { holder: Some(Holder::Worker(incarnation)), .. } = explained.why {
             explained.worker = self.workers.name_of(incarnation).map(Into::into);
         }
     }
 
-    /// Lists workers from where the last slice ended.
+    /// Lists workers, from where the last slice ended.
     fn list_workers(&self, now: Now, bulk: &mut Bulk, out: &mut Vec<WorkerRow>) -> Progress {
         let mut looked_at = 0;
         for (incarnation, worker) in self.workers.alive_at(now.log, bulk.cursor) {
@@ -258,7 +258,7 @@ impl<B: Body> Broker<B> {
     }
 }
 
-/// The queues of which a holder has an entry.
+/// The queues in the entries of a holder.
 fn of_holder(entries: &BTreeSet<(Holder, QueueNo)>, holder: Holder) -> impl Iterator<Item = QueueNo> {
     let all = entries.range((holder, QueueNo(0))..=(holder, QueueNo(u32::MAX)));
     all.inspect(|_| meter::step()).map(|&(_, no)| no)

@@ -1,4 +1,4 @@
-//! Who works here. Names, incarnations and what they work on are state; heartbeats are not.
+//! The workers of a store. Names, incarnations and queues they work on are state; heartbeats are not.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,14 +19,14 @@ use crate::time::LogTime;
 pub(super) struct Workers {
     by_name: BTreeMap<Box<[u8]>, u64>,
     alive: BTreeMap<u64, Worker>,
-    /// When each is lost unless it beats. Volatile.
+    /// When each is lost without a heartbeat. Volatile.
     expiries: BTreeSet<(LogTime, u64)>,
-    /// The bytes of their names.
+    /// Bytes of all names.
     name_bytes: usize,
-    /// How many queues they work on, those of each counted.
+    /// The sum of the numbers of queues they work on.
     works: usize,
-    /// How many lapses they have not been told of.
-    untold: usize,
+    /// The number of lapses that were not reported yet.
+    unreported: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ pub(super) struct Worker {
     pub(super) ttl_ms: u64,
     pub(super) works: BTreeSet<QueueNo>,
     expires: LogTime,
-    /// Deliveries that lapsed since its last beat, which it has not been told of. Volatile.
+    /// Lapsed leases, to be reported at its next heartbeat. Volatile.
     lapsed: VecDeque<Receipt>,
 }
 
@@ -61,25 +61,25 @@ impl Workers {
         Ok(())
     }
 
-    /// Ends it; answers what it worked on.
+    /// Ends a worker; answers the queues that it worked on.
     pub(super) fn end(&mut self, incarnation: u64) -> Result<BTreeSet<QueueNo>, Inconsistent> {
         let worker = self.alive.remove(&incarnation).ok_or(UNKNOWN)?;
         self.by_name.remove(&worker.name);
         self.name_bytes -= worker.name.len();
         self.works -= worker.works.len();
-        self.untold -= worker.lapsed.len();
+        self.unreported -= worker.lapsed.len();
         self.expiries.remove(&(worker.expires, incarnation));
         Ok(worker.works)
     }
 
-    /// Answers whether it did not work there before.
+    /// Answers whether this is new.
     pub(super) fn work(&mut self, incarnation: u64, queue: QueueNo) -> Result<bool, Inconsistent> {
         let is_new = self.alive.get_mut(&incarnation).ok_or(UNKNOWN)?.works.insert(queue);
         self.works += usize::from(is_new);
         Ok(is_new)
     }
 
-    /// Answers whether it worked there before.
+    /// Answers whether it worked on the queue.
     pub(super) fn rest(&mut self, incarnation: u64, queue: QueueNo) -> Result<bool, Inconsistent> {
         let was_there = self.alive.get_mut(&incarnation).ok_or(UNKNOWN)?.works.remove(&queue);
         self.works -= usize::from(was_there);
@@ -96,22 +96,22 @@ impl Workers {
         works.take(count).collect()
     }
 
-    /// Notes a lapse that the worker will hear of at its next beat.
-    pub(super) fn tell(&mut self, incarnation: u64, receipt: Receipt) {
+    /// Notes a lapse, to be reported at the worker's next heartbeat.
+    pub(super) fn note_lapse(&mut self, incarnation: u64, receipt: Receipt) {
         if let Some(worker) = self.alive.get_mut(&incarnation) {
-            if worker.lapsed.len() >= limits::LAPSES_TOLD_MAX {
+            if worker.lapsed.len() >= limits::LAPSES_REPORTED_MAX {
                 worker.lapsed.pop_front();
-                self.untold -= 1;
+                self.unreported -= 1;
             }
-            self.untold += 1;
+            self.unreported += 1;
             worker.lapsed.push_back(receipt);
         }
     }
 
-    /// Tells all lapses that were noted, once.
-    pub(super) fn told(&mut self, incarnation: u64, out: &mut Vec<Receipt>) {
+    /// Reports the noted lapses and forgets them.
+    pub(super) fn report_lapses(&mut self, incarnation: u64, out: &mut Vec<Receipt>) {
         if let Some(worker) = self.alive.get_mut(&incarnation) {
-            self.untold -= worker.lapsed.len();
+            self.unreported -= worker.lapsed.len();
             out.extend(worker.lapsed.drain(..));
         }
     }
@@ -179,7 +179,7 @@ impl Workers {
         self.alive.len() * each * 3 / 2
             + 2 * self.name_bytes
             + self.works * size_of::<QueueNo>() * 3
-            + self.untold * size_of::<Receipt>()
+            + self.unreported * size_of::<Receipt>()
     }
 
     /// What is counted of them, and what there is.
@@ -188,7 +188,7 @@ impl Workers {
         [
             ("bytes of workers' names", self.name_bytes, sum(|worker| worker.name.len())),
             ("queues worked on", self.works, sum(|worker| worker.works.len())),
-            ("lapses to be told", self.untold, sum(|worker| worker.lapsed.len())),
+            ("unreported lapses", self.unreported, sum(|worker| worker.lapsed.len())),
         ]
     }
 

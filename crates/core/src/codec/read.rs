@@ -1,4 +1,4 @@
-//! Bytes into events. Nothing here trusts what it reads.
+//! Decodes events. Nothing here trusts its input.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -12,17 +12,17 @@ use crate::event::{
 };
 use crate::id::TaskId;
 use crate::settings::{Expired, Overflow, Place, Settings};
-use crate::task::{Cause, Deadline, Due, Holder, Lease, OrderKey, Past, Rank, State, Terms, Tries};
+use crate::task::{Cause, Deadline, Due, Holder, Lease, OrderKey, Past, Rank, TaskState, Terms, Tries};
 use crate::time::{LogTime, WallTime};
 
-/// Why bytes are not an event.
+/// The reason why bytes are not an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// They end in the middle of one.
+    /// They end in the middle of an event.
     Short,
-    /// A number does not fit where it stands.
+    /// A number is out of range.
     Number,
-    /// Not an id.
+    /// A number is not an id.
     Id,
     /// An event, field or variant that this release does not know.
     Unknown(u8),
@@ -43,10 +43,10 @@ impl fmt::Display for Malformed {
 
 impl core::error::Error for Malformed {}
 
-/// Reads one event from the front of `bytes`, hands it to `visit`, and answers what is behind it.
+/// Decodes one event from the front of `bytes` and passes it to `visit`; answers its result and the rest.
 pub fn decode<T>(bytes: &[u8], visit: impl FnOnce(&Event<'_>) -> T) -> Result<(T, &[u8]), Malformed> {
     let mut r = Reader::new(bytes);
-    // Some events hold more than slices; their owned parts live here while they are visited.
+    // The parts of some events that are not slices of the input live here.
     let (settings, past, task, counters);
     let event = match r.byte()? {
         tag::STARTED => Event::Started { incarnation: r.number()?, time: r.time()? },
@@ -117,13 +117,13 @@ pub fn decode<T>(bytes: &[u8], visit: impl FnOnce(&Event<'_>) -> T) -> Result<(T
     Ok((visit(&event), r.rest()))
 }
 
-/// The number at the start of `bytes`, as [`super::write_number`] wrote it, and what is behind it.
+/// The number at the start of `bytes`, as [`super::write_number`] wrote it, and the rest.
 pub fn read_number(bytes: &[u8]) -> Result<(u64, &[u8]), Malformed> {
     let mut r = Reader::new(bytes);
     Ok((r.number()?, r.rest()))
 }
 
-/// A walk over bytes that may end at any point.
+/// Reads bytes that may end at any point.
 pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -193,7 +193,7 @@ impl<'a> Reader<'a> {
         T::try_from(self.number()?).map_err(|_| Malformed::Number)
     }
 
-    /// A number of things of at least one byte each: never more than there are bytes.
+    /// A number of items of at least one byte each, so at most the number of bytes that are left.
     pub(crate) fn count(&mut self) -> Result<usize, Malformed> {
         let count = self.small()?;
         if count > self.0.len() { Err(Malformed::Short) } else { Ok(count) }
@@ -204,7 +204,7 @@ impl<'a> Reader<'a> {
         self.take(len)
     }
 
-    /// A payload. Its checksum is for those who read it by itself; whoever reads a whole event has checked all of it.
+    /// A payload. Its checksum is for reading it by itself; the checksum of a frame covers whole events.
     pub(super) fn payload(&mut self) -> Result<&'a [u8], Malformed> {
         let len = self.small()?;
         let _checksum: [u8; 4] = self.array()?;
@@ -358,7 +358,7 @@ impl<'a> Reader<'a> {
         if flags > 3 {
             return Err(Malformed::Unknown(flags));
         }
-        let (state, lane) = self.state()?;
+        let (state, neg_priority) = self.state()?;
         let (mut fields, mut reason, mut past) = (Fields::default(), None, Vec::new());
         while let Some((tag, mut value)) = self.field()? {
             match tag {
@@ -372,14 +372,15 @@ impl<'a> Reader<'a> {
             }
         }
         let (cancelled, late_ack) = (flags & 1 != 0, flags & 2 != 0);
-        let stray_lane = lane.filter(|&lane| lane != Rank::lane_of(fields.priority));
+        let stray_neg_priority =
+            neg_priority.filter(|&neg_priority| neg_priority != Rank::negated(fields.priority));
         let task = FullTask {
             queue,
             id,
             payload,
             pushed,
             state,
-            stray_lane,
+            stray_neg_priority,
             incarnation,
             deliveries,
             tries,
@@ -402,15 +403,15 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A state; of a ready task its lane too, which stands before the priority that it should follow from.
-    fn state(&mut self) -> Result<(State, Option<i16>), Malformed> {
-        let mut lane = None;
+    /// A state; for a ready task also the negated priority, which comes before the priority it must agree with.
+    fn state(&mut self) -> Result<(TaskState, Option<i16>), Malformed> {
+        let mut neg_priority = None;
         let state = match self.byte()? {
             0 => {
-                lane = Some(i16::try_from(self.signed()?).map_err(|_| Malformed::Number)?);
-                State::Ready(OrderKey { major: self.signed()?, minor: self.number()? })
+                neg_priority = Some(i16::try_from(self.signed()?).map_err(|_| Malformed::Number)?);
+                TaskState::Ready(OrderKey { major: self.signed()?, minor: self.number()? })
             }
-            1 => State::Delayed(self.due()?),
+            1 => TaskState::Delayed(self.due()?),
             2 => {
                 let (start, seq) = (self.time()?, self.number()?);
                 let (deadline, holder, lapse) = self.terms()?;
@@ -418,12 +419,12 @@ impl<'a> Reader<'a> {
                     let at = LogTime(at.unwrap_or_else(|| start.after(length_ms).0));
                     Deadline { at, length_ms }
                 });
-                State::Leased(Lease::new(start, seq, Terms { deadline, holder, lapse }))
+                TaskState::Leased(Lease::new(start, seq, Terms { deadline, holder, lapse }))
             }
-            3 => State::Dead(self.time()?),
+            3 => TaskState::Dead(self.time()?),
             other => return Err(Malformed::Unknown(other)),
         };
-        Ok((state, lane))
+        Ok((state, neg_priority))
     }
 
     fn counters(&mut self) -> Result<Counters, Malformed> {
@@ -475,7 +476,7 @@ impl<'a> Reader<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Takes one field in; its value must be all of it.
+    /// Reads one field, whose value must take all of its bytes.
     fn take(&mut self, tag: u8, mut value: Reader<'a>) -> Result<(), Malformed> {
         match tag {
             field::DUE_LOG => self.due = Some(Due::Log(value.time()?)),

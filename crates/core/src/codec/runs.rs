@@ -1,9 +1,9 @@
-//! Lists that stay in their encoded form until someone walks them, so that replay allocates nothing.
+//! Lists that stay encoded until they are walked, so that a replay allocates nothing.
 
 use super::read::{Malformed, Reader};
 use crate::id::TaskId;
 
-/// Payloads as they are in the log: each with its length before it. Checked when it was made.
+/// Payloads as they are in the log, each with its length before it. Checked on creation.
 #[derive(Clone, Copy, Debug)]
 pub struct EncodedPayloads<'a> {
     count: usize,
@@ -51,12 +51,12 @@ impl<'a> Iterator for EncodedPayloads<'a> {
     }
 }
 
-/// Ids as they are in the log: runs of neighbours. Checked when it was made.
+/// Ids as they are in the log: runs of neighbours. Checked on creation.
 #[derive(Clone, Copy, Debug)]
 pub struct EncodedIds<'a> {
     runs: usize,
     bytes: &'a [u8],
-    /// The run being walked: the next raw id, and how many follow it.
+    /// The current run: the next raw id, and how many follow it.
     next: u64,
     left: u64,
 }

@@ -19,7 +19,7 @@ use crate::event::{
 use crate::id::TaskId;
 use crate::settings::{Expired, Overflow, Place, Settings};
 use crate::task::{
-    Body, Cause, Deadline, Due, Holder, Lease, OrderKey, Past, Rank, State, StateKind, Terms, Tries,
+    Body, Cause, Deadline, Due, Holder, Lease, OrderKey, Past, Rank, StateKind, TaskState, Terms, Tries,
 };
 use crate::time::{LogTime, WallTime};
 
@@ -38,8 +38,8 @@ struct Parts {
     removal: Removal,
     landing: Landing,
     terms: LeaseTerms,
-    state: State,
-    lane: Option<i16>,
+    state: TaskState,
+    neg_priority: Option<i16>,
     due: Due,
     fields: OwnedFields,
     reason: Option<Vec<u8>>,
@@ -86,15 +86,16 @@ impl Parts {
         let slices: Vec<&[u8]> = self.payloads.iter().map(Vec::as_slice).collect();
         let (bytes, cause, reason) = (&self.bytes[..], self.cause, self.reason.as_deref());
         let fields = self.fields.borrowed();
-        let strays =
-            |lane: &i16| self.state.kind() == StateKind::Ready && *lane != Rank::lane_of(fields.priority);
+        let strays = |neg_priority: &i16| {
+            self.state.kind() == StateKind::Ready && *neg_priority != Rank::negated(fields.priority)
+        };
         let task = FullTask {
             queue,
             id,
             payload: bytes,
             pushed: LogTime(a),
             state: self.state.clone(),
-            stray_lane: self.lane.filter(strays),
+            stray_neg_priority: self.neg_priority.filter(strays),
             incarnation: b,
             deliveries: c as u32,
             tries: self.tries,
@@ -210,17 +211,17 @@ fn lapse() -> impl Strategy<Value = Option<LapsePolicy>> {
     option::of(policy.prop_map(|(to, limit, then)| LapsePolicy { to, limit, then }))
 }
 
-fn state() -> impl Strategy<Value = State> {
+fn state() -> impl Strategy<Value = TaskState> {
     let deadline =
         option::of((number(), number()).prop_map(|(at, length_ms)| Deadline { at: LogTime(at), length_ms }));
     let terms =
         (deadline, holder(), lapse()).prop_map(|(deadline, holder, lapse)| Terms { deadline, holder, lapse });
     let lease = (number(), number(), terms);
     prop_oneof![
-        (any::<i64>(), number()).prop_map(|(major, minor)| State::Ready(OrderKey { major, minor })),
-        due().prop_map(State::Delayed),
-        lease.prop_map(|(start, seq, terms)| State::Leased(Lease::new(LogTime(start), seq, terms))),
-        number().prop_map(|at| State::Dead(LogTime(at))),
+        (any::<i64>(), number()).prop_map(|(major, minor)| TaskState::Ready(OrderKey { major, minor })),
+        due().prop_map(TaskState::Delayed),
+        lease.prop_map(|(start, seq, terms)| TaskState::Leased(Lease::new(LogTime(start), seq, terms))),
+        number().prop_map(|at| TaskState::Dead(LogTime(at))),
     ]
 }
 
@@ -315,7 +316,7 @@ fn parts() -> impl Strategy<Value = Parts> {
             (queue, other, numbers, id, ids),
             (bytes, more_bytes, payloads, reason),
             (cause, removal, landing, terms, due, tries, flags),
-            (state, lane, fields, past, settings, counters),
+            (state, neg_priority, fields, past, settings, counters),
         )| Parts {
             queue,
             other,
@@ -330,7 +331,7 @@ fn parts() -> impl Strategy<Value = Parts> {
             landing,
             terms,
             state,
-            lane,
+            neg_priority,
             due,
             fields,
             reason,
@@ -370,7 +371,7 @@ impl Recorder for Deaf {
 
     fn record(&mut self, _: &Event<'_>) {}
 
-    fn body(&mut self, _: usize, payload: &[u8]) -> Rc<[u8]> {
+    fn new_body(&mut self, _: usize, payload: &[u8]) -> Rc<[u8]> {
         payload.into()
     }
 
@@ -378,10 +379,10 @@ impl Recorder for Deaf {
         0
     }
 
-    fn release(&mut self, _: Rc<[u8]>) {}
+    fn release_body(&mut self, _: Rc<[u8]>) {}
 }
 
-/// Decodes and applies whatever is an event; what is refused ends it, as it would end a start.
+/// Decodes and applies events. The first one that is refused ends it, as it would end the opening of a store.
 fn throw(mut bytes: &[u8], broker: &mut Broker<Rc<[u8]>>) -> bool {
     while let Ok((applied, rest)) = decode(bytes, |event| broker.replay(event, &mut Deaf)) {
         if applied.is_err() {
@@ -451,7 +452,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_decodes_is_applied_without_a_panic(all in some(parts(), 1..4), order in some(any::<prop::sample::Index>(), 1..60)) {
+    fn events_that_decode_are_applied_without_a_panic(all in some(parts(), 1..4), order in some(any::<prop::sample::Index>(), 1..60)) {
         let events: Vec<Vec<u8>> = all.iter().flat_map(Parts::encoded).collect();
         let mut broker = Broker::default();
         let made = |n| bytes_of(&Event::QueueMade { queue: QueueNo(n), name: &[n as u8] });
@@ -489,7 +490,7 @@ fn a_million_neighbours_are_a_few_bytes() {
 }
 
 #[test]
-fn claimed_lengths_are_not_believed() {
+fn allocations_are_not_based_on_claimed_lengths() {
     let claims = [
         // A push of 2^63 payloads, a name of 2^62 bytes, a run of ids into the next millisecond.
         "06 00 0100020000000000 ffffffffffffffff7f",
@@ -503,7 +504,7 @@ fn claimed_lengths_are_not_believed() {
 }
 
 #[test]
-fn a_field_that_may_be_skipped_is_and_another_is_not() {
+fn optional_fields_are_skipped_and_others_are_refused() {
     let pushed = |tag: &str| {
         let bytes = format!("06 00 0100020000000000 01 01 3043d0c1 61 {tag} 02 0000 00");
         let bytes: Vec<u8> = bytes.split(' ').flat_map(unhex).collect();
@@ -582,8 +583,8 @@ fn the_format_does_not_change_by_accident() {
         removal: Removal::Dropped,
         landing: Landing::Front { group: 6 },
         terms: LeaseTerms { length_ms: Some(30), holder: Some(Holder::Conn(ConnId(8))), lapse: Some(policy) },
-        state: State::Leased(Lease::new(LogTime(60), 4, terms)),
-        lane: None,
+        state: TaskState::Leased(Lease::new(LogTime(60), 4, terms)),
+        neg_priority: None,
         due: Due::Wall(WallTime(log.0)),
         fields: OwnedFields {
             due: Some(Due::Log(log)),
@@ -631,15 +632,15 @@ fn the_format_does_not_change_by_accident() {
 }
 
 #[test]
-fn a_ready_task_is_written_with_the_lane_of_its_priority() {
+fn a_ready_task_is_written_with_its_negated_priority() {
     let check = |priority, major, minor, golden: &str| {
         let task = FullTask {
             queue: QueueNo(3),
             id: TaskId::new(5, 1).unwrap(),
             payload: b"x",
             pushed: LogTime(1),
-            state: State::Ready(OrderKey { major, minor }),
-            stray_lane: None,
+            state: TaskState::Ready(OrderKey { major, minor }),
+            stray_neg_priority: None,
             incarnation: 0,
             deliveries: 0,
             tries: Tries::default(),

@@ -1,4 +1,4 @@
-//! Events into bytes.
+//! Encodes events.
 
 use alloc::vec::Vec;
 
@@ -12,28 +12,28 @@ use crate::event::{
 };
 use crate::id::TaskId;
 use crate::settings::{Expired, Overflow, Place, Settings};
-use crate::task::{Cause, Due, Holder, OrderKey, Past, Rank, State, Terms};
+use crate::task::{Cause, Due, Holder, OrderKey, Past, Rank, TaskState, Terms};
 
 /// Appends the bytes of one event.
 pub fn encode(event: &Event<'_>, out: &mut Vec<u8>) {
     encode_with(event, out, checksum);
 }
 
-/// Appends the bytes of one event, with a faster way to compute [`checksum`]. Answers where in `out` the first
-/// payload of the event begins, if it has payloads: with [`payload_head_len`] bytes of head, behind which the
-/// payload itself stands. The next payload of the event begins where it ends.
+/// Appends the bytes of one event, with a faster way to compute [`checksum`]. Answers the offset in `out` of the first
+/// payload of the event, if it has payloads: [`payload_head_len`] bytes of head and then the payload. The next payload
+/// of the event follows it.
 pub fn encode_with(event: &Event<'_>, out: &mut Vec<u8>, checksum: fn(&[u8]) -> u32) -> Option<usize> {
     write(event, Writer { out, checksum: Some(checksum), payloads_at: None })
 }
 
-/// Appends the bytes of one event without those of its payloads. Answers where in `out` those belong, if it has any: what
-/// [`write_payload`] writes for each of them.
+/// Appends the bytes of one event without those of its payloads. Answers where in `out` those belong, if it has any:
+/// what [`write_payload`] writes for each of them.
 pub fn encode_around_payloads(event: &Event<'_>, out: &mut Vec<u8>) -> Option<usize> {
     write(event, Writer { out, checksum: None, payloads_at: None })
 }
 
-/// Writes a payload to the beginning of `out` as events have it, [`payload_head_len`] bytes of head before it; answers how
-/// many bytes that is in all. `checksum` is a faster way to compute [`checksum`].
+/// Writes a payload to the beginning of `out` as events have it, [`payload_head_len`] bytes of head before it; answers
+/// how many bytes that is in all. `checksum` is a faster way to compute [`checksum`].
 pub fn write_payload(payload: &[u8], out: &mut [u8], checksum: fn(&[u8]) -> u32) -> usize {
     let (mut at, mut len) = (0, payload.len());
     while len >= 0x80 {
@@ -208,7 +208,7 @@ impl Writer<'_> {
         self
     }
 
-    /// A payload has its own checksum, so that one read by itself from the disk is known to be what was pushed.
+    /// A payload has a checksum of its own, so that one that is read by itself from disk can be verified.
     fn payload(&mut self, payload: &[u8]) -> &mut Self {
         self.payloads_at.get_or_insert(self.out.len());
         let Some(checksum) = self.checksum else { return self };
@@ -340,7 +340,7 @@ impl Writer<'_> {
             self.number(u64::from(count));
         }
         self.byte(u8::from(task.cancelled) | u8::from(task.late_ack) << 1);
-        self.state(&task.state, task.stray_lane.unwrap_or(Rank::lane_of(task.fields.priority)));
+        self.state(&task.state, task.stray_neg_priority.unwrap_or(Rank::negated(task.fields.priority)));
         self.fields(&task.fields);
         task.reason.map(|reason| self.byte(field::REASON).bytes(reason));
         if !task.past.is_empty() {
@@ -357,18 +357,18 @@ impl Writer<'_> {
         self.number(past.end.0).cause(past.cause);
     }
 
-    fn state(&mut self, state: &State, lane: i16) -> &mut Self {
+    fn state(&mut self, state: &TaskState, neg_priority: i16) -> &mut Self {
         match state {
-            State::Ready(OrderKey { major, minor }) => {
-                self.byte(0).signed(i64::from(lane)).signed(*major).number(*minor)
+            TaskState::Ready(OrderKey { major, minor }) => {
+                self.byte(0).signed(i64::from(neg_priority)).signed(*major).number(*minor)
             }
-            State::Delayed(due) => self.byte(1).due(*due),
-            State::Leased(lease) => {
+            TaskState::Delayed(due) => self.byte(1).due(*due),
+            TaskState::Leased(lease) => {
                 let Terms { deadline, holder, lapse } = lease.terms().copied().unwrap_or_default();
                 self.byte(2).number(lease.start().0).number(lease.seq());
                 self.terms(deadline.map(|d| (Some(d.at.0), d.length_ms)), holder, lapse)
             }
-            State::Dead(at) => self.byte(3).number(at.0),
+            TaskState::Dead(at) => self.byte(3).number(at.0),
         }
     }
 

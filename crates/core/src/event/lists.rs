@@ -1,4 +1,4 @@
-//! Lists in events: as they were decided, or as they are in the log.
+//! Lists in events, from a decision or encoded in the log.
 
 use core::fmt;
 
@@ -8,14 +8,14 @@ use crate::id::TaskId;
 /// Payloads, from a command or from the log.
 #[derive(Clone, Copy, Debug)]
 pub enum Payloads<'a> {
-    /// As they came.
+    /// From a command.
     Slices(&'a [&'a [u8]]),
-    /// As they are in the log.
+    /// Encoded in the log.
     Encoded(EncodedPayloads<'a>),
 }
 
 impl<'a> Payloads<'a> {
-    /// How many there are.
+    /// The number of payloads.
     pub fn len(&self) -> usize {
         match self {
             Self::Slices(slices) => slices.len(),
@@ -23,7 +23,7 @@ impl<'a> Payloads<'a> {
         }
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -47,9 +47,9 @@ impl PartialEq for Payloads<'_> {
 /// Ids, from a decision or from the log.
 #[derive(Clone, Copy)]
 pub enum Ids<'a> {
-    /// As they were decided.
+    /// From a decision.
     Slice(&'a [TaskId]),
-    /// As they are in the log.
+    /// Encoded in the log.
     Encoded(EncodedIds<'a>),
 }
 

@@ -1,256 +1,258 @@
-//! What is recorded: every decision, and nothing that was not decided.
+//! Events: the decisions of the broker and its queues, as they are recorded, applied and replayed.
 //!
-//! Events, not commands, are logged, so that a later release which decides differently does not change the past.
-//! They are run-encoded: a pop of a hundred neighbours, or a million tasks that are due at once, is one event.
-//! Applying an event never asks what time it is: [`Event::Clock`] says so, once for all that follow.
+//! The log holds events and not commands, so that a later release which decides differently does not change the past.
+//! One event covers many tasks: a pop of a hundred neighbours, or a million tasks that become due at once. No event but
+//! [`Event::Clock`] carries the current time; it applies to all events that follow.
 
 mod lists;
 
 use crate::command::LapsePolicy;
 use crate::id::TaskId;
 use crate::settings::Settings;
-use crate::task::{Body, Cause, Due, Holder, Name, Past, State, StateKind, Tries};
+use crate::task::{Body, Cause, Due, Holder, Name, Past, StateKind, TaskState, Tries};
 use crate::time::{LogTime, WallTime};
 
 pub use lists::{Ids, Payloads};
 
-/// The number a queue goes by inside a store, for as long as the store remembers it.
+/// The number of a queue in events, as long as the store remembers the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueNo(pub u32);
 
-/// Takes down what is decided, and makes the handles of new payloads.
+/// The driver's side of a decision: it records events, and creates and releases the handles of payloads.
 pub trait Recorder {
-    /// The handle this recorder makes of a payload.
+    /// The handle of a payload.
     type Body: Body;
 
-    /// Takes down one event. Events of one command are one unit: all of them last, or none.
+    /// Records an event. The events of one call to the broker are one unit of the log: all of them survive a crash, or
+    /// none.
     fn record(&mut self, event: &Event<'_>);
 
-    /// The event recorded last was about so many tasks, which it neither lists nor counts: those that fell due, those
-    /// that a resumed queue hands out again, those that went with their queue. Not called at replay.
-    fn counted(&mut self, _tasks: usize) {}
+    /// How many tasks the last event is about, if it neither lists nor counts them: tasks that became due, the ready
+    /// tasks of a resumed queue, the tasks of a dropped or purged queue. Not called at replay.
+    fn note_task_count(&mut self, _tasks: usize) {}
 
-    /// The handle of payload number `index` of the event recorded last.
-    fn body(&mut self, index: usize, payload: &[u8]) -> Self::Body;
+    /// Creates the handle of payload number `index` of the last event.
+    fn new_body(&mut self, index: usize, payload: &[u8]) -> Self::Body;
 
-    /// A hash of the payload that nobody without the store's key can aim at.
+    /// A hash of the payload, keyed so that clients cannot construct collisions.
     fn payload_hash(&self, payload: &[u8]) -> u128;
 
-    /// A handle that leaves the state for good: its task is finished, removed, or dropped with its queue, or has
-    /// got a new handle. Called exactly once for each handle that [`Recorder::body`] made, at replay too.
-    fn release(&mut self, body: Self::Body);
+    /// Releases a handle that left the state: its task is finished or removed, its queue was dropped, or the task has a
+    /// new handle. Called exactly once for each handle that [`Recorder::new_body`] created, at replay too.
+    fn release_body(&mut self, body: Self::Body);
 }
 
-/// A decision.
+/// A decision: a change of state that has happened.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event<'a> {
-    /// The store was opened: a new incarnation, in which leases are good for a while again.
+    /// The store was opened. Timed leases are extended to a minimum, and connections of before are gone.
     Started {
-        /// The incarnation.
+        /// The new incarnation of the store.
         incarnation: u64,
-        /// Log time then.
+        /// The log time of the start.
         time: LogTime,
     },
-    /// Log time moved on; all that follows happened now.
+    /// Log time advanced; the events that follow happened at this time.
     Clock(LogTime),
-    /// A queue got a number.
+    /// A queue was created.
     QueueMade {
-        /// The number.
+        /// Its number.
         queue: QueueNo,
-        /// The name.
+        /// Its name.
         name: &'a [u8],
     },
-    /// A queue without tasks, settings or pause was forgotten, and its number is free.
+    /// A queue without tasks, settings or pause was forgotten. Its number is free again.
     QueueGone(QueueNo),
-    /// A queue was deleted with all that is in it.
+    /// All tasks of a queue, its settings and its pause were removed.
     QueueDropped(QueueNo),
-    /// Tasks were added, with ids in sequence from `first`.
+    /// Tasks were added, with consecutive ids.
     Pushed {
-        /// To this queue.
+        /// Their queue.
         queue: QueueNo,
-        /// The id of the first.
+        /// The first id.
         first: TaskId,
         /// One task each.
         payloads: Payloads<'a>,
-        /// What else is known of them all.
+        /// The options, the same for all of them.
         fields: Fields<'a>,
     },
-    /// Ready tasks were handed out, in this order.
+    /// Ready tasks were leased.
     Popped {
-        /// Of this queue.
+        /// Their queue.
         queue: QueueNo,
-        /// These.
+        /// The tasks, in order of delivery.
         ids: Ids<'a>,
-        /// On these terms; `length_ms` counts from now.
+        /// The terms of the leases; `length_ms` counts from now.
         terms: LeaseTerms,
     },
-    /// Leased tasks were handed out again, to someone else, on the same terms.
+    /// Leased tasks were leased again, by another client on the same terms.
     Recovered {
-        /// Of this queue.
+        /// Their queue.
         queue: QueueNo,
-        /// These.
+        /// The tasks, in order of delivery.
         ids: Ids<'a>,
     },
     /// Tasks were finished.
     Finished {
-        /// Of this queue.
+        /// Their queue.
         queue: QueueNo,
-        /// These.
+        /// The tasks.
         ids: Ids<'a>,
     },
-    /// A lease was given a new deadline, `length_ms` from now.
+    /// A lease has a new deadline.
     Extended {
-        /// Of this queue.
+        /// The queue.
         queue: QueueNo,
-        /// This task.
+        /// The leased task.
         id: TaskId,
-        /// From now.
+        /// The length of the lease from now.
         length_ms: u64,
     },
-    /// Leased tasks wait again.
+    /// Leased tasks returned to their queue.
     Returned {
-        /// Of this queue.
+        /// Their queue.
         queue: QueueNo,
-        /// These, in this order.
+        /// The tasks, in their new order.
         ids: Ids<'a>,
-        /// Where.
+        /// Where they went.
         to: Landing,
-        /// Why.
+        /// Why their deliveries ended.
         cause: Cause,
-        /// In its worker's words.
+        /// The reason that the worker gave.
         reason: Option<&'a [u8]>,
     },
-    /// Tasks were given up.
+    /// Tasks died.
     Died {
-        /// Of this queue.
+        /// Their queue.
         queue: QueueNo,
-        /// These, in this order.
+        /// The tasks, in order of death.
         ids: Ids<'a>,
-        /// What the last try was spent on.
+        /// How the last try ended.
         cause: Cause,
-        /// In words.
+        /// The reason, as text.
         reason: Option<&'a [u8]>,
     },
-    /// Tasks are gone without having been finished.
+    /// Tasks were removed without being finished.
     Removed {
-        /// Of this queue.
+        /// Their queue.
         queue: QueueNo,
-        /// These.
+        /// The tasks.
         ids: Ids<'a>,
         /// Why.
         why: Removal,
     },
-    /// All tasks of a queue that wait or are dead are gone, or all of one of these states: too many to be listed.
+    /// All tasks of some states were removed, without a list of them.
     Purged {
-        /// Of this queue.
+        /// The queue.
         queue: QueueNo,
-        /// Which of them.
+        /// The states.
         what: Purge,
     },
-    /// Leased tasks were cancelled; their holders will be told.
+    /// Leased tasks were cancelled. Their holders learn it at their next extension or heartbeat.
     Marked {
-        /// Of this queue.
+        /// Their queue.
         queue: QueueNo,
-        /// These.
+        /// The tasks.
         ids: Ids<'a>,
     },
-    /// Delayed tasks became ready: all of one clock up to and including `last`, in order of (due, id).
+    /// Delayed tasks became ready: all that were due by one clock up to (`last_due`, `last_id`), in that order.
     DueCame {
-        /// Of this queue.
+        /// Their queue.
         queue: QueueNo,
-        /// All events with the same `upto` are slices of one flood, and stand together in the line.
+        /// The clock, and the time by which all tasks of the flood are due. Consecutive events with the same value are
+        /// slices of one flood, whose tasks stay together in the order of delivery.
         upto: Due,
-        /// When the last of them was due.
+        /// When the last of these tasks was due.
         last_due: u64,
         /// Its id.
         last_id: TaskId,
     },
-    /// All leases of a holder in this queue are over. Its tasks wait again, slice by slice, as [`Self::Returned`] and the like
-    /// tell; none of them is its holder's any more.
+    /// All leases of a holder in this queue are over, as of now. The tasks follow in slices, by [`Self::Returned`],
+    /// [`Self::Died`] and [`Self::Removed`].
     HolderEnded {
-        /// In this queue.
+        /// The queue.
         queue: QueueNo,
-        /// Whose.
+        /// The worker or connection.
         holder: Holder,
-        /// What it costs its tasks.
+        /// Why the deliveries ended, which decides the cost of a try.
         cause: Cause,
     },
-    /// Dead tasks wait again, at the end of the line.
+    /// Dead tasks are ready again, at the back.
     Revived {
-        /// Of this queue.
+        /// Their queue.
         queue: QueueNo,
-        /// These, in this order.
+        /// The tasks, in their new order.
         ids: Ids<'a>,
     },
-    /// All dead tasks of a queue wait again, at the end of the line. They are moved slice by slice, as [`Self::Revived`] tells.
+    /// All dead tasks of a queue are ready again, at the back, as of now. [`Self::Revived`] moves them, in slices.
     AllRevived(QueueNo),
-    /// A dead task moved to the end of another queue.
+    /// A dead task moved to the back of another queue.
     Moved {
-        /// From this queue.
+        /// The queue that it left.
         from: QueueNo,
-        /// This task.
+        /// The task.
         id: TaskId,
-        /// To this queue.
+        /// The queue that has it now.
         to: QueueNo,
     },
     /// A queue was paused.
     Paused(QueueNo),
     /// A queue was resumed.
     Resumed(QueueNo),
-    /// A queue has these settings now.
+    /// The settings of a queue changed.
     Configured {
-        /// This queue.
+        /// The queue.
         queue: QueueNo,
-        /// All of them.
+        /// All its settings, as they are now.
         settings: &'a Settings,
     },
-    /// A worker came alive.
+    /// A worker started.
     WorkerStarted {
         /// Its name.
         name: &'a [u8],
         /// Its incarnation.
         incarnation: u64,
-        /// How long it lives without a beat.
+        /// How long it lives without a heartbeat.
         ttl_ms: u64,
     },
-    /// A worker is gone.
+    /// A worker stopped or was lost.
     WorkerEnded(u64),
-    /// A worker works on a queue.
+    /// A worker began to work on a queue.
     Worked {
         /// The worker.
         incarnation: u64,
         /// The queue.
         queue: QueueNo,
     },
-    /// A worker no longer works on a queue.
+    /// A worker ceased to work on a queue.
     Rested {
         /// The worker.
         incarnation: u64,
         /// The queue.
         queue: QueueNo,
     },
-    /// A task, whole: for copying forward, checkpoints and imports.
+    /// A whole task: for compaction, checkpoints and imports.
     Task(&'a FullTask<'a>),
-    /// What a queue has counted: ends its part of a checkpoint.
+    /// The counters of a queue, the last event of its part of a checkpoint.
     Counted {
-        /// This queue.
+        /// The queue.
         queue: QueueNo,
-        /// As of then.
+        /// Their values.
         counters: &'a Counters,
     },
-    /// All ids up to this one were given out.
+    /// Ids up to this one have been given out.
     IdsUpto(TaskId),
-    /// How far something outside has been taken in, so that a move between homes is exact.
+    /// How far an external source has been imported, so that a move between homes neither loses nor repeats tasks.
     Mark {
-        /// What.
+        /// The source.
         source: &'a [u8],
-        /// How far.
+        /// The position in it.
         cursor: &'a [u8],
     },
 }
 
 impl Event<'_> {
-    /// The one queue it is about, if it is about one.
+    /// The queue that the event is about, if it is about exactly one.
     pub const fn queue(&self) -> Option<QueueNo> {
         match *self {
             Self::QueueDropped(queue)
@@ -278,21 +280,21 @@ impl Event<'_> {
     }
 }
 
-/// What a purge takes away.
+/// The states that a purge removes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purge {
-    /// All that is not leased. What waits again already, though it has not been moved yet, is not leased.
+    /// Ready, delayed and dead. A task whose holder has ended counts as ready, even if it has not been moved yet.
     All,
-    /// What is ready.
+    /// Ready.
     Ready,
-    /// What is delayed.
+    /// Delayed.
     Delayed,
-    /// What is dead.
+    /// Dead.
     Dead,
 }
 
 impl Purge {
-    /// Whether it takes away what is in this state.
+    /// Whether it removes tasks in this state.
     pub fn takes(self, kind: StateKind) -> bool {
         match self {
             Self::All => kind != StateKind::Leased,
@@ -303,72 +305,72 @@ impl Purge {
     }
 }
 
-/// Why a task is gone.
+/// Why a task was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
     /// It was cancelled.
     Cancelled,
-    /// Its time to live was over.
+    /// Its time to live ended.
     Expired,
-    /// Someone deleted it.
+    /// It was deleted or purged.
     Deleted,
-    /// It made room in a full queue.
+    /// A full queue dropped it to make room.
     Dropped,
-    /// It lapsed too often, and its lease said so.
+    /// It lapsed too often, and its lease asked for this.
     Lapsed,
 }
 
-/// Where a task lands that waits again.
+/// Where a returned task goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Landing {
-    /// At the front. What has the same group stands together, in order; a later group stands before it.
+    /// To the front. Tasks of one group stay together, in order; a later group goes before an earlier one.
     Front {
-        /// The group.
+        /// The group, counted by the queue.
         group: u64,
     },
-    /// At the back.
+    /// To the back.
     Back,
-    /// Nowhere yet: it is due then.
+    /// To the delayed tasks; it is due at this time.
     Delayed(LogTime),
 }
 
-/// On what terms tasks are handed out.
+/// The terms of leases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaseTerms {
-    /// How long, from now.
+    /// The length, from now.
     pub length_ms: Option<u64>,
-    /// By whom.
+    /// The worker or connection that they end with.
     pub holder: Option<Holder>,
-    /// What a lapse does.
+    /// What happens at a lapse.
     pub lapse: Option<LapsePolicy>,
 }
 
-/// What a push may say besides the payload. More can be added without a new format.
+/// The options of a task. The encoding allows for further ones without a new format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fields<'a> {
-    /// Not to be handed out before.
+    /// When it is due, if it is delayed.
     pub due: Option<Due>,
-    /// Larger first.
+    /// Larger ones are delivered first.
     pub priority: i8,
-    /// Its name.
+    /// Its name, unique in its queue.
     pub name: Option<NameRef<'a>>,
-    /// Tries before it is dead.
+    /// Tries before it is dead; `None` means the queue's default.
     pub tries_max: Option<u32>,
-    /// The first wait of its backoff.
+    /// The first wait of its backoff; `None` means the queue's default.
     pub backoff_ms: Option<u64>,
-    /// When its time to live is over.
+    /// When its time to live ends.
     pub expires: Option<LogTime>,
     /// The trace context of its producer.
     pub trace: Option<&'a [u8]>,
 }
 
 impl Fields<'_> {
-    /// Whether there is nothing to say, so that the task needs no record of its own.
+    /// Whether there are none, so that the task can be packed.
     pub fn is_plain(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether there is nothing to say but when it is due, which needs no record either.
+    /// Whether there are none but the due time, so that the task can be packed.
     pub fn is_plain_but_due(&self) -> bool {
         *self == Self { due: self.due, ..Self::default() }
     }
@@ -377,14 +379,14 @@ impl Fields<'_> {
 /// A name, borrowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameRef<'a> {
-    /// What the producer chose.
+    /// The bytes that the producer chose.
     Bytes(&'a [u8]),
     /// A keyed hash of the payload.
     PayloadHash(u128),
 }
 
 impl NameRef<'_> {
-    /// A name of its own.
+    /// The name, owned.
     pub fn to_owned(self) -> Name {
         match self {
             Self::Bytes(bytes) => Name::Bytes(bytes.into()),
@@ -394,7 +396,7 @@ impl NameRef<'_> {
 }
 
 impl Name {
-    /// Borrowed.
+    /// The name, borrowed.
     pub fn as_ref(&self) -> NameRef<'_> {
         match self {
             Self::Bytes(bytes) => NameRef::Bytes(bytes),
@@ -403,7 +405,7 @@ impl Name {
     }
 }
 
-/// All that is known of one task.
+/// Everything about one task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FullTask<'a> {
     /// Its queue.
@@ -414,82 +416,82 @@ pub struct FullTask<'a> {
     pub payload: &'a [u8],
     /// When it was pushed.
     pub pushed: LogTime,
-    /// Where it is in its life.
-    pub state: State,
-    /// Of a ready task, the lane that it was read with, if that does not follow from its priority. Nobody takes in such a
-    /// task; it is kept to be told apart from others.
-    pub stray_lane: Option<i16>,
+    /// Its state.
+    pub state: TaskState,
+    /// The negated priority that a ready task was read with, if it disagrees with the priority. No queue accepts such a
+    /// task; the field keeps decoding and encoding exact.
+    pub stray_neg_priority: Option<i16>,
     /// The incarnation of the store that delivered it last.
     pub incarnation: u64,
-    /// How often it was delivered.
+    /// How many times it was delivered.
     pub deliveries: u32,
-    /// What its tries were spent on.
+    /// Its tries, by how they ended.
     pub tries: Tries,
-    /// Called off while leased.
+    /// Whether it was cancelled while leased.
     pub cancelled: bool,
-    /// Waits again after a lapse.
+    /// Whether it returned after a lapse or a lost worker, so that an ack of its id still finishes it.
     pub late_ack: bool,
-    /// Name, priority, limits; `due` is part of the state instead.
+    /// Its options. `due` is unused: the state has it.
     pub fields: Fields<'a>,
-    /// Why it failed or died last.
+    /// Why it last failed or died.
     pub reason: Option<&'a [u8]>,
-    /// Its last deliveries.
+    /// Its last deliveries that are over.
     pub past: &'a [Past],
 }
 
-/// What a queue has counted: with its name, settings and tasks, all there is to it.
+/// The counters of a queue. They complete its name, settings and tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counters {
-    /// The highest id it has seen, [`TaskId::NONE`] if it has seen none.
+    /// Its highest id so far, or [`TaskId::NONE`].
     pub last_id: TaskId,
-    /// What has happened to it.
+    /// Its totals.
     pub totals: Totals,
     /// The number of its last delivery.
     pub seq: u64,
-    /// The newest group at the front of its line.
+    /// The newest group at its front.
     pub front_group: u64,
-    /// The last minor rank that it gave out or set aside.
+    /// The last `OrderKey::minor` that was used or reserved.
     pub minor: u64,
-    /// The flood it is in the middle of.
+    /// The flood of due tasks that is under way.
     pub flood: Option<Flood>,
-    /// Since when it is paused.
+    /// The time since which it is paused.
     pub paused: Option<LogTime>,
 }
 
-/// What has happened to a queue since it was made.
+/// Totals of a queue since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Totals {
-    /// Tasks accepted, also from other queues.
+    /// Tasks added, including those moved from other queues.
     pub pushed: u64,
     /// Tasks finished.
     pub finished: u64,
-    /// Tasks gone otherwise, also to other queues.
+    /// Tasks removed otherwise, including those moved to other queues.
     pub removed: u64,
 }
 
 impl Totals {
-    /// How many tasks there must be now, if these can be true.
+    /// The number of tasks that follows from the totals; `None` if they contradict each other.
     pub fn left(self) -> Option<u64> {
         self.pushed.checked_sub(self.finished)?.checked_sub(self.removed)
     }
 }
 
-/// Delayed tasks that are due but more than one step can move. They stand in the line together, wherever the
-/// slice ends.
+/// Delayed tasks that are due, but too many for one step. Order keys are reserved for all of them, so that they stay
+/// together wherever a slice ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flood {
-    /// It takes all that were due by then.
+    /// The clock, and the time by which its tasks are due.
     pub upto: Due,
-    /// Where it stands in the line.
+    /// The `OrderKey::major` of its tasks.
     pub major: i64,
-    /// The last of its places that was given out.
+    /// The last reserved `OrderKey::minor` that was used.
     pub minor: u64,
-    /// The last that was set aside for it.
+    /// The last that was reserved.
     pub end: u64,
 }
 
 impl Due {
-    /// The number that stands in the log.
+    /// The time in milliseconds, as the log has it.
     pub const fn raw(self) -> u64 {
         match self {
             Self::Log(LogTime(ms)) | Self::Wall(WallTime(ms)) => ms,

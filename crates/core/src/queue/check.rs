@@ -1,17 +1,18 @@
-//! The invariants of a queue, checked the slow way, and a digest of its state.
+//! Checks the invariants of a queue by walking all of it, and computes a digest of its state.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use core::hash::{Hash, Hasher};
 
+use super::Queue;
+use super::bulk::Revival;
 use super::read::Look;
-use super::ready::Standing;
-use super::{Queue, Reviving};
+use super::ready::ReadyTask;
 use crate::id::TaskId;
-use crate::task::{Body, Due, Extras, Holder, Lease, Rank, State, StateKind, Task};
+use crate::task::{Body, Due, Extras, Holder, Lease, Rank, StateKind, Task, TaskState};
 
-/// An invariant that does not hold, in words.
+/// A violated invariant, as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken(pub String);
 
@@ -20,12 +21,12 @@ fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), Broken> {
 }
 
 impl<B: Body> Queue<B> {
-    /// Checks that every task is in exactly the indexes its state calls for, and that all counts agree.
+    /// Checks that every task is in exactly the indexes that its state calls for, and that all counts agree.
     pub fn check(&self) -> Result<(), Broken> {
         let (mut waiting_bytes, mut delayed_bytes) = (0, 0);
         let mut kinds = BTreeMap::<StateKind, usize>::new();
         for task in self.table.iter() {
-            let kind = if self.is_reviving(task) { StateKind::Ready } else { task.state.kind() };
+            let kind = if self.bulk.revives(&task.state) { StateKind::Ready } else { task.state.kind() };
             *kinds.entry(kind).or_default() += 1;
             self.check_task(task)?;
             if task.waits() {
@@ -37,14 +38,16 @@ impl<B: Body> Queue<B> {
         }
         let count = |kind| kinds.get(&kind).copied().unwrap_or(0);
         let [ready, delayed, leased, dead] = self.counts().map(|n| n as usize);
-        ensure(ready == count(StateKind::Ready) + self.ready.plain.len(), || format!("{ready} ready"))?;
-        ensure(delayed == count(StateKind::Delayed) + self.later.len(), || format!("{delayed} delayed"))?;
+        ensure(ready == count(StateKind::Ready) + self.ready.packed.len(), || format!("{ready} ready"))?;
+        ensure(delayed == count(StateKind::Delayed) + self.packed_delayed.len(), || {
+            format!("{delayed} delayed")
+        })?;
         ensure(leased == count(StateKind::Leased), || format!("{leased} leased"))?;
         ensure(dead == count(StateKind::Dead), || format!("{dead} dead"))?;
         ensure(self.totals.left() == Some(self.len()), || {
             format!("{:?} but {} tasks", self.totals, self.len())
         })?;
-        let later = self.check_later()?;
+        let later = self.check_packed_delayed()?;
         waiting_bytes += self.check_line()? + later;
         delayed_bytes += later;
         ensure(delayed_bytes == self.delayed_bytes, || format!("{} delayed bytes", self.delayed_bytes))?;
@@ -54,12 +57,12 @@ impl<B: Body> Queue<B> {
         self.check_sizes()
     }
 
-    /// What tasks have beside their records is as much as is counted.
+    /// Checks the count of memory that tasks own beside their records.
     fn check_owned(&self) -> Result<(), Broken> {
-        let plain: usize = self.ready.plain.iter().map(|entry| entry.body.owned_bytes()).sum();
-        let later: usize = self.later.iter().map(|entry| entry.body.owned_bytes()).sum();
+        let plain: usize = self.ready.packed.iter().map(|entry| entry.body.owned_bytes()).sum();
+        let later: usize = self.packed_delayed.iter().map(|entry| entry.body.owned_bytes()).sum();
         let records: usize = self.table.iter().map(Task::owned_bytes).sum();
-        let counted = (self.plain_owned, self.later_owned, self.table.owned());
+        let counted = (self.packed_ready_owned, self.packed_delayed_owned, self.table.owned());
         ensure((plain, later, records) == counted, || {
             format!("{counted:?} bytes owned instead of {:?}", (plain, later, records))
         })
@@ -68,18 +71,18 @@ impl<B: Body> Queue<B> {
     fn check_task(&self, task: &Task<B>) -> Result<(), Broken> {
         let id = task.id;
         ensure(id <= self.last_id, || format!("{id} is above the last id"))?;
-        let twice = self.ready.plain.contains(id) || self.later.contains(id);
+        let twice = self.ready.packed.contains(id) || self.packed_delayed.contains(id);
         ensure(!twice, || format!("{id} has a record and is packed too"))?;
         ensure(task.name().is_none_or(|name| self.names.get(name) == Some(&id)), || format!("{id}'s name"))?;
         let indexed = match &task.state {
-            State::Ready(order) => self.ready.is_taken(Rank::of(task.priority, *order)),
-            State::Delayed(Due::Log(due)) => self.delayed.contains(&(*due, id)),
-            State::Delayed(Due::Wall(due)) => self.appointed.contains(&(*due, id)),
-            State::Leased(lease) => {
+            TaskState::Ready(order) => self.ready.is_taken(Rank::of(task.priority, *order)),
+            TaskState::Delayed(Due::Log(due)) => self.delayed.contains(&(*due, id)),
+            TaskState::Delayed(Due::Wall(due)) => self.delayed_wall.contains(&(*due, id)),
+            TaskState::Leased(lease) => {
                 let timed = lease.deadline().is_none_or(|at| self.deadlines.contains(&(at, lease.seq(), id)));
                 timed && lease.holder().is_none_or(|holder| self.is_held(holder, task, lease))
             }
-            State::Dead(at) => self.is_reviving(task) != self.deaths.contains(&(*at, id)),
+            TaskState::Dead(at) => self.bulk.revives(&task.state) != self.deaths.contains(&(*at, id)),
         };
         ensure(indexed, || format!("{id} is not indexed as {:?}", task.state))?;
         let empty = task.extras.as_deref().is_some_and(|extras| *extras == Extras::default());
@@ -98,22 +101,22 @@ impl<B: Body> Queue<B> {
 
     fn is_held(&self, holder: Holder, task: &Task<B>, lease: &Lease) -> bool {
         let held = self.held.get(&holder).is_some_and(|held| held.contains(&(lease.seq(), task.id)));
-        held && task.cancelled == self.called_off.contains(&(holder, lease.seq(), task.id))
+        held && task.cancelled == self.cancelled_leases.contains(&(holder, lease.seq(), task.id))
     }
 
-    /// The line is in order; answers the bytes of the plain tasks in it.
+    /// Checks the order of ready tasks; answers the payload bytes of the packed ones.
     fn check_line(&self) -> Result<u64, Broken> {
         let (mut bytes, mut last_plain, mut seen) = (0, TaskId::NONE, 0);
-        for standing in self.ready.iter() {
+        for task in self.ready.iter() {
             seen += 1;
-            match standing {
-                Standing::Plain(plain) => {
+            match task {
+                ReadyTask::Packed(plain) => {
                     ensure(plain.id > last_plain, || format!("{} after {last_plain}", plain.id))?;
                     ensure(plain.due.is_none(), || format!("{} is in the line and due later", plain.id))?;
                     last_plain = plain.id;
                     bytes += plain.body.len() as u64;
                 }
-                Standing::Placed(id) => {
+                ReadyTask::Indexed(id) => {
                     let ready = self.table.get(id).is_some_and(|task| task.state.kind() == StateKind::Ready);
                     ensure(ready, || format!("{id} stands in the line but is not ready"))?;
                 }
@@ -121,23 +124,28 @@ impl<B: Body> Queue<B> {
         }
         ensure(seen == self.ready.len(), || format!("{seen} in a line of {}", self.ready.len()))?;
         ensure(last_plain <= self.last_id, || format!("{last_plain} is above the last id"))?;
-        self.ready.plain.broken().map_or(Ok(bytes), |what| Err(Broken(format!("packed ready tasks: {what}"))))
+        self.ready
+            .packed
+            .broken()
+            .map_or(Ok(bytes), |what| Err(Broken(format!("packed ready tasks: {what}"))))
     }
 
-    /// Packed delayed tasks are in the index of their clock; answers their bytes.
-    fn check_later(&self) -> Result<u64, Broken> {
+    /// Checks that packed delayed tasks are in the index of their clock; answers their payload bytes.
+    fn check_packed_delayed(&self) -> Result<u64, Broken> {
         let mut bytes = 0;
-        for entry in self.later.iter() {
+        for entry in self.packed_delayed.iter() {
             let id = entry.id;
             let indexed = match entry.due {
                 Some(Due::Log(due)) => self.delayed.contains(&(due, id)),
-                Some(Due::Wall(due)) => self.appointed.contains(&(due, id)),
+                Some(Due::Wall(due)) => self.delayed_wall.contains(&(due, id)),
                 None => false,
             };
             ensure(indexed && id <= self.last_id, || format!("{id} is not indexed as {:?}", entry.due))?;
             bytes += entry.body.len() as u64;
         }
-        self.later.broken().map_or(Ok(bytes), |what| Err(Broken(format!("packed delayed tasks: {what}"))))
+        self.packed_delayed
+            .broken()
+            .map_or(Ok(bytes), |what| Err(Broken(format!("packed delayed tasks: {what}"))))
     }
 
     fn check_lists(&self) -> Result<(), Broken> {
@@ -149,15 +157,14 @@ impl<B: Body> Queue<B> {
         }
         let leased = self.table.walk(&self.leased).count();
         ensure(leased == self.leased.len(), || format!("{leased} on the list of delivered"))?;
-        let dead = self.table.walk(&self.dead).filter(|task| matches!(task.state, State::Dead(_))).count();
+        let dead =
+            self.table.walk(&self.dead).filter(|task| matches!(task.state, TaskState::Dead(_))).count();
         ensure(dead == self.dead.len(), || format!("{dead} on the list of the dead"))?;
-        let reviving = self.reviving.map_or(0, |reviving| reviving.list.len());
-        let walked = self.reviving.iter().flat_map(|reviving| self.table.walk(&reviving.list));
-        let walked = walked.filter(|task| self.is_reviving(task)).count();
-        ensure(walked == reviving, || format!("{walked} on the list of the revived"))
+        let walked = self.reviving().filter(|task| self.bulk.revives(&task.state)).count();
+        ensure(walked == self.bulk.reviving_count(), || format!("{walked} on the list of the revived"))
     }
 
-    /// No index holds more than the tasks put into it.
+    /// Checks that no index has more entries than tasks call for.
     fn check_sizes(&self) -> Result<(), Broken> {
         let leases = || self.table.iter().filter_map(Task::lease);
         let timed = leases().filter(|lease| lease.deadline().is_some()).count();
@@ -167,11 +174,11 @@ impl<B: Body> Queue<B> {
         ensure(held == indexed, || format!("{indexed} held"))?;
         ensure(self.held.values().all(|held| !held.is_empty()), || "a holder of nothing".into())?;
         let mut last = None;
-        for (&(holder, upto), ending) in &self.ending {
+        for (&(holder, upto), ended) in &self.bulk.ended {
             let from = last.filter(|&(other, _)| other == holder).map_or(0, |(_, upto)| upto + 1);
             let over = self.held.get(&holder).into_iter();
             let over = over.flat_map(|held| held.range((from, TaskId::NONE)..=(upto, TaskId::LAST))).count();
-            ensure(over == ending.left, || format!("{over} deliveries to {holder:?} are over: {ending:?}"))?;
+            ensure(over == ended.left, || format!("{over} deliveries to {holder:?} are over: {ended:?}"))?;
             last = Some((holder, upto));
         }
         ensure(self.deaths.len() == self.dead.len(), || format!("{} deaths", self.deaths.len()))?;
@@ -183,9 +190,11 @@ impl<B: Body> Queue<B> {
         let by_list = self.table.walk(&self.leased).map(|task| task.id);
         let by_blocks = self.deliveries.walk_from(&self.table, 0).map(|task| task.id);
         ensure(by_list.eq(by_blocks), || "the delivered list and its blocks".into())?;
-        let called_off = |task: &&Task<B>| task.cancelled && task.lease().and_then(Lease::holder).is_some();
-        let called_off = self.table.iter().filter(called_off).count();
-        ensure(called_off == self.called_off.len(), || format!("{} called off", self.called_off.len()))?;
+        let is_cancelled = |task: &&Task<B>| task.cancelled && task.lease().and_then(Lease::holder).is_some();
+        let cancelled = self.table.iter().filter(is_cancelled).count();
+        ensure(cancelled == self.cancelled_leases.len(), || {
+            format!("{} cancelled", self.cancelled_leases.len())
+        })?;
         let named = self.table.iter().filter(|task| task.name().is_some()).count();
         ensure(named == self.names.len(), || format!("{} names", self.names.len()))?;
         let mortal = |task: &&Task<B>| task.waits() && task.expires().is_some();
@@ -193,19 +202,18 @@ impl<B: Body> Queue<B> {
         ensure(mortals == self.expiries.len(), || format!("{} expiries", self.expiries.len()))
     }
 
-    /// Feeds all that is not volatile to a hasher, in an order that does not depend on how the state came about.
+    /// Hashes everything that is not volatile, in an order that does not depend on how the state came about.
     pub fn digest(&self, into: &mut impl Hasher) {
         (self.no, &self.settings, self.paused, self.waiting_bytes, self.totals).hash(into);
-        (self.last_id, self.incarnation, self.seq, self.front_group, self.minor, self.flood).hash(into);
-        self.ending.iter().filter(|(_, ending)| ending.left > 0).for_each(|ending| ending.hash(into));
-        self.ready.iter().for_each(|standing| standing.id().hash(into));
-        let reviving = self.reviving.map(|Reviving { since, major, minor, .. }| (since, major, minor));
-        reviving.hash(into);
-        let reviving = self.reviving.iter().flat_map(|reviving| self.table.walk(&reviving.list));
-        let lists = self.table.walk(&self.leased).chain(self.table.walk(&self.dead)).chain(reviving);
+        (self.last_id, self.incarnation, self.seq, self.front_group, self.minor, self.bulk.due).hash(into);
+        self.bulk.ended.iter().filter(|(_, ended)| ended.left > 0).for_each(|ended| ended.hash(into));
+        self.ready.iter().for_each(|task| task.id().hash(into));
+        let revival = self.bulk.revival.map(|Revival { since, major, minor, .. }| (since, major, minor));
+        revival.hash(into);
+        let lists = self.table.walk(&self.leased).chain(self.table.walk(&self.dead)).chain(self.reviving());
         lists.for_each(|task| task.id.hash(into));
-        // Whether a task is packed or has a record is no part of its state.
-        let packed = self.ready.plain.iter().chain(self.later.iter());
+        // Whether a task is packed or has a record is not part of the state.
+        let packed = self.ready.packed.iter().chain(self.packed_delayed.iter());
         let packed = packed.map(|entry| (entry.id, Look::Packed(entry.into_task())));
         let records = self.table.iter().map(|task| (task.id, Look::Record(task)));
         let tasks: BTreeMap<TaskId, Look<'_, B>> = packed.chain(records).collect();

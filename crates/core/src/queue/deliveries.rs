@@ -1,22 +1,22 @@
-//! The delivered list, cut into blocks by the numbers of deliveries, so that a place in it is found without a walk along
-//! all of it, and so are the leases that nothing but their holder ends.
+//! The list of leased tasks in blocks by delivery number. Positions in the list, and leases that only their holder
+//! ends, are found without a walk along all of it.
 
 use alloc::collections::BTreeMap;
 
-use super::table::{At, Table, Walk};
+use super::table::{SlotNo, Table, Walk};
 use crate::meter;
 use crate::task::{Body, Lease, Task};
 
-/// Numbers of deliveries that share a block.
+/// How many delivery numbers share a block.
 const BLOCK_SEQS: u64 = 256;
 
 #[derive(Clone, Debug)]
 struct Block {
-    /// How many leases there are with such numbers, and how many of them are open-ended.
+    /// The number of its leases, and how many of them are open-ended.
     leases: u32,
     open_ended: u32,
     /// One of them.
-    any: At,
+    any: SlotNo,
 }
 
 /// The blocks that have leases, in order.
@@ -33,15 +33,15 @@ impl Deliveries {
         self.0.len() * size_of::<(u64, Block)>() * 3 / 2
     }
 
-    /// Adds a lease that stands in the list there.
-    pub(super) fn add(&mut self, lease: &Lease, at: At) {
+    /// Adds a lease that is in the list already.
+    pub(super) fn add(&mut self, lease: &Lease, at: SlotNo) {
         let block = self.0.entry(block_of(lease)).or_insert(Block { leases: 0, open_ended: 0, any: at });
         block.leases += 1;
         block.open_ended += u32::from(lease.is_open_ended());
     }
 
-    /// Takes a lease out while it still stands in the list.
-    pub(super) fn remove<B: Body>(&mut self, lease: &Lease, at: At, table: &Table<B>) {
+    /// Removes a lease that is still in the list.
+    pub(super) fn remove<B: Body>(&mut self, lease: &Lease, at: SlotNo, table: &Table<B>) {
         let number = block_of(lease);
         let Some(block) = self.0.get_mut(&number) else { return };
         block.leases -= 1;
@@ -49,15 +49,15 @@ impl Deliveries {
         if block.leases == 0 {
             self.0.remove(&number);
         } else if block.any == at {
-            // Those of a block are neighbours.
+            // The leases of a block are neighbours in the list.
             let [before, behind] = table.neighbours(at);
-            let is_of_block = |at: &At| is_of(table.at(*at), number);
+            let is_of_block = |at: &SlotNo| is_of(table.at(*at), number);
             let other = behind.filter(is_of_block).or_else(|| before.filter(is_of_block));
             block.any = other.unwrap_or(block.any);
         }
     }
 
-    /// The delivered from the nth on.
+    /// Leased tasks from position `n` on.
     pub(super) fn walk_from<'t, B: Body>(&self, table: &'t Table<B>, mut start: usize) -> Walk<'t, B> {
         for (&number, block) in &self.0 {
             meter::step();
@@ -71,7 +71,7 @@ impl Deliveries {
         Walk::nowhere(table)
     }
 
-    /// The delivered whose leases are open-ended, in order.
+    /// Tasks with open-ended leases, in order of delivery.
     pub(super) fn open_ended<'t, B: Body>(
         &'t self,
         table: &'t Table<B>,
@@ -84,7 +84,7 @@ impl Deliveries {
         tasks.filter(|task| task.lease().is_some_and(Lease::is_open_ended))
     }
 
-    /// How many leases there are, and how many of them are open-ended.
+    /// The number of leases, and how many of them are open-ended.
     pub(super) fn counts(&self) -> [usize; 2] {
         let sum = |of: fn(&Block) -> u32| self.0.values().map(|block| of(block) as usize).sum();
         [sum(|block| block.leases), sum(|block| block.open_ended)]
@@ -96,7 +96,7 @@ fn is_of<B>(task: &Task<B>, number: u64) -> bool {
 }
 
 /// The first of a block in the list.
-fn first_of<B: Body>(table: &Table<B>, number: u64, block: &Block) -> At {
+fn first_of<B: Body>(table: &Table<B>, number: u64, block: &Block) -> SlotNo {
     let mut first = block.any;
     while let [Some(before), _] = table.neighbours(first)
         && is_of(table.at(before), number)

@@ -1,6 +1,6 @@
-//! Commands about one queue that exists and needs no new id, and what it answers to them.
+//! Commands about one queue that exists and needs no new id.
 //!
-//! Whoever drives the queue gives out ids, finds it by name and takes its tasks elsewhere: see [`Queue::push`],
+//! The driver finds the queue by name, gives out ids and moves tasks to other queues: see [`Queue::push`],
 //! [`Queue::add`], [`Queue::pop`] and [`Queue::take_dying`].
 
 use alloc::boxed::Box;
@@ -18,8 +18,8 @@ use crate::time::Now;
 const NOT_OF_A_QUEUE: Refusal = Refusal::not_there("such command", "a queue");
 
 impl<B: Body> Queue<B> {
-    /// Executes a command about this queue. A queue that does not exist answers as an empty one. What takes an id, spans
-    /// queues or is about workers is not for a queue to do, and refused.
+    /// Executes a command about this queue. For a queue that does not exist, an empty one gives the right reply.
+    /// Commands that need an id, span queues or concern workers are refused.
     pub fn execute<R: Recorder<Body = B>>(
         &mut self,
         command: &Command<'_>,
@@ -35,7 +35,7 @@ impl<B: Body> Queue<B> {
             }
             Command::Extend { task, ms, .. } => Ok(Reply::Outcome(self.extend(claim(task)?, ms, now, rec))),
             Command::Return(ref back) => {
-                Ok(Reply::Outcome(self.give_back(claim(back.task)?, back, now, rec)))
+                Ok(Reply::Outcome(self.return_task(claim(back.task)?, back, now, rec)))
             }
             Command::Recover { count, elapsed_ms, .. } => {
                 let start = out.tasks.len();
@@ -44,8 +44,8 @@ impl<B: Body> Queue<B> {
                 self.recover(&ask, now, rec, &mut out.tasks);
                 Ok(Reply::Tasks(Span::new(start, out.tasks.len())))
             }
-            Command::Inspect { .. } | Command::Info { .. } => self.look_at(command, now, out),
-            Command::Cancel { which, .. } => self.call_off(which, now, rec).map(Reply::Count),
+            Command::Inspect { .. } | Command::Info { .. } => self.execute_read(command, now, out),
+            Command::Cancel { which, .. } => self.cancel_tasks(which, now, rec).map(Reply::Count),
             Command::Bury { tasks, .. } => Ok(Reply::Count(self.bury(claims(tasks)?, now, rec))),
             Command::Revive { tasks: Some(tasks), .. } => {
                 Ok(Reply::Count(self.revive(&mut ids_alone(claims(tasks)?), now, rec)))
@@ -64,7 +64,7 @@ impl<B: Body> Queue<B> {
                 self.resume(now, rec);
                 Ok(Reply::Ok)
             }
-            Command::Config { changes, .. } if changes.is_empty() => self.look_at(command, now, out),
+            Command::Config { changes, .. } if changes.is_empty() => self.execute_read(command, now, out),
             Command::Config { changes, .. } => {
                 Ok(Reply::Settings(Box::new(self.configure(changes, now, rec))))
             }
@@ -83,7 +83,7 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// One slice of a command about all tasks of a state; there is nothing to do for any other.
+    /// One slice of a command about all tasks of a state. Does nothing for any other command.
     pub(crate) fn execute_slice<R: Recorder<Body = B>>(
         &mut self,
         command: &Command<'_>,
@@ -98,8 +98,14 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// Executes a command that only looks. What is due but not moved yet is shown as it is, since moving it is a change.
-    pub fn look_at(&self, command: &Command<'_>, now: Now, out: &mut Replies<B>) -> Result<Reply, Refusal> {
+    /// Executes a command that only reads. Tasks that are due but not moved yet are shown as they are, since moving
+    /// them would be a change.
+    pub fn execute_read(
+        &self,
+        command: &Command<'_>,
+        now: Now,
+        out: &mut Replies<B>,
+    ) -> Result<Reply, Refusal> {
         match *command {
             Command::Inspect { view, start, count, .. } => {
                 let first = out.tasks.len();
@@ -117,7 +123,7 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    fn call_off<R: Recorder<Body = B>>(
+    fn cancel_tasks<R: Recorder<Body = B>>(
         &mut self,
         which: Cancel<'_>,
         now: Now,
@@ -137,7 +143,7 @@ impl<B: Body> Queue<B> {
     }
 }
 
-/// Refuses a command that names tasks by what is no id, before anything happens because of it.
+/// Refuses a command with a malformed task reference before it changes anything.
 pub(crate) fn check_claims(command: &Command<'_>) -> Result<(), Refusal> {
     match *command {
         Command::Extend { task, .. }
@@ -151,7 +157,7 @@ pub(crate) fn check_claims(command: &Command<'_>) -> Result<(), Refusal> {
     }
 }
 
-/// A receipt is of a delivery, and what is dead is not delivered.
+/// The ids among claims. A receipt refers to a lease, which a dead task does not have.
 fn ids_alone(claims: impl Iterator<Item = Claim>) -> impl Iterator<Item = TaskId> {
     claims.filter_map(|claim| match claim {
         Claim::Id(id) => Some(id),

@@ -1,14 +1,15 @@
-//! Why a task is not running now.
+//! Explains why a task is not being worked on.
 
 use super::Queue;
 use crate::event::Recorder;
 use crate::id::TaskId;
 use crate::reply::{Explanation, HeldUp, Why};
-use crate::task::{Body, Due, Rank, State};
+use crate::task::{Body, Due, Rank, TaskState};
 use crate::time::Now;
 
 impl<B: Body> Queue<B> {
-    /// Why this task is not running, if it is here. Who holds it is told by number: names are the broker's.
+    /// Why this task is not being worked on, if it exists. Its worker is given by incarnation; the broker adds the
+    /// name.
     pub(crate) fn explain<R: Recorder<Body = B>>(
         &mut self,
         id: TaskId,
@@ -19,35 +20,35 @@ impl<B: Body> Queue<B> {
         self.explanation(id, now)
     }
 
-    /// The same without a change of anything: what is due but not moved yet is told as it is.
+    /// The same without a change: a task that is due but not moved yet is explained as it is.
     pub(super) fn explanation(&self, id: TaskId, now: Now) -> Option<Explanation> {
         let task = self.look(id)?;
         let reason = task.extras.as_ref().and_then(|extras| extras.reason.clone());
         let why = match &task.state {
-            State::Ready(order) => {
+            TaskState::Ready(order) => {
                 let rank = Rank::of(task.priority, *order);
                 Why::Ready { ahead: self.ready.before(rank) as u64, held_up: self.held_up() }
             }
-            State::Delayed(due) => {
+            TaskState::Delayed(due) => {
                 let in_ms = match due {
                     Due::Log(at) => at.since(now.log),
                     Due::Wall(at) => at.0.saturating_sub(now.wall.0),
                 };
                 Why::Delayed { until: due.raw(), in_ms, held_up: self.held_up() }
             }
-            State::Leased(lease) => Why::Leased {
+            TaskState::Leased(lease) => Why::Leased {
                 since: lease.start(),
                 until: lease.deadline(),
                 holder: lease.holder(),
                 cancelled: task.cancelled,
             },
-            State::Dead(at) => Why::Dead { at: *at },
+            TaskState::Dead(at) => Why::Dead { at: *at },
         };
         let (tries, tries_max) = (task.tries(), self.tries_max(&task));
         Some(Explanation { id, deliveries: task.deliveries, tries, tries_max, reason, worker: None, why })
     }
 
-    /// What keeps all tasks of the queue from being handed out.
+    /// The reason why the queue delivers no task at all.
     fn held_up(&self) -> Option<HeldUp> {
         if let Some(since) = self.paused {
             return Some(HeldUp::Paused { since });

@@ -1,17 +1,17 @@
-//! A queue as a checkpoint holds it, and back.
+//! Images of a queue for checkpoints, and restoring a queue from one.
 //!
-//! An image shares the runs and pages of its queue, so that taking one copies none of them. It is turned into bytes
-//! later, while the queue goes on: a small head, and one part per run and page. A part goes by its stamp for as long
-//! as it does not change, so that whoever stores it does so once.
+//! An image shares the runs and pages of its queue, so taking one copies none of them. It is encoded later, while the
+//! queue goes on: a small head, and one part per run and page. A part keeps its stamp as long as it does not change, so
+//! that it is stored only once.
 //!
 //! The head is three events ([`Event::QueueMade`], [`Event::Configured`], [`Event::Counted`]), then as varints the
-//! bytes that wait, whether it ever adopted a task, for the delivered and the dead their number and the first one's
-//! slot plus one, and how many runs of ready tasks, runs of delayed tasks and pages there are. Behind them are the
-//! fates of each run's entries. The parts come in that same order.
+//! waiting bytes, whether it ever adopted a task, for leased and dead tasks their number and the slot plus one of the
+//! first, and the numbers of runs of ready tasks, runs of delayed tasks and pages. Then come the overlays of the runs.
+//! The parts have the same order.
 //!
 //! A page is the number of its slots, and for each that is taken: its number, the slot plus one of the next in its
 //! list, and an [`Event::Task`] with the packed handle as its payload. A handle that cannot be packed cannot be
-//! stored: an image that has one is refused when it is restored.
+//! stored, and an image with one is refused when it is restored.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -20,25 +20,25 @@ use core::fmt;
 
 use super::Queue;
 use super::apply::import::{group_of, is_sound, record_of};
-use super::packed::{Fates, Packed, Run};
+use super::packed::{Packed, Run, RunOverlay};
 use super::read::full;
-use super::table::{NOWHERE, PAGE_SLOTS, Page, Slot};
+use super::table::{NOWHERE, PAGE_SLOTS, Page, TaskSlot};
 use crate::codec::{Reader, decode, encode, write_number};
 use crate::event::{Counters, Event, FullTask, QueueNo};
 use crate::id::TaskId;
 use crate::settings::Settings;
-use crate::task::{Body, Due, Lease, Rank, State, StateKind, Task};
+use crate::task::{Body, Due, Lease, Rank, StateKind, Task, TaskState};
 use crate::time::LogTime;
 
-/// All that is durable of a queue, as it was when the image was taken.
+/// The durable state of a queue, as it was when the image was taken.
 #[derive(Debug)]
 pub struct QueueImage<B> {
     head: Vec<u8>,
-    fates: Vec<Fates<B>>,
+    overlays: Vec<RunOverlay<B>>,
     parts: Vec<Part<B>>,
 }
 
-/// A piece of a queue that is stored by itself.
+/// A part of an image that is stored by itself: a run or a page.
 #[derive(Clone, Debug)]
 pub struct Part<B> {
     stamp: u64,
@@ -51,7 +51,7 @@ enum Content<B> {
     Page(Arc<Page<B>>),
 }
 
-/// Bytes that are no image of a queue or a store, or of none that could have been.
+/// Bytes that are not a valid image of a queue or a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damaged(pub &'static str);
 
@@ -67,17 +67,17 @@ impl<B: Body> QueueImage<B> {
     /// Appends the bytes of its head.
     pub fn head(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.head);
-        self.fates.iter().for_each(|fates| fates.write(out));
+        self.overlays.iter().for_each(|overlay| overlay.write(out));
     }
 
-    /// Its parts, in the order in which they are needed to restore it.
+    /// Its parts, in the order in which a restore needs them.
     pub fn parts(&self) -> &[Part<B>] {
         &self.parts
     }
 }
 
 impl<B: Body> Part<B> {
-    /// What this content goes by: a number above 0 that no other content of the store has ever had.
+    /// The stamp of this content: a number above 0 that no other content of the store ever had.
     pub const fn stamp(&self) -> u64 {
         self.stamp
     }
@@ -99,13 +99,13 @@ fn write_page<B: Body>(page: &Page<B>, out: &mut Vec<u8>) {
         out.push(at as u8);
         write_link(slot.next, out);
         handle.clear();
-        // Without a payload it is not a task that can be restored, and says so then.
+        // Without a payload the task cannot be restored, and the restore reports it.
         task.body.pack(None, &mut handle);
         encode(&Event::Task(&full(QueueNo(0), task, &handle)), out);
     }
 }
 
-/// A slot plus one, so that none is 0.
+/// A slot plus one, so that 0 means none.
 fn write_link(slot: u32, out: &mut Vec<u8>) {
     write_number(u64::from(slot.wrapping_add(1)), out);
 }
@@ -134,11 +134,11 @@ pub(super) fn read_page<B: Body>(bytes: &[u8]) -> Option<Page<B>> {
         if at < page.len() || at >= slots {
             return None;
         }
-        page.resize_with(at, || Slot::new(None, NOWHERE));
-        page.push(Slot::new(Some(task?), next));
+        page.resize_with(at, || TaskSlot::new(None, NOWHERE));
+        page.push(TaskSlot::new(Some(task?), next));
         rest = behind;
     }
-    page.resize_with(slots, || Slot::new(None, NOWHERE));
+    page.resize_with(slots, || TaskSlot::new(None, NOWHERE));
     Some(page)
 }
 
@@ -147,7 +147,7 @@ fn read_task<B: Body>(full: &FullTask<'_>) -> Option<Task<B>> {
     (rest.is_empty() && is_sound(full)).then(|| record_of(full, body))
 }
 
-/// What stands at the start of a head.
+/// The first part of a head.
 pub(super) struct Head {
     pub(super) name: Box<[u8]>,
     pub(super) settings: Settings,
@@ -176,7 +176,7 @@ impl Head {
 }
 
 impl<B: Body> Queue<B> {
-    /// All that is durable of it, under this name. What has changed since the last image gets a new stamp.
+    /// An image of the queue under this name. Parts that changed since the last image get new stamps.
     pub(crate) fn image(&mut self, name: &[u8], last_stamp: &mut u64) -> QueueImage<B> {
         self.changed = false;
         let (queue, mut head) = (self.no, Vec::new());
@@ -189,11 +189,11 @@ impl<B: Body> Queue<B> {
             write_number(list.len() as u64, &mut head);
             write_link(list.head(), &mut head);
         }
-        let (mut fates, mut parts) = (Vec::new(), Vec::new());
-        for packed in [&mut self.ready.plain, &mut self.later] {
+        let (mut overlays, mut parts) = (Vec::new(), Vec::new());
+        for packed in [&mut self.ready.packed, &mut self.packed_delayed] {
             let before = parts.len();
-            packed.image(last_stamp, |fate, stamp, run| {
-                fates.push(fate.clone());
+            packed.image(last_stamp, |overlay, stamp, run| {
+                overlays.push(overlay.clone());
                 parts.push(Part { stamp, content: Content::Run(run) });
             });
             write_number((parts.len() - before) as u64, &mut head);
@@ -201,10 +201,11 @@ impl<B: Body> Queue<B> {
         let runs = parts.len();
         self.table.image(last_stamp, |stamp, page| parts.push(Part { stamp, content: Content::Page(page) }));
         write_number((parts.len() - runs) as u64, &mut head);
-        QueueImage { head, fates, parts }
+        QueueImage { head, overlays, parts }
     }
 
-    /// The queue of an image, and its name. Runs of ready tasks are not decoded; all else is, and must fit together.
+    /// Restores a queue and its name from an image. Runs of ready tasks are not decoded; everything else is, and must
+    /// be consistent.
     pub(crate) fn restore<P: AsRef<[u8]>>(
         no: QueueNo,
         head: &[u8],
@@ -218,10 +219,10 @@ impl<B: Body> Queue<B> {
             queue.read_numbers(&mut r).ok_or(Damaged("the numbers of a queue"))?;
         let mut ready = Packed::default();
         restore_runs(&mut ready, counts[0], &mut parts, &mut r).ok_or(Damaged("a run of ready tasks"))?;
-        restore_runs(&mut queue.later, counts[1], &mut parts, &mut r)
+        restore_runs(&mut queue.packed_delayed, counts[1], &mut parts, &mut r)
             .ok_or(Damaged("a run of delayed tasks"))?;
-        queue.ready.plain = ready;
-        queue.index_later().ok_or(Damaged("a delayed task"))?;
+        queue.ready.packed = ready;
+        queue.index_packed_delayed().ok_or(Damaged("a delayed task"))?;
         for _ in 0..counts[2] {
             let (stamp, bytes) = parts.next().ok_or(Damaged("a page that is missing"))?;
             let page = read_page(bytes.as_ref()).ok_or(Damaged("a page of records"))?;
@@ -232,14 +233,14 @@ impl<B: Body> Queue<B> {
             return Err(Damaged("more than there is to a queue"));
         }
         queue.waiting_bytes = waiting_bytes;
-        let runs = [queue.ready.plain.last_id(), queue.later.last_id()];
+        let runs = [queue.ready.packed.last_id(), queue.packed_delayed.last_id()];
         queue.last_id = queue.last_id.max(runs[0]).max(runs[1]);
         queue.apply_counted(&counters).map_err(|inconsistent| Damaged(inconsistent.what))?;
         queue.changed = false;
         Ok((name, queue))
     }
 
-    /// The bytes that wait; the lists as length and first slot; how many runs, delayed runs and pages there are.
+    /// The waiting bytes; the lists as length and first slot; the numbers of runs, delayed runs and pages.
     #[expect(clippy::type_complexity, reason = "the numbers of a head, which are taken apart at once")]
     pub(super) fn read_numbers(
         &mut self,
@@ -255,11 +256,11 @@ impl<B: Body> Queue<B> {
         Some((waiting_bytes, lists, [r.small().ok()?, r.small().ok()?, r.small().ok()?]))
     }
 
-    /// Puts the delayed tasks without records into the index of their clock, sorted once.
-    fn index_later(&mut self) -> Option<()> {
+    /// Adds the packed delayed tasks to the index of their clock, sorted once.
+    fn index_packed_delayed(&mut self) -> Option<()> {
         let (mut by_log, mut by_wall) = (Vec::new(), Vec::new());
         let mut last = TaskId::NONE;
-        for entry in self.later.iter() {
+        for entry in self.packed_delayed.iter() {
             match entry.due.filter(|_| entry.id > last)? {
                 Due::Log(due) => by_log.push((due, entry.id)),
                 Due::Wall(due) => by_wall.push((due, entry.id)),
@@ -273,46 +274,46 @@ impl<B: Body> Queue<B> {
         self.delayed_bytes = self.waiting_bytes;
         by_log.sort_unstable();
         by_wall.sort_unstable();
-        (self.delayed, self.appointed) = (by_log.into_iter().collect(), by_wall.into_iter().collect());
-        (self.delayed.len() + self.appointed.len() == self.later.len()).then_some(())
+        (self.delayed, self.delayed_wall) = (by_log.into_iter().collect(), by_wall.into_iter().collect());
+        (self.delayed.len() + self.delayed_wall.len() == self.packed_delayed.len()).then_some(())
     }
 
-    /// Whether a task is both among the packed delayed and among the packed ready ones. A few are looked up; if they are many
-    /// it is faster to walk along both.
+    /// Whether a task is packed both as delayed and as ready. Few tasks are looked up; for many it is faster to walk
+    /// along both runs.
     fn is_any_delayed_ready(&self) -> bool {
         const LOOKED_UP_PART: usize = 64;
-        if self.later.len() * LOOKED_UP_PART < self.ready.plain.len() {
-            return self.later.iter().any(|entry| self.ready.plain.contains(entry.id));
+        if self.packed_delayed.len() * LOOKED_UP_PART < self.ready.packed.len() {
+            return self.packed_delayed.iter().any(|entry| self.ready.packed.contains(entry.id));
         }
-        let mut ready = self.ready.plain.iter().map(|entry| entry.id).peekable();
-        self.later.iter().any(|entry| {
+        let mut ready = self.ready.packed.iter().map(|entry| entry.id).peekable();
+        self.packed_delayed.iter().any(|entry| {
             while ready.next_if(|&id| id < entry.id).is_some() {}
             ready.peek() == Some(&entry.id)
         })
     }
 
-    /// Puts records into the indexes that their states call for.
+    /// Adds records to the indexes that their states call for.
     fn index_records(&mut self, lists: [(usize, u32); 2]) -> Option<()> {
         let mut counts = [0, 0];
         for at in self.table.all() {
             let task = self.table.at(at);
-            if self.ready.plain.contains(task.id) || self.later.contains(task.id) {
+            if self.ready.packed.contains(task.id) || self.packed_delayed.contains(task.id) {
                 return None;
             }
             match &task.state {
-                State::Ready(order) => {
+                TaskState::Ready(order) => {
                     if self.ready.is_taken(Rank::of(task.priority, *order)) {
                         return None;
                     }
                     self.minor = self.minor.max(order.minor);
                     self.front_group = self.front_group.max(group_of(*order));
                 }
-                State::Delayed(_) => {}
-                State::Leased(lease) => {
+                TaskState::Delayed(_) => {}
+                TaskState::Leased(lease) => {
                     self.seq = self.seq.max(lease.seq());
                     counts[0] += 1;
                 }
-                State::Dead(_) => counts[1] += 1,
+                TaskState::Dead(_) => counts[1] += 1,
             }
             self.last_id = self.last_id.max(task.id);
             if task.waits() {
@@ -337,7 +338,7 @@ impl<B: Body> Queue<B> {
         self.leased = self.table.thread(leased_head, leased, in_order)?;
         let mut last_death = LogTime(0);
         let in_order = |task: &Task<B>| match task.state {
-            State::Dead(at) => at >= core::mem::replace(&mut last_death, at),
+            TaskState::Dead(at) => at >= core::mem::replace(&mut last_death, at),
             _ => false,
         };
         self.dead = self.table.thread(dead_head, dead, in_order)?;
@@ -349,11 +350,11 @@ fn restore_runs<B: Body, P: AsRef<[u8]>>(
     into: &mut Packed<B>,
     count: usize,
     parts: &mut impl Iterator<Item = (u64, P)>,
-    fates: &mut Reader<'_>,
+    overlay: &mut Reader<'_>,
 ) -> Option<()> {
     for _ in 0..count {
         let (stamp, bytes) = parts.next()?;
-        into.restore(Run::read(bytes.as_ref())?, stamp, fates)?;
+        into.restore(Run::read(bytes.as_ref())?, stamp, overlay)?;
     }
     Some(())
 }

@@ -1,17 +1,29 @@
 //! One queue as a value: its tasks, their indexes, and the transitions between their states.
 //!
-//! A queue knows no other queue, no worker and no clock. [`decide`] asks what should happen and records it,
-//! [`apply`] is the only code that changes anything, and [`check`] holds the two to the invariants. A
-//! [`crate::Broker`] drives many of these; a Redis key can hold one.
+//! A queue knows no other queue, no worker and no clock. A [`crate::Broker`] drives many of them; in the Redis module,
+//! a key holds one. The parts:
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `execute` | commands about one queue |
+//! | `decide` | what should happen; each decision is recorded as an event and then applied |
+//! | `settle`, `bulk`, `lapse` | what happens without a command, and work on many tasks, in slices |
+//! | `apply` | the only code that changes a queue; a replay is this same code |
+//! | `read`, `seek`, `explain` | queries |
+//! | `ready`, `packed`, `table`, `ordered`, `deliveries`, `shared` | where tasks are kept, and in which order |
+//! | `image`, `salvage` | checkpoints: writing a queue, reading it back, saving what a damaged one still has |
+//! | `check` | the invariants, for tests and `sureq check` |
 
 mod apply;
+mod bulk;
 mod check;
+mod dead_letter;
 mod decide;
 mod deliveries;
 mod execute;
 mod explain;
-mod hand_over;
 mod image;
+mod lapse;
 mod ordered;
 mod packed;
 mod rate;
@@ -27,13 +39,14 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::event::{Flood, QueueNo, Recorder};
+use crate::event::{QueueNo, Recorder};
 use crate::id::{Receipt, TaskId};
 use crate::index::Dictionary;
 use crate::limits;
 use crate::settings::Settings;
-use crate::task::{Body, Cause, Holder, Name, State, Task};
+use crate::task::{Body, Holder, Name};
 use crate::time::{LogTime, WallTime};
+use bulk::BulkOperations;
 use deliveries::Deliveries;
 use ordered::Ordered;
 use packed::Packed;
@@ -48,18 +61,18 @@ pub(crate) use decide::claims;
 pub use decide::{PopAsk, Popped, Pushes, RecoverAsk};
 pub(crate) use execute::check_claims;
 pub use image::{Damaged, Part, QueueImage};
-pub use packed::Upcoming;
+pub use packed::ReadAheadSpan;
 pub(crate) use read::full;
 pub use seek::Seek;
 pub use settle::Settled;
 
-/// An event that does not fit the state it is applied to: the log is not this store's, or damaged beyond its
-/// checksums, or hostile.
+/// An event that does not fit the state that it is applied to: the log belongs to another store, is damaged in a way
+/// that its checksums do not show, or is hostile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inconsistent {
     /// What does not fit.
     pub what: &'static str,
-    /// The task it is about, if it is about one.
+    /// The task that it is about, or [`TaskId::NONE`].
     pub id: TaskId,
 }
 
@@ -77,117 +90,87 @@ impl fmt::Display for Inconsistent {
 
 impl core::error::Error for Inconsistent {}
 
-/// Leases of a worker or a connection that are over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Ending {
-    since: LogTime,
-    cause: Cause,
-    /// The group that its tasks have at the front.
-    group: u64,
-    /// How many are to be moved yet.
-    left: usize,
-    /// Whether they were purged since, and go instead of coming back.
-    is_purged: bool,
-}
-
-/// What has become of a holder of tasks.
+/// News about a worker or connection that holds tasks of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HolderNews {
-    /// It holds nothing of the queue any more.
+    /// It holds no task of the queue any more.
     HoldsNothing,
     /// It holds a task that was cancelled.
     HasCancelled,
 }
 
-/// Dead tasks that wait again.
-#[derive(Clone, Copy, Debug)]
-struct Reviving {
-    /// Whoever was dead by then is one of them.
-    since: LogTime,
-    /// Those that are to be moved yet.
-    list: List,
-    /// Their places in the line, which were set aside: what lands at the back meanwhile is behind.
-    major: i64,
-    minor: u64,
-}
-
 /// One queue.
 #[derive(Clone, Debug)]
 pub struct Queue<B> {
-    /// What events call it.
+    /// Its number in events.
     no: QueueNo,
     settings: Settings,
     paused: Option<LogTime>,
-    /// Records of all tasks but the plain ones in `ready` and those in `later`.
+    /// Records of all tasks but packed ones. The lists below are threaded through it.
     table: Table<B>,
     ready: Ready<B>,
-    /// Delayed tasks that have nothing but their due time. They are in `delayed` or `appointed` as all others are.
-    later: Packed<B>,
+    /// Delayed tasks without options. Like the others they are also in `delayed` or `delayed_wall`.
+    packed_delayed: Packed<B>,
+    /// Delayed tasks that are due by log time.
     delayed: Ordered<(LogTime, TaskId)>,
-    /// Delayed by the wall clock.
-    appointed: Ordered<(WallTime, TaskId)>,
-    /// Leased ones, in the order of their last delivery.
+    /// Delayed tasks that are due by the wall clock.
+    delayed_wall: Ordered<(WallTime, TaskId)>,
+    /// Leased tasks, in order of their last delivery.
     leased: List,
-    /// The same, by the numbers of their deliveries.
+    /// The same, by the number of the delivery.
     deliveries: Deliveries,
-    /// Dead ones, in the order of their deaths.
+    /// Dead tasks, in order of death.
     dead: List,
-    /// The same by the time of their deaths.
+    /// The same, by the time of death.
     deaths: Ordered<(LogTime, TaskId)>,
-    /// Of the dead, those that were all revived together but are not moved yet. The events that it comes from are replayed,
-    /// but no image is taken meanwhile.
-    reviving: Option<Reviving>,
-    /// Leases that run out; those that do so together, in order of delivery.
+    /// Leases with a deadline; those of the same deadline in order of delivery.
     deadlines: BTreeSet<(LogTime, u64, TaskId)>,
-    /// Waiting tasks whose time to live ends.
+    /// Waiting tasks with a time to live.
     expiries: BTreeSet<(LogTime, TaskId)>,
-    /// Leases that end with a worker or a connection, each holder's in order of delivery.
+    /// Leases that end with a worker or connection, by holder in order of delivery.
     held: BTreeMap<Holder, BTreeSet<(u64, TaskId)>>,
-    /// Of those, the leases that are over but not moved yet: by holder, up to this delivery. The events that it comes from
-    /// are replayed, but no image is taken meanwhile.
-    ending: BTreeMap<(Holder, u64), Ending>,
-    /// Those of them that were called off: each beat of a worker asks for its own.
-    called_off: BTreeSet<(Holder, u64, TaskId)>,
+    /// Of those, the leases of cancelled tasks: each heartbeat asks for its worker's.
+    cancelled_leases: BTreeSet<(Holder, u64, TaskId)>,
     names: Dictionary<Name, TaskId>,
+    /// Payload bytes of ready and delayed tasks.
     waiting_bytes: u64,
-    /// Those of them that are delayed.
+    /// Payload bytes of delayed tasks.
     delayed_bytes: u64,
-    /// What the bodies of tasks without records own, of those in `ready` and of those in `later`.
-    plain_owned: usize,
-    later_owned: usize,
+    /// Bytes of memory that the bodies of packed ready and of packed delayed tasks own.
+    packed_ready_owned: usize,
+    packed_delayed_owned: usize,
     totals: Totals,
     rates: Rates,
     last_id: TaskId,
     incarnation: u64,
     /// The number of the last delivery.
     seq: u64,
-    /// The newest group at the front of the line.
+    /// The newest group at the front.
     front_group: u64,
-    /// The last minor rank that was given out or set aside.
+    /// The last [`crate::task::OrderKey::minor`] that was used or reserved.
     minor: u64,
-    flood: Option<Flood>,
-    /// Whether it ever took in a task that was pushed to another queue.
+    /// The work on many tasks that is under way.
+    bulk: BulkOperations,
+    /// Whether it ever had a task that was pushed to another queue.
     adopted: bool,
-    /// Whether it has changed since the last image of it. Volatile.
+    /// Whether it has changed since its last image. Volatile.
     changed: bool,
-    /// The group that a flood of lapses is being returned in. Not part of the state: a restart ends no lease.
-    lapsing: Option<(LogTime, u64)>,
-    /// Tasks that died since a broker last looked, where there is a dead-letter queue to move them to.
+    /// For the driver: tasks that died, if there is a dead-letter queue to move them to. Volatile.
     dying: Vec<TaskId>,
-    /// Deliveries to workers that lapsed since a broker last looked. Volatile.
+    /// For the driver: leases of workers that lapsed. Volatile.
     lapsed: Vec<(u64, Receipt)>,
-    /// What a broker has to know of workers and connections, since it last looked. Volatile.
+    /// For the driver: news about workers and connections. Volatile.
     holder_news: Vec<(Holder, HolderNews)>,
-    /// What was purged since a broker last looked, whose bodies are to be released. Volatile.
+    /// For the driver: purged tasks whose bodies are to be released. Volatile.
     purged: Vec<Remains<B>>,
-    /// Whether the next command has been settled ahead. Volatile.
+    /// Whether the driver has settled the slice of the next command. Volatile.
     is_settled: bool,
-    /// Room for lists of ids, kept between calls.
+    /// A buffer for lists of ids, kept to save allocations.
     scratch: Vec<TaskId>,
 }
 
 impl<B: Body> Queue<B> {
-    /// An empty queue that events call `no`.
+    /// An empty queue with this number.
     pub fn new(no: QueueNo) -> Self {
         Self {
             no,
@@ -195,24 +178,22 @@ impl<B: Body> Queue<B> {
             paused: None,
             table: Table::default(),
             ready: Ready::default(),
-            later: Packed::default(),
+            packed_delayed: Packed::default(),
             delayed: Ordered::default(),
-            appointed: Ordered::default(),
+            delayed_wall: Ordered::default(),
             leased: List::default(),
             deliveries: Deliveries::default(),
             dead: List::default(),
             deaths: Ordered::default(),
-            reviving: None,
             deadlines: BTreeSet::new(),
             expiries: BTreeSet::new(),
             held: BTreeMap::new(),
-            ending: BTreeMap::new(),
-            called_off: BTreeSet::new(),
+            cancelled_leases: BTreeSet::new(),
             names: Dictionary::default(),
             waiting_bytes: 0,
             delayed_bytes: 0,
-            plain_owned: 0,
-            later_owned: 0,
+            packed_ready_owned: 0,
+            packed_delayed_owned: 0,
             totals: Totals::default(),
             rates: Rates::default(),
             last_id: TaskId::NONE,
@@ -220,10 +201,9 @@ impl<B: Body> Queue<B> {
             seq: 0,
             front_group: 0,
             minor: 0,
-            flood: None,
+            bulk: BulkOperations::default(),
             adopted: false,
             changed: true,
-            lapsing: None,
             dying: Vec::new(),
             lapsed: Vec::new(),
             holder_news: Vec::new(),
@@ -233,7 +213,7 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// What events call it.
+    /// Its number in events.
     pub const fn no(&self) -> QueueNo {
         self.no
     }
@@ -243,45 +223,44 @@ impl<B: Body> Queue<B> {
         &self.settings
     }
 
-    /// The highest id it has seen.
+    /// Its highest id so far.
     pub const fn last_id(&self) -> TaskId {
         self.last_id
     }
 
-    /// The incarnation of the store it delivers in.
+    /// The incarnation of the store in which it delivers.
     pub const fn incarnation(&self) -> u64 {
         self.incarnation
     }
 
-    /// What has happened to it.
+    /// Its totals since its creation.
     pub const fn totals(&self) -> Totals {
         self.totals
     }
 
-    /// How many tasks are ready, delayed, leased and dead.
+    /// The numbers of ready, delayed, leased and dead tasks.
     pub fn counts(&self) -> [u64; 4] {
-        let delayed = self.delayed.len() + self.appointed.len();
-        let reviving = self.reviving.map_or(0, |reviving| reviving.list.len());
-        [self.ready.len() + reviving, delayed, self.leased.len(), self.dead.len()].map(|n| n as u64)
+        let delayed = self.delayed.len() + self.delayed_wall.len();
+        [self.ready.len() + self.bulk.reviving_count(), delayed, self.leased.len(), self.dead.len()]
+            .map(|n| n as u64)
     }
 
-    /// How many tasks it has.
+    /// The number of its tasks.
     pub fn len(&self) -> u64 {
         self.counts().iter().sum()
     }
 
-    /// Whether it has no tasks, and so does not exist for those who ask for keys.
+    /// Whether it has no tasks. EXISTS and KEYS do not show such a queue.
     pub fn is_empty(&self) -> bool {
-        self.table.len() == 0 && self.ready.len() == 0 && self.later.len() == 0
+        self.table.len() == 0 && self.ready.len() == 0 && self.packed_delayed.len() == 0
     }
 
-    /// Whether nothing would be missed if it were forgotten.
+    /// Whether it can be forgotten: it has no tasks, no settings and no pause.
     pub fn is_forgettable(&self) -> bool {
         self.is_empty() && self.settings.is_default() && self.paused.is_none()
     }
 
-    /// Whether a pop could get something at this time. Tasks whose time to live is over count for nothing, though they
-    /// may stand in the line until they are moved.
+    /// Whether a pop at this time would get a task. Expired tasks do not count, even if they have not been moved yet.
     pub fn can_pop(&self, at: LogTime) -> bool {
         self.ready.len() > 0 && self.poppable() > 0 && self.has_unexpired(at)
     }
@@ -292,7 +271,7 @@ impl<B: Body> Queue<B> {
         !is_any_over || self.ready.has_unexpired(at)
     }
 
-    /// How many tasks may be handed out, pause and concurrency limit considered.
+    /// How many tasks the pause and the limit of leased tasks allow to deliver.
     fn poppable(&self) -> usize {
         if self.paused.is_some() {
             return 0;
@@ -301,48 +280,27 @@ impl<B: Body> Queue<B> {
         max.saturating_sub(self.running())
     }
 
-    /// How many leases are not over.
+    /// Leased tasks whose holder has not ended.
     fn running(&self) -> usize {
-        let over: usize = self.ending.values().map(|ending| ending.left).sum();
-        self.leased.len().saturating_sub(over)
+        self.leased.len().saturating_sub(self.bulk.ended_leases())
     }
 
-    /// The workers and connections that hold tasks of it.
+    /// The workers and connections that hold its tasks.
     pub fn holders(&self) -> impl Iterator<Item = Holder> {
         self.held.keys().copied().filter(|&holder| self.held_by(holder) > 0)
     }
 
-    /// Whether something was decided that is still being done, slice by slice: not the time for an image.
+    /// Whether an announced operation on many tasks is under way, so that no image can be taken.
     pub fn is_unfinished(&self) -> bool {
-        !self.ending.is_empty() || self.reviving.is_some()
+        self.bulk.is_under_way()
     }
 
-    /// Whether this task is one of those that were all revived together, and has not been moved yet.
-    fn is_reviving(&self, task: &Task<B>) -> bool {
-        matches!((&task.state, self.reviving), (State::Dead(at), Some(reviving)) if *at <= reviving.since)
-    }
-
-    /// When something happens by itself next, by log time.
-    pub fn next_deadline(&self) -> Option<LogTime> {
-        let due = self.delayed.first().map(|&(at, _)| at);
-        let expired = self.expiries.first().map(|&(at, _)| at);
-        let lapse = self.deadlines.first().map(|&(at, ..)| at);
-        let ended = self.ending.first_key_value().map(|(_, ending)| ending.since);
-        let revived = self.reviving.map(|reviving| reviving.since);
-        [due, lapse, expired, ended, revived].into_iter().flatten().min()
-    }
-
-    /// When the next appointment is, by the wall clock.
-    pub fn next_appointment(&self) -> Option<WallTime> {
-        self.appointed.first().map(|&(at, _)| at)
-    }
-
-    /// The ids of all tasks that have a record of their own.
+    /// The ids of all tasks that have a record.
     pub(crate) fn recorded_ids(&self) -> impl Iterator<Item = TaskId> {
         self.table.all().map(|at| self.table.at(at).id)
     }
 
-    /// Whether it ever took in a task that was pushed to another queue.
+    /// Whether it ever had a task that was pushed to another queue.
     pub(crate) const fn has_adopted(&self) -> bool {
         self.adopted
     }
@@ -352,37 +310,37 @@ impl<B: Body> Queue<B> {
         self.changed
     }
 
-    /// A number that moves with each task that comes, is changed or goes.
+    /// A number that changes with each task that is added, changed or removed.
     pub(crate) const fn motion(&self) -> u64 {
         let Totals { pushed, removed, .. } = self.totals;
         pushed.wrapping_add(removed).wrapping_add(self.table.moves())
     }
 
-    /// About how many bytes it takes; says so without looking at any task.
+    /// About how many bytes it takes, without looking at any task.
     pub fn memory(&self) -> usize {
         self.structure() + self.owned()
     }
 
-    /// The bytes of what its tasks have beside their records: names, reasons, past deliveries, terms of leases, and bodies
-    /// that own memory. Kept as they change.
+    /// The bytes of memory that its tasks own beside their records: names, reasons, past deliveries, terms of leases,
+    /// and bodies that own memory. Maintained with each change.
     pub(crate) const fn owned(&self) -> usize {
-        self.plain_owned + self.later_owned + self.table.owned()
+        self.packed_ready_owned + self.packed_delayed_owned + self.table.owned()
     }
 
     /// About how many bytes its records and indexes take.
     pub(crate) fn structure(&self) -> usize {
-        // What a node of the standard library's trees holds of an entry, half-empty nodes considered.
+        // Nodes of the standard library's trees are about two thirds full.
         const fn indexed<T>(count: usize) -> usize {
             count * size_of::<T>() * 3 / 2
         }
-        // Where one delivery has a holder, most do.
+        // If one lease has a holder, most do.
         let held = if self.held.is_empty() { 0 } else { self.leased.len() };
         size_of::<Self>()
             + self.table.memory()
             + self.ready.memory()
-            + self.later.memory()
+            + self.packed_delayed.memory()
             + self.delayed.memory()
-            + self.appointed.memory()
+            + self.delayed_wall.memory()
             + self.deliveries.memory()
             + self.deaths.memory()
             + indexed::<(LogTime, TaskId)>(self.expiries.len())
@@ -391,12 +349,12 @@ impl<B: Body> Queue<B> {
             + self.names.capacity() * size_of::<(Name, TaskId)>()
     }
 
-    /// Tasks that died since this was last asked, where there is a dead-letter queue to move them to.
+    /// Takes the tasks that died since the last call, if there is a dead-letter queue to move them to.
     pub fn take_dying(&mut self) -> Vec<TaskId> {
         core::mem::take(&mut self.dying)
     }
 
-    /// Hands each worker and connection to `visit` about which there is news since this was last asked.
+    /// Takes the news about workers and connections since the last call.
     pub fn drain_holder_news(&mut self, mut visit: impl FnMut(Holder, HolderNews)) {
         while let Some((holder, news)) = self.holder_news.pop() {
             if news == HolderNews::HasCancelled || !self.held.contains_key(&holder) {
@@ -405,22 +363,22 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// What was purged since this was last asked: its bodies are to be released.
+    /// Takes what was purged since the last call. The caller has to release the bodies.
     pub fn take_purged(&mut self) -> Vec<Remains<B>> {
         core::mem::take(&mut self.purged)
     }
 
-    /// How many tasks are coded into runs, with their bodies where those can be packed.
+    /// The number of tasks that are coded into runs.
     pub fn packed(&self) -> usize {
-        self.ready.plain.coded() + self.later.coded()
+        self.ready.packed.coded() + self.packed_delayed.coded()
     }
 
-    /// Whether something was purged whose bodies are to be released.
+    /// Whether there are purged tasks whose bodies are to be released.
     pub const fn has_purged(&self) -> bool {
         !self.purged.is_empty()
     }
 
-    /// Releases the payloads of about `count` purged tasks.
+    /// Releases the bodies of about `count` purged tasks.
     pub fn release_some_purged<R: Recorder<Body = B>>(&mut self, count: usize, rec: &mut R) {
         if let Some(remains) = self.purged.last_mut()
             && !remains.release_some(count, rec)
@@ -429,14 +387,14 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// Releases all that was purged, at once.
+    /// Releases the bodies of all purged tasks at once.
     pub fn release_purged<R: Recorder<Body = B>>(&mut self, rec: &mut R) {
         for mut remains in self.take_purged() {
             while remains.release_some(limits::SLICE_TASKS, rec) {}
         }
     }
 
-    /// Deliveries to workers, by incarnation, that lapsed since this was last asked.
+    /// Takes the leases of workers that lapsed since the last call, each with the incarnation of its worker.
     pub fn take_lapsed(&mut self) -> Vec<(u64, Receipt)> {
         core::mem::take(&mut self.lapsed)
     }

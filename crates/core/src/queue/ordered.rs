@@ -1,8 +1,8 @@
-//! Entries in the order of their keys, in a way that finds the nth of them without walking past those before it.
+//! Entries in the order of their keys, with fast access to the nth of them.
 //!
-//! A sorted list, cut into blocks. A block is found by a binary search over all of them; the entries before it are the
-//! sum of the lengths of the blocks before it, one number for hundreds of entries. Each block also knows when the last of
-//! its entries expires, so that a block of expired entries is passed over in one step.
+//! The entries are a sorted list, cut into blocks. A binary search finds a block; the position of its first entry is
+//! the sum of the lengths of the blocks before it, one number for hundreds of entries. Each block also knows when the
+//! last of its entries expires, so that a block of expired entries is skipped in one step.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -12,22 +12,22 @@ use crate::meter;
 use crate::task::Rank;
 use crate::time::{LogTime, WallTime};
 
-/// How long a block grows before it is cut in two.
+/// The length at which a block is cut in two.
 const BLOCK_MAX: usize = 256;
 
-/// Neighbours that have no more than this together become one.
+/// Neighbours that together have no more entries than this are joined.
 const BLOCK_MIN: usize = BLOCK_MAX / 4;
 
-/// The time at which an entry expires that never does.
+/// The time of expiry of an entry that never expires.
 const NEVER: LogTime = LogTime(u64::MAX);
 
-/// What can be kept in order.
+/// An entry with a key to sort by.
 pub(super) trait Entry: Copy {
     type Key: Ord + Copy;
 
     fn key(&self) -> Self::Key;
 
-    /// From when on it is expired.
+    /// The time from which on it has expired.
     fn expires(&self) -> LogTime {
         NEVER
     }
@@ -49,30 +49,30 @@ impl Entry for (WallTime, TaskId) {
     }
 }
 
-/// A ready task that has a record: its rank, its id and when it expires, in 32 bytes.
+/// A ready task with a record: its rank, its id and when it expires, in 32 bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Placed {
+pub(super) struct IndexedTask {
     order: crate::task::OrderKey,
     pub(super) id: TaskId,
-    lane: i16,
+    neg_priority: i16,
     /// The low 48 bits of the time, which last for another 8,000 years.
     expires: [u16; 3],
 }
 
-impl Placed {
+impl IndexedTask {
     pub(super) fn new(rank: Rank, id: TaskId, expires: Option<LogTime>) -> Self {
         let LogTime(ms) = expires.unwrap_or(NEVER);
         let ms = ms.min((1 << 48) - 1);
         let expires = [ms as u16, (ms >> 16) as u16, (ms >> 32) as u16];
-        Self { order: rank.order, id, lane: rank.lane, expires }
+        Self { order: rank.order, id, neg_priority: rank.neg_priority, expires }
     }
 }
 
-impl Entry for Placed {
+impl Entry for IndexedTask {
     type Key = Rank;
 
     fn key(&self) -> Rank {
-        Rank { lane: self.lane, order: self.order }
+        Rank { neg_priority: self.neg_priority, order: self.order }
     }
 
     fn expires(&self) -> LogTime {
@@ -127,7 +127,7 @@ impl<E: Entry> Block<E> {
     }
 }
 
-/// Entries in order.
+/// Entries in order of their keys.
 #[derive(Clone, Debug)]
 pub(super) struct Ordered<E> {
     blocks: VecDeque<Block<E>>,
@@ -147,12 +147,12 @@ impl<E: Entry> Ordered<E> {
 
     /// About how many bytes it takes.
     pub(super) const fn memory(&self) -> usize {
-        // Blocks that were cut are half empty, those that were filled in order are full, and a deque has room for a power of
-        // two of them.
+        // Blocks that were cut are half empty, blocks that were filled in order are full, and a deque has room for a
+        // power of two of entries.
         self.len * size_of::<E>() * 3 / 2
     }
 
-    /// The block that has this key, or would have it.
+    /// The block that has this key or would have it.
     fn block_of(&self, key: E::Key) -> usize {
         let is_before = |block: &Block<E>| block.entries.back().is_some_and(|last| last.key() < key);
         let at = self.blocks.partition_point(is_before);
@@ -169,7 +169,7 @@ impl<E: Entry> Ordered<E> {
         self.find(*key).is_some()
     }
 
-    /// Adds an entry; answers false, and changes nothing, if another has its key.
+    /// Adds an entry. Answers false, and changes nothing, if another one has its key.
     pub(super) fn insert(&mut self, entry: E) -> bool {
         meter::step();
         let at = self.block_of(entry.key());
@@ -184,7 +184,7 @@ impl<E: Entry> Ordered<E> {
         if block.entries.len() < BLOCK_MAX {
             block.insert(within, entry);
         } else if within == BLOCK_MAX && is_last {
-            // What comes in order leaves full blocks behind.
+            // Entries that come in order leave full blocks behind.
             self.blocks.push_back(Block::of(VecDeque::from([entry])));
         } else {
             let mut behind = Block::of(block.entries.split_off(BLOCK_MAX / 2));
@@ -198,7 +198,7 @@ impl<E: Entry> Ordered<E> {
         true
     }
 
-    /// Takes an entry out.
+    /// Removes an entry.
     pub(super) fn remove(&mut self, key: &E::Key) -> Option<E> {
         let (at, within) = self.find(*key)?;
         let entry = self.blocks[at].remove(within)?;
@@ -219,7 +219,7 @@ impl<E: Entry> Ordered<E> {
         Some(entry)
     }
 
-    /// All from the nth on. Blocks before it are passed over whole.
+    /// All entries from position `start` on. Blocks before it are skipped as a whole.
     pub(super) fn iter_from(&self, mut start: usize) -> impl Iterator<Item = &E> {
         let mut at = 0;
         while let Some(block) = self.blocks.get(at).filter(|block| block.entries.len() <= start) {
@@ -244,7 +244,7 @@ impl<E: Entry> Ordered<E> {
         self.iter_from(0)
     }
 
-    /// All that are not expired by then. Blocks of expired ones are passed over whole.
+    /// All entries that have not expired by then. Blocks of expired ones are skipped as a whole.
     pub(super) fn unexpired(&self, by: LogTime) -> impl Iterator<Item = &E> {
         let is_good = move |expires: LogTime| {
             meter::step();
@@ -254,7 +254,7 @@ impl<E: Entry> Ordered<E> {
         blocks.flat_map(|block| &block.entries).filter(move |entry| is_good(entry.expires()))
     }
 
-    /// How many have smaller keys.
+    /// How many entries have smaller keys.
     pub(super) fn before(&self, key: E::Key) -> usize {
         let at = self.block_of(key);
         let Some(block) = self.blocks.get(at) else { return 0 };
@@ -263,7 +263,7 @@ impl<E: Entry> Ordered<E> {
     }
 }
 
-/// Entries with the number of those before each block: one pass over the blocks, for several questions about places.
+/// Entries with the position of each block: one pass over the blocks answers several questions about positions.
 pub(super) struct Counted<'o, E> {
     ordered: &'o Ordered<E>,
     before: Vec<usize>,
@@ -283,7 +283,7 @@ impl<E: Entry> Ordered<E> {
 }
 
 impl<E: Entry> Counted<'_, E> {
-    /// How many have smaller keys.
+    /// How many entries have smaller keys.
     pub(super) fn before(&self, key: E::Key) -> usize {
         meter::step();
         let at = self.ordered.block_of(key);
@@ -291,8 +291,8 @@ impl<E: Entry> Counted<'_, E> {
         self.before[at] + block.entries.partition_point(|entry| entry.key() < key)
     }
 
-    /// How many at the front `is_before` holds for, which is given the place and the key of an entry and holds for none
-    /// behind the first that it does not hold for.
+    /// How many entries at the front satisfy `is_before`, which gets the position and the key of an entry. Once it
+    /// fails for an entry, it must fail for all behind it.
     pub(super) fn partition(&self, is_before: impl Fn(usize, E::Key) -> bool) -> usize {
         let blocks = &self.ordered.blocks;
         let begins_before = |at: usize| is_before(self.before[at], blocks[at].entries[0].key());
@@ -302,7 +302,7 @@ impl<E: Entry> Counted<'_, E> {
     }
 }
 
-/// The first number below `count` that `holds` does not hold for, or `count`; it holds for none behind that.
+/// The first number below `count` for which `holds` is false, or `count`. It must be false for all later ones.
 fn first_not(count: usize, holds: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, count);
     while low < high {
@@ -334,7 +334,7 @@ mod tests {
     use crate::task::OrderKey;
 
     fn rank(n: u64) -> Rank {
-        Rank { lane: (n % 3) as i16, order: OrderKey { major: (n / 7).cast_signed(), minor: n % 7 } }
+        Rank { neg_priority: (n % 3) as i16, order: OrderKey { major: (n / 7).cast_signed(), minor: n % 7 } }
     }
 
     /// Every third never expires.
@@ -342,20 +342,20 @@ mod tests {
         (!n.is_multiple_of(3)).then(|| LogTime(n.wrapping_mul(31) % 1000))
     }
 
-    type Told = (Rank, TaskId, LogTime);
+    type Facts = (Rank, TaskId, LogTime);
 
-    fn told(placed: &Placed) -> Told {
+    fn facts(placed: &IndexedTask) -> Facts {
         (placed.key(), placed.id, placed.expires())
     }
 
     proptest! {
-        /// Against a tree: insertions in order and out of order, removals from the front and anywhere.
+        /// Compares with a tree: insertions in order and out of order, removals from the front and anywhere.
         #[test]
-        fn entries_are_a_sorted_list(
+        fn entries_behave_like_a_sorted_map(
             steps in prop::collection::vec((0..4u8, 0..3000u64, 1..600u64), 1..30),
             by in 0..1100u64,
         ) {
-            let (mut ordered, mut model) = (Ordered::default(), BTreeMap::<Rank, Told>::new());
+            let (mut ordered, mut model) = (Ordered::default(), BTreeMap::<Rank, Facts>::new());
             for (kind, n, count) in steps {
                 for n in n..n + count {
                     let id = TaskId::from_raw(n + 1).unwrap();
@@ -363,20 +363,20 @@ mod tests {
                         0 | 1 => {
                             let rank = rank(if kind == 0 { n } else { n.wrapping_mul(7919) % 3000 });
                             let is_new = !model.contains_key(&rank);
-                            prop_assert_eq!(ordered.insert(Placed::new(rank, id, expires(n))), is_new);
+                            prop_assert_eq!(ordered.insert(IndexedTask::new(rank, id, expires(n))), is_new);
                             model.entry(rank).or_insert((rank, id, expires(n).unwrap_or(NEVER)));
                         }
                         2 => {
                             let first = model.pop_first();
-                            prop_assert_eq!(ordered.first().map(told), first.map(|(_, told)| told));
+                            prop_assert_eq!(ordered.first().map(facts), first.map(|(_, facts)| facts));
                             first.map(|(rank, _)| ordered.remove(&rank));
                         }
-                        _ => prop_assert_eq!(ordered.remove(&rank(n)).as_ref().map(told), model.remove(&rank(n))),
+                        _ => prop_assert_eq!(ordered.remove(&rank(n)).as_ref().map(facts), model.remove(&rank(n))),
                     }
                 }
-                prop_assert!(ordered.iter().map(told).eq(model.values().copied()));
+                prop_assert!(ordered.iter().map(facts).eq(model.values().copied()));
                 prop_assert_eq!(ordered.len(), model.len());
-                prop_assert_eq!(ordered.last().map(told), model.values().next_back().copied());
+                prop_assert_eq!(ordered.last().map(facts), model.values().next_back().copied());
                 let asked = rank(n + count / 2);
                 prop_assert_eq!(ordered.before(asked), model.range(..asked).count());
                 prop_assert_eq!(ordered.contains(&asked), model.contains_key(&asked));
@@ -386,10 +386,10 @@ mod tests {
                 let half = model.len() / 2;
                 prop_assert_eq!(counted.partition(|place, _| place < half), half);
                 let from = (n as usize + count as usize) % (model.len() + 1);
-                prop_assert!(ordered.iter_from(from).map(told).eq(model.values().copied().skip(from)));
+                prop_assert!(ordered.iter_from(from).map(facts).eq(model.values().copied().skip(from)));
                 let by = LogTime(by);
                 let good = model.values().copied().filter(|&(.., expires)| expires > by);
-                prop_assert!(ordered.unexpired(by).map(told).eq(good));
+                prop_assert!(ordered.unexpired(by).map(facts).eq(good));
                 prop_assert!(ordered.blocks.len() <= 2 + 2 * model.len() / (BLOCK_MIN / 2), "few in many blocks");
                 for block in &ordered.blocks {
                     prop_assert!(!block.entries.is_empty() && block.entries.len() <= BLOCK_MAX);
@@ -400,18 +400,18 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_in_order_fills_its_blocks() {
-        let entry = |n: u64| Placed::new(rank(n * 21), TaskId::from_raw(n).unwrap(), None);
-        let ordered: Ordered<Placed> = (1..=10_000u64).map(entry).collect();
-        assert_eq!((ordered.len(), size_of::<Placed>()), (10_000, 32));
+    fn entries_added_in_order_fill_their_blocks() {
+        let entry = |n: u64| IndexedTask::new(rank(n * 21), TaskId::from_raw(n).unwrap(), None);
+        let ordered: Ordered<IndexedTask> = (1..=10_000u64).map(entry).collect();
+        assert_eq!((ordered.len(), size_of::<IndexedTask>()), (10_000, 32));
         assert!(ordered.blocks.len() <= 10_000 / BLOCK_MAX + 1, "{} blocks", ordered.blocks.len());
         let room: usize = ordered.blocks.iter().map(|block| block.entries.capacity()).sum();
-        assert!(room * size_of::<Placed>() <= ordered.memory(), "room for {room}");
+        assert!(room * size_of::<IndexedTask>() <= ordered.memory(), "room for {room}");
     }
 
     #[test]
-    fn a_time_to_live_beyond_all_calendars_never_ends() {
-        let late = Placed::new(rank(1), TaskId::from_raw(1).unwrap(), Some(LogTime(u64::MAX - 1)));
+    fn a_time_to_live_beyond_the_range_never_ends() {
+        let late = IndexedTask::new(rank(1), TaskId::from_raw(1).unwrap(), Some(LogTime(u64::MAX - 1)));
         assert_eq!(late.expires(), NEVER);
     }
 }

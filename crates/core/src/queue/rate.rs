@@ -1,11 +1,11 @@
-//! How often something happened of late. Volatile: no part of the state.
+//! Recent rates of events. Volatile: no part of the state.
 
 use crate::time::LogTime;
 
-/// What counts as of late. Ten seconds, so that a count of them is tenths per second.
+/// The window. With ten seconds, a count is a rate in tenths per second.
 const WINDOW_MS: u64 = 10_000;
 
-/// Counts of the current stretch of time and of the one before it.
+/// Counts of the current window and of the one before it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rate {
     stretch: u64,
@@ -14,13 +14,13 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    /// Notes that it happened so often.
+    /// Counts `n` events.
     pub(super) const fn count(&mut self, n: u64, now: LogTime) {
         *self = self.at(now);
         self.current += n;
     }
 
-    /// As it stands at this time.
+    /// The counts, moved forward to this time.
     const fn at(self, now: LogTime) -> Self {
         let stretch = now.0 / WINDOW_MS;
         match stretch.saturating_sub(self.stretch) {
@@ -30,7 +30,7 @@ impl Rate {
         }
     }
 
-    /// How often in the last ten seconds, about: the stretch before this one counts by how much of it is so recent.
+    /// About how many events were in the last ten seconds. The window before counts by the part that is within.
     pub(super) fn in_window(self, now: LogTime) -> u64 {
         let Self { current, before, .. } = self.at(now);
         let left = WINDOW_MS - now.0 % WINDOW_MS;
@@ -38,7 +38,7 @@ impl Rate {
     }
 }
 
-/// What is counted of a queue.
+/// The rates of a queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rates {
     pub(super) pushed: Rate,

@@ -1,21 +1,21 @@
-//! Looking without touching.
+//! Queries that change nothing.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Deref;
 
 use super::Queue;
-use super::packed::{Entry, Upcoming};
-use super::ready::Standing;
+use super::packed::{Entry, ReadAheadSpan};
+use super::ready::ReadyTask;
 use crate::command::View;
 use crate::event::{Fields, FullTask, QueueNo};
 use crate::id::TaskId;
 use crate::limits;
 use crate::reply::{Info, More, TaskView};
-use crate::task::{Body, Name, OrderKey, State, Task};
+use crate::task::{Body, Name, OrderKey, Task, TaskState};
 use crate::time::{LogTime, Now, WallTime};
 
-/// A task as one looks at it: its record, or what a record of it would be.
+/// A task to look at: its record, or the record that a packed task would have.
 pub(super) enum Look<'q, B> {
     Record(&'q Task<B>),
     Packed(Task<B>),
@@ -33,24 +33,24 @@ impl<B> Deref for Look<'_, B> {
 }
 
 impl<B> Entry<B> {
-    /// What its record would be.
+    /// The record that it would have.
     pub(super) fn into_task(self) -> Task<B> {
-        let state = self.due.map_or(State::Ready(OrderKey::pushed(self.id)), State::Delayed);
+        let state = self.due.map_or(TaskState::Ready(OrderKey::pushed(self.id)), TaskState::Delayed);
         Task::new(self.id, self.body, self.pushed, state)
     }
 }
 
 impl<B: Body> Queue<B> {
-    /// A task, wherever it is.
+    /// A task, packed or not.
     pub(super) fn look(&self, id: TaskId) -> Option<Look<'_, B>> {
         if let Some(task) = self.table.get(id) {
             return Some(Look::Record(task));
         }
-        let packed = self.ready.plain.find(id).or_else(|| self.later.find(id));
+        let packed = self.ready.packed.find(id).or_else(|| self.packed_delayed.find(id));
         packed.map(|entry| Look::Packed(entry.into_task()))
     }
 
-    /// All that is known of a task.
+    /// The record of a task, or the one that it would have.
     pub(crate) fn record(&self, id: TaskId) -> Option<Task<B>> {
         self.look(id).map(|look| match look {
             Look::Record(task) => task.clone(),
@@ -63,28 +63,28 @@ impl<B: Body> Queue<B> {
         self.look(id).map(|task| task.body.clone())
     }
 
-    /// The tasks that are known to have this payload.
+    /// The tasks with this payload, as far as their handles can tell.
     pub(crate) fn ids_of_payload(&self, payload: &[u8]) -> Vec<TaskId> {
         let records = self.table.iter().map(|task| (task.id, task.body.is(payload)));
-        let packed = self.ready.plain.iter().chain(self.later.iter());
+        let packed = self.ready.packed.iter().chain(self.packed_delayed.iter());
         let all = records.chain(packed.map(|entry| (entry.id, entry.body.is(payload))));
         let mut ids: Vec<TaskId> = all.filter(|(_, is)| *is == Some(true)).map(|(id, _)| id).collect();
         ids.sort_unstable();
         ids
     }
 
-    /// Hands the body of each task to `visit`.
+    /// Visits the body of each task.
     pub fn bodies(&self, visit: &mut dyn FnMut(&B)) {
         self.table.iter().for_each(|task| visit(&task.body));
-        self.ready.plain.iter().chain(self.later.iter()).for_each(|entry| visit(&entry.body));
+        self.ready.packed.iter().chain(self.packed_delayed.iter()).for_each(|entry| visit(&entry.body));
     }
 
     /// Counts, ages and settings.
     pub fn info(&self, now: Now) -> Info {
         let [ready, delayed, leased, dead] = self.counts();
-        let head = self.ready.head().map(|standing| match standing {
-            Standing::Plain(plain) => plain.pushed,
-            Standing::Placed(id) => self.table.get(id).map_or(now.log, |task| task.pushed),
+        let head = self.ready.head().map(|task| match task {
+            ReadyTask::Packed(plain) => plain.pushed,
+            ReadyTask::Indexed(id) => self.table.get(id).map_or(now.log, |task| task.pushed),
         });
         Info {
             ready,
@@ -104,18 +104,18 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// The bodies of tasks that will be handed out next, from the `start`th on.
+    /// The bodies of ready tasks in the order of delivery, from position `start` on.
     pub fn upcoming_bodies(&self, start: usize) -> impl Iterator<Item = B> {
-        self.ready.iter_from(start).filter_map(|standing| match standing {
-            Standing::Plain(plain) => Some(plain.body),
-            Standing::Placed(id) => self.table.get(id).map(|task| task.body.clone()),
+        self.ready.iter_from(start).filter_map(|task| match task {
+            ReadyTask::Packed(plain) => Some(plain.body),
+            ReadyTask::Indexed(id) => self.table.get(id).map(|task| task.body.clone()),
         })
     }
 
-    /// The same, with many neighbours told by their ends, which is much less to decode.
-    pub fn upcoming(&self, start: usize) -> impl Iterator<Item = Upcoming<B>> {
-        let plain = self.ready.upcoming(start);
-        let mixed = plain.is_none().then(|| self.upcoming_bodies(start).map(Upcoming::Task));
+    /// The same as spans of many neighbours, which saves most of the decoding.
+    pub fn read_ahead_spans(&self, start: usize) -> impl Iterator<Item = ReadAheadSpan<B>> {
+        let plain = self.ready.read_ahead_spans(start);
+        let mixed = plain.is_none().then(|| self.upcoming_bodies(start).map(ReadAheadSpan::Task));
         plain.into_iter().flatten().chain(mixed.into_iter().flatten())
     }
 
@@ -123,7 +123,7 @@ impl<B: Body> Queue<B> {
     pub fn inspect(&self, view: View, start: i64, count: u32, now: Now, out: &mut Vec<TaskView<B>>) {
         let [ready, delayed, leased, dead] = self.counts();
         let len = match view {
-            // What is on its way there has no place yet.
+            // Revived tasks that have not been moved yet have no position.
             View::Ready => ready.min(self.ready.len() as u64),
             View::Delayed => delayed,
             View::Leased => leased,
@@ -134,20 +134,20 @@ impl<B: Body> Queue<B> {
         let (start, count) = (start as usize, count.min(limits::REPLY_TASKS_MAX) as usize);
         match view {
             View::Ready => {
-                let line = self.ready.iter_from(start).map(|standing| match standing {
-                    Standing::Plain(plain) => Some(plain_view(plain, now)),
-                    Standing::Placed(id) => self.view(id, now),
+                let line = self.ready.iter_from(start).map(|task| match task {
+                    ReadyTask::Packed(plain) => Some(plain_view(plain, now)),
+                    ReadyTask::Indexed(id) => self.view(id, now),
                 });
                 collect(line.flatten().take(count), out);
             }
             View::Delayed => {
-                // Two clocks: each index is in order, and the two are shown as one by what they say.
+                // There is an index for each clock. The two are merged by the numbers of milliseconds.
                 let by_log = self.delayed.counted();
                 let is_before = |place, (WallTime(at), id)| place + by_log.before((LogTime(at), id)) < start;
-                let appointed = self.appointed.counted().partition(is_before);
-                let by_log = self.delayed.iter_from(start - appointed);
+                let delayed_wall = self.delayed_wall.counted().partition(is_before);
+                let by_log = self.delayed.iter_from(start - delayed_wall);
                 let mut by_log = by_log.map(|&(at, id)| (at.0, id)).peekable();
-                let by_wall = self.appointed.iter_from(appointed);
+                let by_wall = self.delayed_wall.iter_from(delayed_wall);
                 let mut by_wall = by_wall.map(|&(at, id)| (at.0, id)).peekable();
                 let due = core::iter::from_fn(|| match (by_log.peek(), by_wall.peek()) {
                     (Some(log), Some(wall)) if wall < log => by_wall.next(),
@@ -167,14 +167,14 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// How a task looks that stands in an index.
+    /// A task as INSPECT shows it.
     fn view(&self, id: TaskId, now: Now) -> Option<TaskView<B>> {
         let task = self.look(id)?;
         let at = match &task.state {
-            State::Leased(lease) => lease.start(),
-            State::Delayed(due) => LogTime(due.raw()),
-            State::Dead(at) => *at,
-            State::Ready(_) => task.pushed,
+            TaskState::Leased(lease) => lease.start(),
+            TaskState::Delayed(due) => LogTime(due.raw()),
+            TaskState::Dead(at) => *at,
+            TaskState::Ready(_) => task.pushed,
         };
         Some(TaskView {
             queue: 0,
@@ -184,12 +184,12 @@ impl<B: Body> Queue<B> {
             incarnation: task.incarnation,
             at,
             elapsed_ms: now.log.since(at),
-            more: matches!(task.state, State::Dead(_)).then(|| Box::new(self.more(id))),
+            more: matches!(task.state, TaskState::Dead(_)).then(|| Box::new(self.more(id))),
             foreign_id: None,
         })
     }
 
-    /// The rest of what is known of a task.
+    /// The details of a task.
     pub(super) fn more(&self, id: TaskId) -> More {
         let Some(task) = self.look(id) else {
             return More { tries_max: self.settings.tries(), ..More::default() };
@@ -203,25 +203,25 @@ impl<B: Body> Queue<B> {
         More { name, tries: task.tries(), tries_max, pushed: task.pushed, reason }
     }
 
-    /// Hands each task whole to `visit`, in an order in which taking them in gives the same queue.
+    /// Visits each task as a whole, in an order in which an import yields the same queue.
     pub fn export(&self, payload: &mut dyn FnMut(&B) -> Box<[u8]>, visit: &mut dyn FnMut(&FullTask<'_>)) {
         let mut export = |task: &Task<B>| visit(&full(self.no, task, &payload(&task.body)));
-        for standing in self.ready.iter() {
-            match standing {
-                Standing::Plain(plain) => export(&plain.into_task()),
-                Standing::Placed(id) => _ = self.table.get(id).map(&mut export),
+        for task in self.ready.iter() {
+            match task {
+                ReadyTask::Packed(plain) => export(&plain.into_task()),
+                ReadyTask::Indexed(id) => _ = self.table.get(id).map(&mut export),
             }
         }
-        self.later.iter().for_each(|entry| export(&entry.into_task()));
-        let delayed = self.delayed.iter().map(|&(_, id)| id).chain(self.appointed.iter().map(|&(_, id)| id));
+        self.packed_delayed.iter().for_each(|entry| export(&entry.into_task()));
+        let delayed =
+            self.delayed.iter().map(|&(_, id)| id).chain(self.delayed_wall.iter().map(|&(_, id)| id));
         delayed.filter_map(|id| self.table.get(id)).for_each(&mut export);
-        let reviving = self.reviving.iter().flat_map(|reviving| self.table.walk(&reviving.list));
-        let listed = self.table.walk(&self.leased).chain(reviving).chain(self.table.walk(&self.dead));
+        let listed = self.table.walk(&self.leased).chain(self.reviving()).chain(self.table.walk(&self.dead));
         listed.for_each(export);
     }
 }
 
-/// A task with its payload, as an event tells it.
+/// A task with its payload, as an event has it.
 pub(crate) fn full<'a, B>(queue: QueueNo, task: &'a Task<B>, payload: &'a [u8]) -> FullTask<'a> {
     let extras = task.extras.as_deref();
     let fields = Fields {
@@ -239,7 +239,7 @@ pub(crate) fn full<'a, B>(queue: QueueNo, task: &'a Task<B>, payload: &'a [u8]) 
         payload,
         pushed: task.pushed,
         state: task.state.clone(),
-        stray_lane: None,
+        stray_neg_priority: None,
         incarnation: task.incarnation,
         deliveries: task.deliveries,
         tries: task.tries(),
@@ -267,7 +267,7 @@ fn plain_view<B>(plain: Entry<B>, now: Now) -> TaskView<B> {
     }
 }
 
-/// As many as a reply may carry.
+/// Collects tasks as long as their payloads fit a reply.
 fn collect<B: Body>(views: impl Iterator<Item = TaskView<B>>, out: &mut Vec<TaskView<B>>) {
     let (first, mut bytes) = (out.len(), 0);
     for view in views {

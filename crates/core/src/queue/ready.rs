@@ -1,184 +1,184 @@
-//! The line of ready tasks.
+//! The ready tasks, in the order of delivery.
 //!
-//! Almost all of them were plainly pushed and stand in the order of their ids: those are packed into runs and need no
-//! record. Whatever came to the line another way (returned, due, revived, with a priority or a name) has a record in
-//! the table and a [`Rank`] here. Both parts are sorted by rank; the head is the smaller of the two.
+//! Almost all of them were pushed without options, so their order is that of their ids: they are packed into runs and
+//! need no record. All others (returned, due, revived, with a priority or a name) have a record in the table and an
+//! entry here, by [`Rank`]. Both parts are sorted by rank, and the head is the smaller of their first entries.
 
-use super::ordered::{Entry as _, Ordered, Placed};
-use super::packed::{Entry, Packed, Upcoming};
+use super::ordered::{Entry as _, IndexedTask, Ordered};
+use super::packed::{Entry, Packed, ReadAheadSpan};
 use crate::id::TaskId;
 use crate::task::{Body, OrderKey, Rank};
 use crate::time::LogTime;
 
-/// The line.
+/// Ready tasks, in the order of delivery.
 #[derive(Clone, Debug)]
 pub(super) struct Ready<B> {
-    /// Plainly pushed, and untouched since.
-    pub(super) plain: Packed<B>,
-    placed: Ordered<Placed>,
+    /// Tasks that were pushed without options and not touched since.
+    pub(super) packed: Packed<B>,
+    indexed: Ordered<IndexedTask>,
 }
 
 impl<B> Default for Ready<B> {
     fn default() -> Self {
-        Self { plain: Packed::default(), placed: Ordered::default() }
+        Self { packed: Packed::default(), indexed: Ordered::default() }
     }
 }
 
-/// One in the line: a plain entry, or the id of a record.
+/// A ready task: a packed entry, or the id of a record.
 #[derive(Debug)]
-pub(super) enum Standing<B> {
-    Plain(Entry<B>),
-    Placed(TaskId),
+pub(super) enum ReadyTask<B> {
+    Packed(Entry<B>),
+    Indexed(TaskId),
 }
 
-impl<B> Standing<B> {
+impl<B> ReadyTask<B> {
     pub(super) const fn id(&self) -> TaskId {
         match self {
-            Self::Plain(plain) => plain.id,
-            Self::Placed(id) => *id,
+            Self::Packed(packed) => packed.id,
+            Self::Indexed(id) => *id,
         }
     }
 }
 
 impl<B: Body> Ready<B> {
     pub(super) fn len(&self) -> usize {
-        self.plain.len() + self.placed.len()
+        self.packed.len() + self.indexed.len()
     }
 
     /// About how many bytes it takes.
     pub(super) fn memory(&self) -> usize {
-        self.plain.memory() + self.placed.memory()
+        self.packed.memory() + self.indexed.memory()
     }
 
-    /// Puts a task that has a record into the line; its time to live ends at `expires`.
-    pub(super) fn place(&mut self, rank: Rank, id: TaskId, expires: Option<LogTime>) {
-        let is_new = self.placed.insert(Placed::new(rank, id, expires));
-        debug_assert!(is_new, "a rank is given once");
+    /// Adds a task that has a record; its time to live ends at `expires`.
+    pub(super) fn insert_indexed(&mut self, rank: Rank, id: TaskId, expires: Option<LogTime>) {
+        let is_new = self.indexed.insert(IndexedTask::new(rank, id, expires));
+        debug_assert!(is_new, "no two tasks have the same rank");
     }
 
     pub(super) fn is_taken(&self, rank: Rank) -> bool {
-        self.placed.contains(&rank)
+        self.indexed.contains(&rank)
     }
 
-    pub(super) fn unplace(&mut self, rank: Rank) {
-        let found = self.placed.remove(&rank);
-        debug_assert!(found.is_some(), "what is taken from the line stands in it");
+    pub(super) fn remove_indexed(&mut self, rank: Rank) {
+        let found = self.indexed.remove(&rank);
+        debug_assert!(found.is_some(), "a ready task has an entry");
     }
 
-    /// Those that have records, in order.
-    pub(super) fn placed(&self) -> impl Iterator<Item = TaskId> {
-        self.placed.iter().map(|placed| placed.id)
+    /// The tasks that have records, in order.
+    pub(super) fn indexed(&self) -> impl Iterator<Item = TaskId> {
+        self.indexed.iter().map(|indexed| indexed.id)
     }
 
-    /// The head of the line.
-    pub(super) fn head(&self) -> Option<Standing<B>> {
-        let plain = self.plain.first();
-        first_of(plain, self.placed.first())
+    /// The task that is delivered next.
+    pub(super) fn head(&self) -> Option<ReadyTask<B>> {
+        let packed = self.packed.first();
+        first_of(packed, self.indexed.first())
     }
 
-    /// The first in the line whose time to live is not over. Expired ones before it are passed over in large blocks.
-    pub(super) fn unexpired_head(&self, now: LogTime) -> Option<Standing<B>> {
-        first_of(self.plain.first(), self.placed.unexpired(now).next())
+    /// The first task that has not expired. Expired tasks before it are skipped in large blocks.
+    pub(super) fn unexpired_head(&self, now: LogTime) -> Option<ReadyTask<B>> {
+        first_of(self.packed.first(), self.indexed.unexpired(now).next())
     }
 
-    /// Whether anyone in the line has not expired.
+    /// Whether any task has not expired.
     pub(super) fn has_unexpired(&self, now: LogTime) -> bool {
-        self.plain.len() > 0 || self.placed.unexpired(now).next().is_some()
+        self.packed.len() > 0 || self.indexed.unexpired(now).next().is_some()
     }
 
-    /// The line in order without those whose time to live is over.
-    pub(super) fn unexpired(&self, now: LogTime) -> impl Iterator<Item = Standing<B>> {
-        merge(self.plain.iter(), self.placed.unexpired(now))
+    /// All tasks that have not expired, in order.
+    pub(super) fn unexpired(&self, now: LogTime) -> impl Iterator<Item = ReadyTask<B>> {
+        merge(self.packed.iter(), self.indexed.unexpired(now))
     }
 
-    /// The first in line, so many at least if there are so many, if they were all plainly pushed and are at hand.
-    pub(super) fn at_hand(&self, count: usize) -> Option<impl Iterator<Item = &Entry<B>>> {
-        if self.placed.len() == 0 { self.plain.at_hand(count) } else { None }
+    /// At least `count` head entries, if that many exist, all tasks are packed, and these are decoded already.
+    pub(super) fn decoded_front(&self, count: usize) -> Option<impl Iterator<Item = &Entry<B>>> {
+        if self.indexed.len() == 0 { self.packed.decoded_front(count) } else { None }
     }
 
-    /// How many stand before this rank.
+    /// How many tasks come before this rank.
     pub(super) fn before(&self, rank: Rank) -> usize {
-        self.plain_before(rank) + self.placed.before(rank)
+        self.packed_before(rank) + self.indexed.before(rank)
     }
 
-    /// How many plain ones stand before this rank.
-    fn plain_before(&self, rank: Rank) -> usize {
-        match rank.lane {
+    /// How many packed tasks come before this rank.
+    fn packed_before(&self, rank: Rank) -> usize {
+        match rank.neg_priority {
             0 => {
-                // What went to the back stands behind the id of that moment.
+                // A task that went to the back comes after the last id of that moment.
                 let upto = u64::try_from(rank.order.major).unwrap_or(0) + u64::from(rank.order.minor > 0);
-                self.plain.count_below(upto)
+                self.packed.count_below(upto)
             }
             ..0 => 0,
-            1.. => self.plain.len(),
+            1.. => self.packed.len(),
         }
     }
 
-    /// The line in order, from the one at this place on. Whole runs and blocks before it are passed over.
-    pub(super) fn iter_from(&self, start: usize) -> impl Iterator<Item = Standing<B>> {
+    /// All tasks from position `start` on. Runs and blocks before it are skipped as a whole.
+    pub(super) fn iter_from(&self, start: usize) -> impl Iterator<Item = ReadyTask<B>> {
         let start = start.min(self.len());
-        // How many of the placed stand before that place: the most that do not reach it with those plain ones before them.
-        let is_before = |placed: usize, rank: Rank| placed + self.plain_before(rank) < start;
-        let placed = self.placed.counted().partition(is_before);
-        merge(self.plain.iter_from(start - placed), self.placed.iter_from(placed))
+        // How many indexed tasks come before `start`: the most for which they and the packed tasks before them do not
+        // reach it.
+        let is_before = |indexed: usize, rank: Rank| indexed + self.packed_before(rank) < start;
+        let indexed = self.indexed.counted().partition(is_before);
+        merge(self.packed.iter_from(start - indexed), self.indexed.iter_from(indexed))
     }
 
-    /// The line in order from the one at this place on, if all who stand in it were plainly pushed: many neighbours by
-    /// their ends.
-    pub(super) fn upcoming(&self, start: usize) -> Option<impl Iterator<Item = Upcoming<B>>> {
-        (self.placed.len() == 0).then(|| self.plain.upcoming(start))
+    /// All tasks from position `start` on as spans, if all of them are packed.
+    pub(super) fn read_ahead_spans(&self, start: usize) -> Option<impl Iterator<Item = ReadAheadSpan<B>>> {
+        (self.indexed.len() == 0).then(|| self.packed.read_ahead_spans(start))
     }
 
-    /// The line in order, from its head.
-    pub(super) fn iter(&self) -> impl Iterator<Item = Standing<B>> {
-        merge(self.plain.iter(), self.placed.iter())
+    /// All tasks, in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = ReadyTask<B>> {
+        merge(self.packed.iter(), self.indexed.iter())
     }
 
-    /// The one that has waited longest of the least urgent.
+    /// The first task of the lowest priority.
     pub(super) fn oldest_of_least_urgent(&self) -> Option<TaskId> {
-        let (plain, placed) = (self.plain.first(), self.first_of_last_lane());
-        match (plain, placed) {
-            (Some(plain), Some(placed))
-                if placed.key().lane > 0
-                    || placed.key().lane == 0 && placed.key() < Rank::plain(plain.id) =>
+        let (packed, indexed) = (self.packed.first(), self.first_of_least_urgent());
+        match (packed, indexed) {
+            (Some(packed), Some(indexed))
+                if indexed.key().neg_priority > 0
+                    || indexed.key().neg_priority == 0 && indexed.key() < Rank::pushed(packed.id) =>
             {
-                Some(placed.id)
+                Some(indexed.id)
             }
-            (Some(plain), _) => Some(plain.id),
-            (None, placed) => placed.map(|placed| placed.id),
+            (Some(packed), _) => Some(packed.id),
+            (None, indexed) => indexed.map(|indexed| indexed.id),
         }
     }
 
-    /// Of those that have records, the first of the least urgent.
-    fn first_of_last_lane(&self) -> Option<&Placed> {
-        let lane = self.placed.last()?.key().lane;
-        let first = self.placed.before(Rank { lane, order: OrderKey { major: i64::MIN, minor: 0 } });
-        self.placed.iter_from(first).next()
+    /// Among tasks with records, the first of the lowest priority.
+    fn first_of_least_urgent(&self) -> Option<&IndexedTask> {
+        let neg_priority = self.indexed.last()?.key().neg_priority;
+        let first = self.indexed.before(Rank { neg_priority, order: OrderKey { major: i64::MIN, minor: 0 } });
+        self.indexed.iter_from(first).next()
     }
 }
 
-/// Which of the two stands first.
-fn first_of<B>(plain: Option<Entry<B>>, placed: Option<&Placed>) -> Option<Standing<B>> {
-    match placed {
-        Some(placed) if plain.as_ref().is_none_or(|plain| placed.key() < Rank::plain(plain.id)) => {
-            Some(Standing::Placed(placed.id))
+/// The first of the two by rank.
+fn first_of<B>(packed: Option<Entry<B>>, indexed: Option<&IndexedTask>) -> Option<ReadyTask<B>> {
+    match indexed {
+        Some(indexed) if packed.as_ref().is_none_or(|packed| indexed.key() < Rank::pushed(packed.id)) => {
+            Some(ReadyTask::Indexed(indexed.id))
         }
-        _ => plain.map(Standing::Plain),
+        _ => packed.map(ReadyTask::Packed),
     }
 }
 
-/// Two parts of the line as one.
+/// Merges the two parts by rank.
 fn merge<'p, B: Body>(
-    plain: impl Iterator<Item = Entry<B>>,
-    placed: impl Iterator<Item = &'p Placed>,
-) -> impl Iterator<Item = Standing<B>> {
-    let mut plain = plain.peekable();
-    let mut placed = placed.peekable();
-    core::iter::from_fn(move || match placed.peek() {
-        None => plain.next().map(Standing::Plain),
-        Some(placed) if plain.peek().is_some_and(|p| Rank::plain(p.id) < placed.key()) => {
-            plain.next().map(Standing::Plain)
+    packed: impl Iterator<Item = Entry<B>>,
+    indexed: impl Iterator<Item = &'p IndexedTask>,
+) -> impl Iterator<Item = ReadyTask<B>> {
+    let mut packed = packed.peekable();
+    let mut indexed = indexed.peekable();
+    core::iter::from_fn(move || match indexed.peek() {
+        None => packed.next().map(ReadyTask::Packed),
+        Some(indexed) if packed.peek().is_some_and(|p| Rank::pushed(p.id) < indexed.key()) => {
+            packed.next().map(ReadyTask::Packed)
         }
-        Some(_) => placed.next().map(|placed| Standing::Placed(placed.id)),
+        Some(_) => indexed.next().map(|indexed| ReadyTask::Indexed(indexed.id)),
     })
 }

@@ -1,7 +1,7 @@
-//! What can be saved of a queue when parts of its image are lost.
+//! Restores what is left of a queue when parts of its image are lost.
 //!
-//! Runs and pages stand for themselves, so that each that is there gives its tasks back as they were. What is not there
-//! is missing from the totals too: the queue is sound, and smaller.
+//! Runs and pages are independent of each other, so each one that is left yields its tasks as they were. The totals are
+//! computed anew: the queue is sound, and smaller.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -13,9 +13,9 @@ use super::packed::{Entry, Packed, Run};
 use crate::codec::Reader;
 use crate::event::{Counters, QueueNo, Totals};
 use crate::id::TaskId;
-use crate::task::{Body, Name, State, Task};
+use crate::task::{Body, Name, Task, TaskState};
 
-/// A queue that was restored as far as its parts are there.
+/// A queue that was restored from the parts that are left.
 pub(crate) struct Salvaged<B> {
     pub(crate) name: Box<[u8]>,
     pub(crate) queue: Queue<B>,
@@ -41,11 +41,11 @@ impl<B: Body> Queue<B> {
         let mut r = Reader::new(rest);
         let (.., counts) = queue.read_numbers(&mut r).ok_or(Damaged("the numbers of a queue"))?;
         let (mut parts, mut lost) = (parts, 0);
-        let mut next = || parts.next().ok_or(Damaged("a part that is not even told to be lost"));
+        let mut next = || parts.next().ok_or(Damaged("a part that is not listed"));
         for _ in (0..counts[0]).chain(0..counts[1]) {
             let run = next()?.and_then(|bytes| Run::read(bytes.as_ref()));
             lost += usize::from(run.is_none());
-            for entry in Packed::entries_of(run, &mut r).ok_or(Damaged("the fates of a run"))? {
+            for entry in Packed::entries_of(run, &mut r).ok_or(Damaged("the overlay of a run"))? {
                 queue.take_back(entry);
             }
         }
@@ -67,39 +67,39 @@ impl<B: Body> Queue<B> {
             return;
         }
         self.last_id = self.last_id.max(entry.id);
-        if self.packs(entry.id, entry.due) {
+        if self.can_pack(entry.id, entry.due) {
             self.pack(entry);
         } else {
-            // It is not there yet and has neither a name nor a place of its own.
+            // This cannot fail: the queue does not have its id, and it has neither a name nor a rank of its own.
             let _ = self.admit(entry.into_task());
         }
     }
 
-    /// Takes records back in the orders of their lists: the delivered as they were delivered, the dead as they died.
+    /// Adds records in the orders of their lists: leased tasks by delivery, dead tasks by death.
     fn take_back_records(&mut self, mut records: Vec<Task<B>>) {
         records.sort_by_key(|task| match &task.state {
-            State::Leased(lease) => (1, lease.seq(), task.id),
-            State::Dead(at) => (2, at.0, task.id),
-            State::Ready(_) | State::Delayed(_) => (0, 0, task.id),
+            TaskState::Leased(lease) => (1, lease.seq(), task.id),
+            TaskState::Dead(at) => (2, at.0, task.id),
+            TaskState::Ready(_) | TaskState::Delayed(_) => (0, 0, task.id),
         });
         for task in records {
             let is_again = match &task.state {
-                State::Leased(lease) => lease.seq() <= core::mem::replace(&mut self.seq, lease.seq()),
+                TaskState::Leased(lease) => lease.seq() <= core::mem::replace(&mut self.seq, lease.seq()),
                 _ => false,
             };
-            if let State::Ready(order) = task.state {
+            if let TaskState::Ready(order) = task.state {
                 self.minor = self.minor.max(order.minor);
                 self.front_group = self.front_group.max(group_of(order));
             }
             self.last_id = self.last_id.max(task.id);
             if !is_again {
-                // One that does not fit beside the others was never in this queue with them.
+                // A record that contradicts the others was never in this queue together with them.
                 let _ = self.admit(task);
             }
         }
     }
 
-    /// Takes over what the queue had counted, less what is lost.
+    /// Takes over the counters of the queue, without the lost tasks.
     fn count_again(&mut self, counters: &Counters) -> Result<(), Damaged> {
         let Totals { finished, removed, .. } = counters.totals;
         let pushed = finished.saturating_add(removed).saturating_add(self.len());

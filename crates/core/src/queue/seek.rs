@@ -1,4 +1,4 @@
-//! Looking at all tasks of a queue, a few at a time, while it goes on.
+//! Visiting all tasks of a queue, a few at a time, while commands are executed in between.
 
 use core::ops::ControlFlow;
 
@@ -6,69 +6,69 @@ use super::Queue;
 use crate::id::TaskId;
 use crate::task::Body;
 
-/// How far a look at all tasks has come that were there when it began.
+/// The progress of a visit to all tasks that existed when it began.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seek {
-    at: At,
-    /// The last id that had been given out then.
+    at: SeekAt,
+    /// The last id at that time.
     upto: Option<TaskId>,
 }
 
 impl Seek {
-    /// There was nothing to look at.
-    pub const DONE: Self = Self { at: At::Done, upto: None };
+    /// A visit to no task.
+    pub const DONE: Self = Self { at: SeekAt::Done, upto: None };
 
-    /// Whether there is nothing more to look at.
+    /// Whether all tasks have been visited.
     pub const fn is_done(&self) -> bool {
-        matches!(self.at, At::Done)
+        matches!(self.at, SeekAt::Done)
     }
 }
 
-/// Tasks leave the packed runs for records and never come back, so that those are looked at last: none that was there at
-/// the start, and still is, is passed over.
+/// The position of a visit. Tasks leave the packed runs for records and never go back, so records are visited last: no
+/// task that existed at the start and still does is missed.
 #[derive(Clone, Copy, Debug)]
-enum At {
-    /// Plain ones, from this id on.
-    Plain(u64),
-    /// Delayed ones without a record, from this id on.
-    Later(u64),
+enum SeekAt {
+    /// Packed ready tasks, from this id on.
+    PackedReady(u64),
+    /// Packed delayed tasks, from this id on.
+    PackedDelayed(u64),
     /// Records, from this slot on.
     Records(u32),
-    /// All were looked at.
+    /// The end.
     Done,
 }
 
-impl Default for At {
+impl Default for SeekAt {
     fn default() -> Self {
-        Self::Plain(0)
+        Self::PackedReady(0)
     }
 }
 
 impl<B: Body> Queue<B> {
-    /// Shows the next tasks, at most `count` of them, until `visit` has seen enough.
+    /// Visits the next tasks, at most `count` of them, until `visit` breaks off.
     pub fn seek(&self, seek: &mut Seek, count: usize, visit: &mut dyn FnMut(TaskId, &B) -> ControlFlow<()>) {
         let (mut left, at) = (count, &mut seek.at);
         let upto = *seek.upto.get_or_insert(self.last_id);
         while left > 0 {
             let (packed, from, behind) = match *at {
-                At::Plain(from) => (&self.ready.plain, from, At::Later(0)),
-                At::Later(from) => (&self.later, from, At::Records(0)),
-                At::Records(slot) if slot >= self.table.slots() => {
-                    *at = At::Done;
+                SeekAt::PackedReady(from) => (&self.ready.packed, from, SeekAt::PackedDelayed(0)),
+                SeekAt::PackedDelayed(from) => (&self.packed_delayed, from, SeekAt::Records(0)),
+                SeekAt::Records(slot) if slot >= self.table.slots() => {
+                    *at = SeekAt::Done;
                     return;
                 }
-                At::Records(slot) => {
+                SeekAt::Records(slot) => {
                     left -= 1;
-                    *at = At::Records(slot + 1);
+                    *at = SeekAt::Records(slot + 1);
                     let task = self.table.task_in(slot).filter(|task| task.id <= upto);
                     if task.is_some_and(|task| visit(task.id, &task.body).is_break()) {
                         return;
                     }
                     continue;
                 }
-                At::Done => return,
+                SeekAt::Done => return,
             };
-            let is_plain = matches!(*at, At::Plain(_));
+            let is_ready = matches!(*at, SeekAt::PackedReady(_));
             let mut entries = packed.iter_from(packed.count_below(from)).take_while(|entry| entry.id <= upto);
             loop {
                 let Some(entry) = entries.next() else {
@@ -76,7 +76,7 @@ impl<B: Body> Queue<B> {
                     break;
                 };
                 let next = entry.id.raw() + 1;
-                *at = if is_plain { At::Plain(next) } else { At::Later(next) };
+                *at = if is_ready { SeekAt::PackedReady(next) } else { SeekAt::PackedDelayed(next) };
                 left -= 1;
                 if visit(entry.id, &entry.body).is_break() {
                     return;

@@ -1,15 +1,15 @@
-//! Content that an image of the queue shares with the queue, and the stamp it goes by.
+//! Content that a queue shares with its image, and its stamp.
 
 use alloc::sync::Arc;
 use core::mem;
 
-/// A piece of a queue. It is the queue's own until an image is taken; from then on the two share it, and a change
-/// copies it if the image is still there.
+/// A part of a queue. It belongs to the queue until an image is taken; then the two share it, and a change copies it if
+/// the image still exists.
 #[derive(Clone, Debug)]
 pub(super) enum Shared<T> {
-    /// Changed since the last image. Changing it again costs nothing.
+    /// Changed since the last image. A further change copies nothing.
     Own(T),
-    /// As an image has it, under this stamp.
+    /// Unchanged since the image with this stamp.
     Imaged(Arc<T>, u64),
 }
 
@@ -21,7 +21,7 @@ impl<T: Clone + Default> Shared<T> {
         }
     }
 
-    /// For a change, which makes it other content than the last image has.
+    /// The content, to be changed. From now on it differs from the last image.
     #[inline]
     pub(super) fn change(&mut self) -> &mut T {
         if matches!(self, Self::Imaged(..)) {
@@ -38,7 +38,7 @@ impl<T: Clone + Default> Shared<T> {
         }
     }
 
-    /// For what makes no difference to what is stored of it, while nobody else holds it.
+    /// The content, for changes that are not stored; `None` while an image shares it.
     pub(super) fn amend(&mut self) -> Option<&mut T> {
         match self {
             Self::Own(content) => Some(content),
@@ -46,7 +46,7 @@ impl<T: Clone + Default> Shared<T> {
         }
     }
 
-    /// The content and its stamp, a new one if it has changed; `last` is the last stamp given out.
+    /// The content and its stamp: a new one if it has changed. `last` is the last stamp in use.
     pub(super) fn stamped(&mut self, last: &mut u64) -> (u64, Arc<T>) {
         match self {
             Self::Imaged(shared, stamp) => (*stamp, Arc::clone(shared)),

@@ -1,8 +1,8 @@
-//! The records of tasks, found by id, with two lists threaded through them.
+//! The records of tasks, by id, with linked lists threaded through them.
 //!
-//! A slot is a place in one of many small pages, so that a task in the delivered or the dead list costs two small
-//! numbers instead of an allocation, and leaves its list in constant time wherever it stands. An image of the queue
-//! shares the pages; a change then copies one of them, and nothing ever copies them all.
+//! Records live in the slots of many small pages. A place in the list of leased or dead tasks costs two small numbers
+//! instead of an allocation, and a task leaves its list in constant time. An image of the queue shares the pages; a
+//! change then copies one page, and nothing ever copies all of them.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -20,13 +20,13 @@ use crate::task::{Body, Task};
 /// No slot.
 pub(super) const NOWHERE: u32 = u32::MAX;
 
-/// Slots of a page.
+/// The slots of a page.
 pub(super) const PAGE_SLOTS: usize = 64;
 
-/// Pages kept when a table empties; beyond that the memory of a past flood is given back.
+/// Pages that an empty table keeps; the memory of further ones is freed.
 const KEPT_PAGES: usize = 16;
 
-/// One of the lists that a task can be threaded into.
+/// A linked list of tasks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct List {
     head: u32,
@@ -52,34 +52,34 @@ impl List {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Slot<B> {
+pub(super) struct TaskSlot<B> {
     pub(super) task: Option<Task<B>>,
-    /// Neighbours in a list; of a free slot, `next` is the next free one.
+    /// The neighbours in a list. In a free slot, `next` is the next free slot.
     prev: u32,
     pub(super) next: u32,
 }
 
-impl<B> Slot<B> {
+impl<B> TaskSlot<B> {
     pub(super) const fn new(task: Option<Task<B>>, next: u32) -> Self {
         Self { task, prev: NOWHERE, next }
     }
 }
 
-/// Some slots.
-pub(super) type Page<B> = Vec<Slot<B>>;
+/// A page of slots.
+pub(super) type Page<B> = Vec<TaskSlot<B>>;
 
 /// Tasks by id.
 #[derive(Clone, Debug)]
 pub(super) struct Table<B> {
     /// All but the last are full.
     pages: Vec<Shared<Page<B>>>,
-    /// How many slots the pages have.
+    /// The number of slots in all pages.
     slots: u32,
     free: u32,
     index: Index<u32>,
-    /// The bytes of all that its tasks have beside their records.
+    /// The bytes of memory that its tasks own beside their records.
     owned: usize,
-    /// How often a record has come, changed or gone. Volatile.
+    /// The number of additions, changes and removals. Volatile.
     moves: u64,
 }
 
@@ -93,49 +93,49 @@ fn hash(id: TaskId) -> u64 {
     FixedState::default().hash_one(id.raw())
 }
 
-/// Where a task's record is; good until the task is removed.
+/// The slot of a task's record, valid until the task is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct At(u32);
+pub(super) struct SlotNo(u32);
 
 impl<B: Body> Table<B> {
     pub(super) fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// The bytes of all that its tasks have beside their records.
+    /// The bytes of memory that its tasks own beside their records.
     pub(super) const fn owned(&self) -> usize {
         self.owned
     }
 
-    /// How often a record has come, changed or gone.
+    /// The number of additions, changes and removals.
     pub(super) const fn moves(&self) -> u64 {
         self.moves
     }
 
-    /// About how many bytes it takes, what hangs on the records aside.
+    /// About how many bytes it takes, without what its tasks own beside their records.
     pub(super) fn memory(&self) -> usize {
-        // A page that is alone grows with its tasks. The index keeps four bytes and one of its own per place, an eighth of
-        // which are never used, and allocators round that up.
+        // A single page grows with its tasks. The index has four bytes and one of its own per entry, an eighth of which
+        // are never used, and allocators round that up.
         let slots = self.pages.len().saturating_sub(1) * PAGE_SLOTS
             + self.pages.last().map_or(0, |page| page.get().capacity());
-        slots * size_of::<Slot<B>>() + self.index.capacity() * 7
+        slots * size_of::<TaskSlot<B>>() + self.index.capacity() * 7
     }
 
-    pub(super) fn find(&self, id: TaskId) -> Option<At> {
+    pub(super) fn find(&self, id: TaskId) -> Option<SlotNo> {
         let pages = &self.pages;
-        self.index.find(hash(id), |&at| id_at(pages, at) == id).copied().map(At)
+        self.index.find(hash(id), |&at| id_at(pages, at) == id).copied().map(SlotNo)
     }
 
     pub(super) fn get(&self, id: TaskId) -> Option<&Task<B>> {
         self.find(id).map(|at| self.at(at))
     }
 
-    pub(super) fn at(&self, at: At) -> &Task<B> {
+    pub(super) fn at(&self, at: SlotNo) -> &Task<B> {
         slot(&self.pages, at.0).and_then(|slot| slot.task.as_ref()).expect("a found slot holds a task")
     }
 
-    /// Changes a task. What it has beside its record may be more or less afterwards.
-    pub(super) fn change<T>(&mut self, at: At, change: impl FnOnce(&mut Task<B>) -> T) -> T {
+    /// Changes a task, and counts the memory that it owns beside its record.
+    pub(super) fn change<T>(&mut self, at: SlotNo, change: impl FnOnce(&mut Task<B>) -> T) -> T {
         let task = self.slot_mut(at.0).task.as_mut().expect("a found slot holds a task");
         let before = task.owned_bytes();
         let changed = change(task);
@@ -145,16 +145,16 @@ impl<B: Body> Table<B> {
         changed
     }
 
-    fn slot_mut(&mut self, at: u32) -> &mut Slot<B> {
+    fn slot_mut(&mut self, at: u32) -> &mut TaskSlot<B> {
         &mut self.pages[at as usize / PAGE_SLOTS].change()[at as usize % PAGE_SLOTS]
     }
 
-    /// Takes in a task whose id is not there yet.
-    pub(super) fn insert(&mut self, task: Task<B>) -> At {
+    /// Adds a task. The table must not have its id.
+    pub(super) fn insert(&mut self, task: Task<B>) -> SlotNo {
         let id = task.id;
         self.owned += task.owned_bytes();
         self.moves += 1;
-        let slot = Slot::new(Some(task), NOWHERE);
+        let slot = TaskSlot::new(Some(task), NOWHERE);
         let at = if self.free == NOWHERE {
             self.append_slot(slot)
         } else {
@@ -167,14 +167,14 @@ impl<B: Body> Table<B> {
         };
         let pages = &self.pages;
         self.index.insert(hash(id), at, |&at| hash(id_at(pages, at)));
-        At(at)
+        SlotNo(at)
     }
 
-    fn append_slot(&mut self, slot: Slot<B>) -> u32 {
+    fn append_slot(&mut self, slot: TaskSlot<B>) -> u32 {
         let at = self.slots;
         assert!(at < NOWHERE, "a queue holds fewer than 2^32 records");
         if at as usize == self.pages.len() * PAGE_SLOTS {
-            // The first page grows as it is filled: most queues have few records.
+            // The first page grows as it fills: most queues have few records.
             let room = if self.pages.is_empty() { 0 } else { PAGE_SLOTS };
             self.pages.push(Shared::Own(Vec::with_capacity(room)));
         }
@@ -184,7 +184,7 @@ impl<B: Body> Table<B> {
         at
     }
 
-    /// Takes out a task that is in no list.
+    /// Removes a task that is in no list.
     pub(super) fn remove(&mut self, id: TaskId) -> Option<Task<B>> {
         let pages = &self.pages;
         let at = self.index.remove(hash(id), |&at| id_at(pages, at) == id)?;
@@ -200,13 +200,13 @@ impl<B: Body> Table<B> {
         task
     }
 
-    /// Leaves an empty table behind.
+    /// Frees the memory of an empty table.
     pub(super) fn renew(&mut self) -> Self {
         let moves = self.moves + 1;
         mem::replace(self, Self { moves, ..Self::default() })
     }
 
-    pub(super) fn append(&mut self, list: &mut List, at: At) {
+    pub(super) fn append(&mut self, list: &mut List, at: SlotNo) {
         let slot = self.slot_mut(at.0);
         (slot.prev, slot.next) = (list.tail, NOWHERE);
         match list.tail {
@@ -217,7 +217,7 @@ impl<B: Body> Table<B> {
         list.len += 1;
     }
 
-    pub(super) fn unlink(&mut self, list: &mut List, at: At) {
+    pub(super) fn unlink(&mut self, list: &mut List, at: SlotNo) {
         let slot = self.slot_mut(at.0);
         let (prev, next) = (mem::replace(&mut slot.prev, NOWHERE), mem::replace(&mut slot.next, NOWHERE));
         match prev {
@@ -236,37 +236,37 @@ impl<B: Body> Table<B> {
         self.task_in(list.tail)
     }
 
-    /// The tasks of a list, first to last.
+    /// The tasks of a list, in order.
     pub(super) fn walk(&self, list: &List) -> Walk<'_, B> {
         Walk { table: self, at: list.head }
     }
 
     /// The tasks of a list from this one on.
-    pub(super) const fn walk_at(&self, at: At) -> Walk<'_, B> {
+    pub(super) const fn walk_at(&self, at: SlotNo) -> Walk<'_, B> {
         Walk { table: self, at: at.0 }
     }
 
-    /// Who stands before and behind a task in its list.
-    pub(super) fn neighbours(&self, at: At) -> [Option<At>; 2] {
+    /// The neighbours of a task in its list.
+    pub(super) fn neighbours(&self, at: SlotNo) -> [Option<SlotNo>; 2] {
         let slot = slot(&self.pages, at.0);
         let links = slot.map_or([NOWHERE; 2], |slot| [slot.prev, slot.next]);
-        links.map(|link| (link != NOWHERE).then_some(At(link)))
+        links.map(|link| (link != NOWHERE).then_some(SlotNo(link)))
     }
 
-    /// All tasks, in no order that means anything but the same one after the same events.
+    /// All tasks, in an arbitrary order that is the same after the same events.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Task<B>> {
         let slots = self.pages.iter().flat_map(Shared::get).inspect(|_| meter::step());
         slots.filter_map(|slot| slot.task.as_ref())
     }
 
-    /// Where all records are.
-    pub(super) fn all(&self) -> impl Iterator<Item = At> + use<B> {
-        let mut taken: Vec<At> = Vec::with_capacity(self.index.len());
-        taken.extend((0..self.slots).filter(|&at| id_at(&self.pages, at) != TaskId::NONE).map(At));
+    /// The slots of all records.
+    pub(super) fn all(&self) -> impl Iterator<Item = SlotNo> + use<B> {
+        let mut taken: Vec<SlotNo> = Vec::with_capacity(self.index.len());
+        taken.extend((0..self.slots).filter(|&at| id_at(&self.pages, at) != TaskId::NONE).map(SlotNo));
         taken.into_iter()
     }
 
-    /// The id of a task from this slot on; `from` moves on to it.
+    /// The id of the first task from slot `from` on; `from` advances to it.
     pub(super) fn next_id(&self, from: &mut u32) -> Option<TaskId> {
         while *from < self.slots {
             if let Some(task) = slot(&self.pages, *from).and_then(|slot| slot.task.as_ref()) {
@@ -277,12 +277,12 @@ impl<B: Body> Table<B> {
         None
     }
 
-    /// How many slots there are.
+    /// The number of slots.
     pub(super) const fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// The task in a slot, if there is one.
+    /// The task in a slot, if it has one.
     pub(super) fn task_in(&self, at: u32) -> Option<&Task<B>> {
         slot(&self.pages, at)?.task.as_ref()
     }
@@ -295,7 +295,7 @@ impl<B: Body> Table<B> {
         }
     }
 
-    /// Adds a page from an image, behind all others; those before it must be full, and no id there twice. Its free
+    /// Adds a page from an image, behind all others. Those before it must be full, and no id may occur twice. Its free
     /// slots are ready for use.
     pub(super) fn restore(&mut self, page: Page<B>, stamp: u64) -> Option<()> {
         if self.slots as usize != self.pages.len() * PAGE_SLOTS || page.is_empty() || page.len() > PAGE_SLOTS
@@ -309,7 +309,7 @@ impl<B: Body> Table<B> {
         for at in first..self.slots {
             let id = id_at(&self.pages, at);
             if id == TaskId::NONE {
-                // The links of free slots are not part of what is stored, so that the page is as it is on disk.
+                // Links of free slots are not stored, so the page is still as it is on disk.
                 let free = mem::replace(&mut self.free, at);
                 self.link(at, NOWHERE, free);
             } else if self.find(id).is_some() {
@@ -322,7 +322,7 @@ impl<B: Body> Table<B> {
         Some(())
     }
 
-    /// Sets the neighbours of a slot without a change to what is stored of it.
+    /// Sets the neighbours of a slot. They are not stored, so the page keeps its stamp.
     fn link(&mut self, at: u32, prev: u32, next: u32) {
         let page = self.pages[at as usize / PAGE_SLOTS].amend();
         if let Some(slot) = page.and_then(|page| page.get_mut(at as usize % PAGE_SLOTS)) {
@@ -330,8 +330,8 @@ impl<B: Body> Table<B> {
         }
     }
 
-    /// The list that begins at this slot and has `len` tasks, all of which `belongs` must agree to; `None` if the
-    /// links do not make one.
+    /// The list of `len` tasks that begins at this slot; `belongs` must accept each of them. `None` if the links do not
+    /// form such a list.
     pub(super) fn thread(
         &mut self,
         head: u32,
@@ -348,12 +348,12 @@ impl<B: Body> Table<B> {
             self.link(at, prev, next);
             (prev, at) = (at, next);
         }
-        // A list that ends after `len` steps met no slot twice.
+        // A list that ends after `len` steps visited no slot twice.
         (at == NOWHERE).then_some(List { head, tail: prev, len })
     }
 }
 
-fn slot<B: Clone>(pages: &[Shared<Page<B>>], at: u32) -> Option<&Slot<B>> {
+fn slot<B: Clone>(pages: &[Shared<Page<B>>], at: u32) -> Option<&TaskSlot<B>> {
     meter::step();
     pages.get(at as usize / PAGE_SLOTS)?.get().get(at as usize % PAGE_SLOTS)
 }
@@ -387,17 +387,17 @@ impl<'t, B: Body> Iterator for Walk<'t, B> {
 
 #[cfg(all(test, target_pointer_width = "64"))]
 mod tests {
-    use super::{PAGE_SLOTS, Slot};
-    use crate::task::{Deadline, Extras, Lease, State, Task, Terms};
+    use super::{PAGE_SLOTS, TaskSlot};
+    use crate::task::{Deadline, Extras, Lease, Task, TaskState, Terms};
     use crate::time::LogTime;
 
-    /// A table of a million deliveries is a million of these. A page is an exact size of what allocators hand out, so that a
-    /// slot that grows by a byte costs a sixth more.
+    /// A table of a million deliveries is a million of these. A page is an exact size of what allocators hand out, so
+    /// that a slot that grows by a byte costs a sixth more.
     #[test]
     fn a_record_is_no_larger_than_it_was() {
         type Body = [u64; 3];
-        assert_eq!([size_of::<Lease>(), size_of::<State>(), size_of::<Task<Body>>()], [24, 24, 88]);
-        assert_eq!([size_of::<Slot<Body>>(), PAGE_SLOTS * size_of::<Slot<Body>>()], [96, 6144]);
+        assert_eq!([size_of::<Lease>(), size_of::<TaskState>(), size_of::<Task<Body>>()], [24, 24, 88]);
+        assert_eq!([size_of::<TaskSlot<Body>>(), PAGE_SLOTS * size_of::<TaskSlot<Body>>()], [96, 6144]);
         let deadline = Some(Deadline { at: LogTime(1), length_ms: 1 });
         let timed = Lease::new(LogTime(0), 1, Terms { deadline, ..Terms::default() });
         assert_eq!([timed.boxed_bytes(), size_of::<Extras>()], [80, 128], "and neither is what hangs on it");

@@ -1,4 +1,4 @@
-//! Why a task is not running now, in fields and in words.
+//! Why a task is not being worked on, as fields and as a sentence.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -8,75 +8,75 @@ use crate::id::TaskId;
 use crate::task::{Holder, StateKind, Tries};
 use crate::time::LogTime;
 
-/// Why a task is not running now.
+/// Why a task is not being worked on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     /// The task.
     pub id: TaskId,
-    /// How often it has been handed out.
+    /// How many times it was delivered.
     pub deliveries: u32,
-    /// What its tries were spent on.
+    /// Its tries, by how they ended.
     pub tries: Tries,
-    /// How many it has.
+    /// The number of tries after which it is dead.
     pub tries_max: u32,
-    /// Why it failed last.
+    /// Why it last failed.
     pub reason: Option<Box<[u8]>>,
-    /// The name of the worker that has it.
+    /// The name of the worker that holds it.
     pub worker: Option<Box<[u8]>>,
-    /// What it waits for.
+    /// What it waits for, by state.
     pub why: Why,
 }
 
-/// What a task waits for. Times are unix milliseconds.
+/// The state of the task, and what it waits for. Times are unix milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Its turn.
+    /// It waits for a delivery.
     Ready {
-        /// How many are handed out before it.
+        /// How many tasks are delivered before it.
         ahead: u64,
-        /// What keeps them all.
+        /// The reason why the queue delivers no task, if there is one.
         held_up: Option<HeldUp>,
     },
-    /// Its time.
+    /// It waits until it is due.
     Delayed {
         /// When it is due.
         until: u64,
-        /// How long that is from now.
+        /// Milliseconds until then.
         in_ms: u64,
-        /// What will keep it then.
+        /// The reason why the queue delivers no task, if there is one.
         held_up: Option<HeldUp>,
     },
-    /// Somebody has it.
+    /// A client holds it.
     Leased {
-        /// Since when.
+        /// The time since which this is so.
         since: LogTime,
-        /// When it is taken back.
+        /// The deadline of the lease.
         until: Option<LogTime>,
-        /// With whom it ends.
+        /// The worker or connection that the lease ends with.
         holder: Option<Holder>,
         /// Whether it was cancelled.
         cancelled: bool,
     },
-    /// Nothing: it was given up.
+    /// It waits for nothing: it is dead.
     Dead {
-        /// When.
+        /// When it died.
         at: LogTime,
     },
 }
 
-/// What keeps all tasks of a queue from being handed out.
+/// The reason why a queue delivers no task at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeldUp {
     /// The queue is paused.
     Paused {
-        /// Since when.
+        /// The time since which this is so.
         since: LogTime,
     },
-    /// As many are handed out as may be at once.
+    /// As many tasks are leased as its settings allow.
     AllLeased {
-        /// How many are.
+        /// How many are leased.
         leased: u64,
-        /// How many may be.
+        /// How many may be leased.
         max: u64,
     },
 }
@@ -161,7 +161,7 @@ impl fmt::Display for HeldUp {
     }
 }
 
-/// A span of time as people say it.
+/// A length of time for people to read.
 struct Span(u64);
 
 impl fmt::Display for Span {

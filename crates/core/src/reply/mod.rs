@@ -1,7 +1,7 @@
-//! What a queue answers, before any dialect puts it into bytes.
+//! Replies, before a dialect encodes them.
 //!
-//! Replies to a batch of commands share a few growing lists ([`Replies`]), so that answering a command allocates
-//! nothing: a [`Reply`] is a small value that points into them.
+//! The replies to a batch of commands share a few growing lists ([`Replies`]), so that a reply needs no allocation of
+//! its own: a [`Reply`] is a small value that points into them.
 
 mod explanation;
 
@@ -18,10 +18,10 @@ use crate::time::LogTime;
 
 pub use explanation::{Explanation, HeldUp, Why};
 
-/// Room for this many items of a kind is kept from one batch of commands to the next.
+/// The capacity, in items of a kind, that is kept from one batch of commands to the next.
 const ROOM_KEPT: usize = 4 << 10;
 
-/// A stretch of one of the lists of [`Replies`].
+/// A range of one of the lists of [`Replies`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
     start: u32,
@@ -29,22 +29,22 @@ pub struct Span {
 }
 
 impl Span {
-    /// From `start` to before `end`.
+    /// The range from `start` to before `end`.
     pub fn new(start: usize, end: usize) -> Self {
         Self { start: start as u32, end: end as u32 }
     }
 
-    /// How many items it spans.
+    /// The number of items.
     pub const fn len(self) -> usize {
         (self.end - self.start) as usize
     }
 
-    /// Whether it spans none.
+    /// Whether it has no items.
     pub const fn is_empty(self) -> bool {
         self.start == self.end
     }
 
-    /// The same stretch of a list that so many items were put before.
+    /// The same range after `items` items were inserted before it.
     const fn behind(self, items: usize) -> Self {
         Self { start: self.start + items as u32, end: self.end + items as u32 }
     }
@@ -55,25 +55,25 @@ impl Span {
     }
 }
 
-/// The answers to a batch of commands, in order.
+/// The replies to a batch of commands, in order.
 #[derive(Clone, Debug)]
 pub struct Replies<B> {
-    /// One for each command that was executed.
+    /// One reply for each executed command.
     pub list: Vec<Reply>,
-    /// What [`Reply::Pushed`] points into.
+    /// The target of [`Reply::Pushed`].
     pub ids: Vec<TaskId>,
-    /// What [`Reply::Tasks`] and [`Reply::Inspected`] point into.
+    /// The target of [`Reply::Tasks`] and [`Reply::Inspected`].
     pub tasks: Vec<TaskView<B>>,
-    /// What [`Reply::Acked`] points into: which of the command's tasks were finished.
+    /// The target of [`Reply::Acked`]: indexes of the command's tasks that were finished.
     pub indexes: Vec<u32>,
-    /// What [`Reply::Queues`] points into.
+    /// The target of [`Reply::Queues`].
     pub queues: Vec<QueueRow>,
-    /// What [`Reply::Receipts`] points into.
+    /// The target of [`Reply::Receipts`].
     pub receipts: Vec<Receipt>,
-    /// What [`Reply::Workers`] points into.
+    /// The target of [`Reply::Workers`].
     pub workers: Vec<WorkerRow>,
-    /// What [`Reply::PushedForeign`], [`Reply::AddedForeign`] and [`Reply::ReceiptsForeign`] point into: ids of a home that spells
-    /// them its own way; none where a task has no id until it is handed out.
+    /// The target of [`Reply::PushedForeign`], [`Reply::AddedForeign`] and [`Reply::ReceiptsForeign`]: ids in another
+    /// home's own form; `None` for a task that has no id before it is delivered.
     pub foreign_ids: Vec<Option<Box<[u8]>>>,
 }
 
@@ -93,7 +93,7 @@ impl<B> Default for Replies<B> {
 }
 
 impl<B> Replies<B> {
-    /// Forgets all answers and keeps the room, but not that of a giant.
+    /// Removes all replies and keeps the capacity, up to a limit.
     pub fn clear(&mut self) {
         fn clear<T>(list: &mut Vec<T>) {
             list.clear();
@@ -123,7 +123,7 @@ impl<B> Replies<B> {
         Replies { list, ids, tasks, indexes, queues, receipts, workers, foreign_ids }
     }
 
-    /// Moves the replies to further commands behind these, and maps their payloads. `more` keeps its capacity.
+    /// Moves the replies to further commands behind these and maps their payloads. `more` keeps its capacity.
     pub fn append_mapped<C>(&mut self, more: &mut Replies<C>, mut map: impl FnMut(C) -> B) {
         for reply in more.list.drain(..) {
             self.list.push(match reply {
@@ -154,7 +154,7 @@ impl<B> Replies<B> {
     }
 }
 
-/// The answer to one command.
+/// The reply to one command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// PUSH: the ids, in order.
@@ -168,26 +168,26 @@ pub enum Reply {
         /// The state it is in.
         state: StateKind,
     },
-    /// PUSH where the home spells ids its own way: the ids, in order.
+    /// PUSH in a home with its own form of ids: the ids, in order.
     PushedForeign(Span),
-    /// ADD where the home spells ids its own way.
+    /// ADD in a home with its own form of ids.
     AddedForeign {
-        /// Where in [`Replies::spelt`] the task's id stands.
+        /// The index of the task's id in [`Replies::foreign_ids`].
         at: u32,
         /// False if the name was taken.
         added: bool,
         /// The state it is in.
         state: StateKind,
     },
-    /// POP and RECOVER: the tasks handed out.
+    /// POP and RECOVER: the leased tasks.
     Tasks(Span),
-    /// POP with BLOCK: the time ran out.
+    /// POP with BLOCK: no task came in time.
     TimedOut,
-    /// ACK: which of the tasks this call finished.
+    /// ACK: the tasks that this call finished, by index.
     Acked(Span),
-    /// EXTEND, RETURN: what came of it.
+    /// EXTEND, RETURN: the outcome.
     Outcome(Outcome),
-    /// INSPECT: the tasks looked at.
+    /// INSPECT: the tasks.
     Inspected(Span),
     /// INFO.
     Info(Box<Info>),
@@ -197,48 +197,48 @@ pub enum Reply {
     Ok,
     /// CONFIG: the settings as they are now.
     Settings(Box<Settings>),
-    /// QUEUES: a page of them, and where the next begins (0: there is none).
+    /// QUEUES: a page of the list.
     Queues {
-        /// The next page.
+        /// Where the next page begins; 0 if there is none.
         cursor: u64,
         /// This page.
         rows: Span,
     },
-    /// EXPLAIN: why the task is not running, if there is such a task.
+    /// EXPLAIN: why the task is not being worked on, if it exists.
     Explained(Option<Box<Explanation>>),
     /// WORKER START: the incarnation.
     Started(u64),
-    /// WORKER BEAT: receipts that are cancelled or lost.
+    /// WORKER BEAT: receipts of cancelled tasks and lapsed leases.
     Receipts(Span),
-    /// WORKER BEAT where the home spells ids its own way: those that are cancelled or lost.
+    /// WORKER BEAT in a home with its own form of ids: ids of cancelled tasks and lapsed leases.
     ReceiptsForeign(Span),
     /// WORKER LIST.
     Workers(Span),
-    /// No, and why. Nothing was changed.
+    /// A refusal. The command changed nothing.
     Refused(Refusal),
 }
 
-/// What came of a call that concerns one delivery.
+/// The outcome of a command about one lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It was done.
     Done,
-    /// The delivery is not current: nothing was done.
+    /// The lease is not current; nothing was done.
     Stale,
-    /// The task has been cancelled: it is not to be run, and gone if it was given back.
+    /// The task has been cancelled: its holder should stop. A return has removed it.
     Cancelled,
 }
 
-/// A task as it is shown. Which fields mean something depends on the question.
+/// A task in a reply. The command decides which fields have a meaning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskView<B> {
-    /// Which of the queues that the command named it is from.
+    /// Its queue, as an index into the queues that the command named.
     pub queue: u32,
-    /// Its id; none where `spelt` has it.
+    /// Its id; [`TaskId::NONE`] if `foreign_id` has it.
     pub id: TaskId,
     /// Its payload.
     pub body: B,
-    /// How often it was delivered.
+    /// How many times it was delivered.
     pub deliveries: u32,
     /// The incarnation of the store that delivered it last.
     pub incarnation: u64,
@@ -247,15 +247,15 @@ pub struct TaskView<B> {
     pub at: LogTime,
     /// How long ago that is.
     pub elapsed_ms: u64,
-    /// More, where it was asked for.
+    /// Details, if the command asked for them.
     pub more: Option<Box<More>>,
-    /// Its id in a home that spells ids its own way. Such a home knows no receipts: the id stands for them too. Where `id` is
-    /// none as well, the task gets its id when it is handed out.
+    /// Its id in a home with its own form of ids. Such a home has no receipts; the id serves as one. If `id` is none as
+    /// well, the task gets its id when it is delivered.
     pub foreign_id: Option<Box<[u8]>>,
 }
 
 impl<B> TaskView<B> {
-    /// The receipt of the current delivery.
+    /// The receipt of its last delivery.
     pub const fn receipt(&self) -> Receipt {
         Receipt { id: self.id, incarnation: self.incarnation, delivery: self.deliveries }
     }
@@ -267,52 +267,52 @@ impl<B> TaskView<B> {
     }
 }
 
-/// The rest of what is known of a task.
+/// Details of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct More {
-    /// Its name, if it was given bytes.
+    /// Its name, if its producer chose one.
     pub name: Option<Box<[u8]>>,
-    /// What its tries were spent on.
+    /// Its tries, by how they ended.
     pub tries: Tries,
-    /// How many it has.
+    /// The number of tries after which it is dead.
     pub tries_max: u32,
     /// When it was pushed.
     pub pushed: LogTime,
-    /// Why it failed last.
+    /// Why it last failed.
     pub reason: Option<Box<[u8]>>,
 }
 
-/// What INFO tells.
+/// The reply to INFO.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Info {
-    /// Tasks waiting and due.
+    /// Ready tasks.
     pub ready: u64,
-    /// Tasks not due yet.
+    /// Delayed tasks.
     pub delayed: u64,
-    /// Tasks handed out.
+    /// Leased tasks.
     pub leased: u64,
-    /// Tasks given up.
+    /// Dead tasks.
     pub dead: u64,
-    /// Payload bytes of the ready and the delayed.
+    /// Payload bytes of ready and delayed tasks.
     pub waiting_bytes: u64,
-    /// How long the task at the head of the line has waited since it was pushed.
+    /// The time since the push of the task that is delivered next.
     pub oldest_ms: u64,
-    /// Since when the queue is paused.
+    /// The time since which the queue is paused.
     pub paused: Option<LogTime>,
-    /// Tasks accepted since the queue was made.
+    /// Tasks added since the queue was created.
     pub pushed: u64,
-    /// Tasks finished since the queue was made.
+    /// Tasks finished since the queue was created.
     pub finished: u64,
-    /// Tasks accepted in the last ten seconds, about.
+    /// Tasks added in about the last ten seconds.
     pub pushed_of_late: u64,
-    /// Tasks finished in the last ten seconds, about.
+    /// Tasks finished in about the last ten seconds.
     pub finished_of_late: u64,
-    /// How many workers say that they work on it.
+    /// The number of workers that work on it.
     pub workers: u64,
     /// Its settings.
     pub settings: Settings,
-    /// Nothing but `ready` and `leased` is known: the home keeps the queue as another program does, which counts nothing
-    /// else. All other fields are their defaults.
+    /// Whether only `ready` and `leased` are known, because the home uses the layout of a program that counts nothing
+    /// else. All other fields have their default values.
     pub lengths_only: bool,
 }
 
@@ -332,62 +332,62 @@ pub struct WorkerRow {
     pub name: Box<[u8]>,
     /// Its incarnation.
     pub incarnation: u64,
-    /// How long it lives without a beat.
+    /// How long it lives without a heartbeat.
     pub ttl_ms: u64,
-    /// How many tasks it holds.
+    /// The number of tasks that it holds.
     pub leased: u64,
 }
 
-/// A stable reason for a no. A refusal changes nothing, but for one of `RQ.CANCEL PAYLOAD`, which may come when part of it was
-/// done.
+/// A refusal, with a stable code. A refused command changed nothing; only `RQ.CANCEL PAYLOAD` may be refused after part
+/// of its work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// This is not an id of this home.
+    /// A task reference is not an id of this home.
     MalformedId,
     /// Larger than a limit allows.
     TooLarge {
-        /// What is.
+        /// The thing that is too large.
         what: &'static str,
         /// The limit, in bytes.
         max: usize,
     },
     /// More than a limit allows.
     TooMany {
-        /// Of what, in the plural.
+        /// The things that are too many, in the plural.
         what: &'static str,
         /// The limit.
         max: usize,
     },
-    /// An argument is outside of what it may be.
+    /// An argument is outside of its range.
     OutOfRange {
-        /// Which.
+        /// The argument.
         what: &'static str,
     },
-    /// Where the queue lives, there is no such thing.
+    /// The home of the queue does not support this.
     NotThere {
-        /// What was asked for.
+        /// The feature.
         what: Cow<'static, str>,
-        /// Where it is asked of, as the URL says it.
+        /// The home, as in its URL.
         place: Cow<'static, str>,
     },
     /// A key that belongs to the queue holds a value of another type.
     WrongType {
-        /// Which key, as an error reply says it.
+        /// The key, as error replies show it.
         words: Box<str>,
     },
     /// The queue has as many tasks or bytes as its settings allow.
     QueueFull,
-    /// This incarnation of the worker is no longer alive, and there is no other of its name.
+    /// The incarnation of the worker is no longer alive, and no other worker of its name is.
     WorkerGone,
-    /// Another worker of the same name was started since, and is alive.
+    /// Another worker of the same name was started later and is alive.
     WorkerReplaced,
     /// The disk has no room for more tasks.
     NoSpace,
-    /// The memory that the home may use is used up.
+    /// The home has used up its memory limit.
     OutOfMemory,
     /// There are no more ids: it is the year 2109.
     NoMoreIds,
-    /// The log failed; nothing is confirmed any more.
+    /// The log failed. The home confirms nothing any more.
     Poisoned,
     /// The home was closed.
     Closed,
@@ -395,20 +395,20 @@ pub enum Refusal {
     Damaged {
         /// The task.
         id: TaskId,
-        /// What is wrong with it, and where.
+        /// The error, and its place.
         why: Box<str>,
     },
-    /// The server that keeps the queue said no in words of its own.
+    /// The server that stores the queue refused in its own words.
     Said {
-        /// Its words, without the code before them.
+        /// Its error message, without the code.
         words: Box<str>,
     },
-    /// The server that keeps the queue cannot be asked.
+    /// The server that stores the queue cannot be reached.
     Unavailable {
-        /// Why not, and what to do.
+        /// The reason, and what to do.
         why: Box<str>,
     },
-    /// The server that keeps the queue was asked, and its answer is lost: it may have been done or not.
+    /// The reply of the server that stores the queue is lost. The command may have been executed or not.
     Unknown {
         /// What happened.
         why: Box<str>,
@@ -416,12 +416,12 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// There is no such thing at that place.
+    /// The feature does not exist at that place.
     pub const fn not_there(what: &'static str, place: &'static str) -> Self {
         Self::NotThere { what: Cow::Borrowed(what), place: Cow::Borrowed(place) }
     }
 
-    /// The word an error reply begins with.
+    /// The code that an error reply begins with.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::WrongType { .. } => "WRONGTYPE",

@@ -1,4 +1,4 @@
-//! What a queue may be told: its defaults and bounds.
+//! The settings of a queue: defaults for its tasks, and bounds.
 
 mod words;
 
@@ -8,63 +8,63 @@ use crate::limits;
 
 pub use words::{BadSetting, Changes, SettingWords, Shown};
 
-/// Where a task goes back to.
+/// Where a returned task goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// Next in line, before all of its priority.
+    /// To the front, before all tasks of its priority.
     Front,
-    /// Last in line.
+    /// To the back.
     Back,
-    /// Last in line, once so many milliseconds have passed.
+    /// To the back, after this many milliseconds.
     After(u64),
 }
 
-/// What becomes of a task whose time to live is over.
+/// What happens to a task whose time to live ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Expired {
-    /// It is gone: whoever set a time to live asked for it.
+    /// It is removed.
     #[default]
     Delete,
-    /// It is kept among the dead.
+    /// It is dead.
     Dead,
 }
 
-/// What a push into a full queue does.
+/// What happens to a push into a full queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Overflow {
-    /// It is refused, whole.
+    /// It is refused as a whole.
     #[default]
     Refuse,
-    /// The oldest waiting tasks make room.
+    /// The oldest waiting tasks are dropped to make room.
     DropOldest,
 }
 
-/// The settings of a queue; `None` is the default of everything.
+/// The settings of a queue; `None` means the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Settings {
-    /// The deadline of a pop that does not name one.
+    /// The length of a lease whose pop names neither a length nor a holder.
     pub lease_ms: Option<u64>,
     /// Tries before a task is dead.
     pub tries: Option<u32>,
     /// The first wait of the backoff.
     pub backoff_ms: Option<u64>,
-    /// How long a task may wait.
+    /// The time to live of tasks.
     pub ttl_ms: Option<u64>,
-    /// What then.
+    /// What happens to expired tasks.
     pub expired: Expired,
-    /// How many tasks may wait.
+    /// The most ready and delayed tasks.
     pub max_length: Option<u64>,
-    /// How many payload bytes may wait.
+    /// The most payload bytes of ready and delayed tasks.
     pub max_bytes: Option<u64>,
-    /// What a push beyond that does.
+    /// What happens to a push beyond that.
     pub overflow: Overflow,
-    /// How many may be leased at once.
+    /// The most tasks that may be leased at once.
     pub max_leased: Option<u64>,
-    /// Where tasks go instead of dying here.
+    /// The queue that dead tasks move to.
     pub dead_letter: Option<Box<[u8]>>,
 }
 
-/// One change of the settings. A zero or an empty name clears.
+/// One change of the settings. Zero, or an empty name, restores the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
     /// The default lease.
@@ -73,39 +73,39 @@ pub enum Change<'a> {
     Tries(u32),
     /// The first wait of the backoff.
     BackoffMs(u64),
-    /// How long a task may wait.
+    /// The time to live of tasks.
     TtlMs(u64),
-    /// What becomes of expired tasks.
+    /// What happens to expired tasks.
     Expired(Expired),
-    /// How many tasks may wait.
+    /// The most ready and delayed tasks.
     MaxLength(u64),
-    /// How many payload bytes may wait.
+    /// The most payload bytes of ready and delayed tasks.
     MaxBytes(u64),
-    /// What a push beyond that does.
+    /// What happens to a push beyond that.
     Overflow(Overflow),
-    /// How many may be leased at once.
+    /// The most tasks that may be leased at once.
     MaxLeased(u64),
-    /// The queue that dying tasks move to.
+    /// The queue that dead tasks move to.
     DeadLetter(&'a [u8]),
 }
 
 impl Settings {
-    /// Tries before a task of this queue is dead, unless the task says otherwise.
+    /// Tries before a task is dead, unless the task has its own number.
     pub fn tries(&self) -> u32 {
         self.tries.unwrap_or(limits::TRIES_DEFAULT)
     }
 
-    /// The first wait of the backoff, unless the task says otherwise.
+    /// The first wait of the backoff, unless the task has its own.
     pub fn backoff_ms(&self) -> u64 {
         self.backoff_ms.unwrap_or(limits::BACKOFF_MS_DEFAULT)
     }
 
-    /// Whether nothing was ever set, or all was cleared.
+    /// Whether all settings are the defaults.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Takes one change in.
+    /// Makes one change.
     pub fn change(&mut self, change: &Change<'_>) {
         match *change {
             Change::LeaseMs(ms) => self.lease_ms = Some(ms).filter(|&n| n > 0),

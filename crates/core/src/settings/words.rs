@@ -1,4 +1,4 @@
-//! Settings as words: what each is called, and how its value is read. All dialects have these names.
+//! Settings as text: their names, and how values are parsed. All dialects use these names.
 
 use core::fmt;
 
@@ -6,15 +6,15 @@ use super::{Change, Expired, Overflow, Settings};
 use crate::id::decimal;
 use crate::limits::{QUEUE_NAME_BYTES_MAX, SPAN_MS_MAX};
 
-/// So much of a word that is no setting is told back.
+/// How much of an unknown word an error shows.
 const QUOTED_BYTES_MAX: usize = 32;
 
-/// Changes of settings, by a program or by words.
+/// Changes of settings, from a program or as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changes<'a> {
-    /// One after the other.
+    /// Values.
     List(&'a [Change<'a>]),
-    /// As somebody typed them.
+    /// Text that was checked.
     Words(SettingWords<'a>),
 }
 
@@ -37,26 +37,26 @@ impl<'a> Changes<'a> {
     }
 }
 
-/// Names of settings, a good value behind each.
+/// Pairs of a name and a valid value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SettingWords<'a> {
     words: &'a [&'a [u8]],
 }
 
-/// What is wrong with words that should be settings.
+/// Why words are not settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadSetting<'a> {
-    /// No setting is called so.
+    /// There is no setting of this name.
     Unknown(&'a [u8]),
-    /// This one stands there twice.
+    /// This setting occurs twice.
     Twice(&'static str),
-    /// This one has no value.
+    /// This setting has no value.
     NoValue(&'static str),
-    /// This one has a value that it cannot have.
+    /// The value of this setting is invalid.
     BadValue {
-        /// Which.
+        /// The name.
         name: &'static str,
-        /// What it should be.
+        /// The values that are valid.
         wanted: &'static str,
     },
 }
@@ -79,7 +79,7 @@ impl fmt::Display for BadSetting<'_> {
     }
 }
 
-/// How the words of one setting are understood.
+/// How the text of one setting is parsed.
 struct Kind {
     name: &'static str,
     wanted: &'static str,
@@ -133,7 +133,7 @@ fn span(value: &[u8]) -> Option<u64> {
 }
 
 impl<'a> SettingWords<'a> {
-    /// What settings are called, in the order in which they are shown.
+    /// The names of all settings, in the order in which they are shown.
     pub const NAMES: [&'static str; KINDS.len()] = {
         let mut names = [""; KINDS.len()];
         let mut at = 0;
@@ -144,7 +144,7 @@ impl<'a> SettingWords<'a> {
         names
     };
 
-    /// Understands all of the words, or none.
+    /// Parses all of the words, or none.
     pub fn read(words: &'a [&'a [u8]]) -> Result<Self, BadSetting<'a>> {
         let mut seen = [false; KINDS.len()];
         for pair in words.chunks(2) {
@@ -171,7 +171,7 @@ fn position(name: &[u8]) -> Option<usize> {
 /// The value of a setting, as it is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown<'a> {
-    /// A number; 0 is the default.
+    /// A number; 0 means the default.
     Number(u64),
     /// A word or a name.
     Word(&'a [u8]),
@@ -192,7 +192,7 @@ const fn overflow_word(overflow: Overflow) -> &'static [u8] {
 }
 
 impl<'a> Change<'a> {
-    /// What it changes, and to what, as words say it.
+    /// The name and the new value, as text.
     pub const fn shown(&self) -> (&'static str, Shown<'a>) {
         let (at, shown) = match *self {
             Change::LeaseMs(ms) => (0, Shown::Number(ms)),
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
     use alloc::vec::Vec;
 
-    /// What is shown of settings, typed back, makes the same settings.
+    /// Parsing the text of settings yields the same settings.
     #[test]
     fn what_is_shown_reads_back() {
         let mut settings = Settings::default();

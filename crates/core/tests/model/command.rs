@@ -1,4 +1,4 @@
-//! Commands that own what they say, so that they can be kept, shrunk and printed.
+//! Commands that own their arguments, so that they can be kept, shrunk and printed.
 
 use sureq_core::command::{
     AckScope, Add, Cancel, ConnId, IdForm, LapsePolicy, LeaseAsk, NameArg, Pop, Return, TaskRef, TaskRefs,
@@ -9,7 +9,7 @@ use sureq_core::{Command, Receipt, TaskId};
 
 pub type Name = &'static str;
 
-/// A task as a caller refers to it, spelt out.
+/// A task reference, as text.
 pub type Spelt = Vec<u8>;
 
 #[derive(Clone, Debug)]
@@ -122,7 +122,7 @@ const fn worker_ref(worker: &WorkerName) -> WorkerRef<'_> {
 }
 
 impl Cmd {
-    /// Hands the borrowed command to `run`.
+    /// Passes the borrowed command to `run`.
     pub fn with<T>(&self, run: impl FnOnce(&Command<'_>) -> T) -> T {
         let long = |list| TaskRefs { list, form: IdForm::Long };
         match self {
@@ -230,7 +230,7 @@ impl Cmd {
 #[derive(Clone, Debug)]
 pub enum Happening {
     Cmd(Cmd),
-    /// Both clocks go on.
+    /// Both clocks advance.
     Pass(u64),
     /// The wall clock is set.
     Wall(u64),
@@ -238,6 +238,6 @@ pub enum Happening {
     Restart,
     CloseConn(u64),
     Undeliver(Name, Vec<Receipt>),
-    /// Its body is copied to another place, which nobody notices.
+    /// Its body is copied to another place, which changes nothing else.
     Forward(TaskId),
 }

@@ -8,7 +8,7 @@ use sureq_core::task::{Holder, StateKind, Tries};
 use sureq_core::{LogTime, TaskId};
 
 use super::command::{AddPlan, Cmd, Name, Naming, PopPlan, Setting, Spelt, WorkerName};
-use super::naive::{Cause, Due, Lease, NaiveQueue, NaiveTask, Naming as TaskName, State};
+use super::naive::{Cause, Due, Lease, NaiveQueue, NaiveState, NaiveTask, Naming as TaskName};
 use super::{Model, NaiveWorker};
 use crate::support::Answer;
 
@@ -27,7 +27,7 @@ impl Model {
                 if outcome == Outcome::Done {
                     let deadline = Some((self.log + ms, *ms));
                     let task = self.queue(queue).tasks.get_mut(&claim.id()).unwrap();
-                    let State::Leased(lease) = &mut task.state else { unreachable!() };
+                    let NaiveState::Leased(lease) = &mut task.state else { unreachable!() };
                     lease.deadline = deadline;
                 }
                 Answer::Outcome(outcome)
@@ -38,7 +38,7 @@ impl Model {
                 match outcome {
                     Outcome::Stale => {}
                     Outcome::Cancelled => self.queue(queue).lose(claim.id()),
-                    Outcome::Done => self.give_back(queue, claim.id(), *to, failed.as_deref(), *is_last),
+                    Outcome::Done => self.return_task(queue, claim.id(), *to, failed.as_deref(), *is_last),
                 }
                 Answer::Outcome(outcome)
             }
@@ -131,13 +131,13 @@ impl Model {
         };
         let mut worker = None;
         let why = match &task.state {
-            State::Ready => {
+            NaiveState::Ready => {
                 let ahead = queue.view(View::Ready).iter().position(|&other| other == id)? as u64;
                 Why::Ready { ahead, held_up }
             }
-            State::Delayed(Due::Log(at)) => Why::Delayed { until: *at, in_ms: at - self.log, held_up },
-            State::Delayed(Due::Wall(at)) => Why::Delayed { until: *at, in_ms: at - self.wall, held_up },
-            State::Leased(lease) => {
+            NaiveState::Delayed(Due::Log(at)) => Why::Delayed { until: *at, in_ms: at - self.log, held_up },
+            NaiveState::Delayed(Due::Wall(at)) => Why::Delayed { until: *at, in_ms: at - self.wall, held_up },
+            NaiveState::Leased(lease) => {
                 worker = lease.worker.map(|incarnation| self.workers[&incarnation].name.as_bytes().into());
                 let conn = lease.conn.map(|conn| Holder::Conn(ConnId(conn)));
                 Why::Leased {
@@ -147,7 +147,7 @@ impl Model {
                     cancelled: task.cancelled,
                 }
             }
-            State::Dead(at) => Why::Dead { at: LogTime(*at) },
+            NaiveState::Dead(at) => Why::Dead { at: LogTime(*at) },
         };
         Some(Explanation {
             id,
@@ -300,19 +300,19 @@ impl Model {
             }
             Cmd::Beat(worker) => {
                 self.alive(worker)?;
-                let mut told = Vec::new();
+                let mut receipts = Vec::new();
                 for name in self.by_number() {
                     let queue = &self.queues[name];
                     for id in queue.leased(|lease| lease.worker == Some(worker.1)) {
                         let task = &queue.tasks[&id];
-                        told.extend(task.cancelled.then(|| task.receipt()));
+                        receipts.extend(task.cancelled.then(|| task.receipt()));
                     }
                 }
                 let log = self.log;
                 let beating = self.workers.get_mut(&worker.1).unwrap();
                 beating.expires = log + beating.ttl;
-                told.append(&mut beating.lapsed);
-                Answer::Receipts(told)
+                receipts.append(&mut beating.lapsed);
+                Answer::Receipts(receipts)
             }
             Cmd::Work(worker, queue) => {
                 self.alive(worker)?;
@@ -383,9 +383,9 @@ impl Model {
         }
         self.make_room(plan.queue, 1, plan.payload.len())?;
         let state = match plan.when {
-            When::After(ms) if ms > 0 => State::Delayed(Due::Log(self.log + ms)),
-            When::At(at) if at.0 > self.wall => State::Delayed(Due::Wall(at.0)),
-            _ => State::Ready,
+            When::After(ms) if ms > 0 => NaiveState::Delayed(Due::Log(self.log + ms)),
+            When::At(at) if at.0 > self.wall => NaiveState::Delayed(Due::Wall(at.0)),
+            _ => NaiveState::Ready,
         };
         let ttl = plan.ttl_ms.or(self.queues[plan.queue].settings.ttl_ms);
         let task = NaiveTask {
@@ -413,7 +413,7 @@ impl Model {
         queue.tasks.insert(task.id, task);
     }
 
-    /// MAX-LENGTH and MAX-BYTES are of ready and delayed tasks; a batch beyond is refused whole.
+    /// MAX-LENGTH and MAX-BYTES bound ready and delayed tasks; a batch beyond them is refused as a whole.
     fn make_room(&mut self, name: Name, count: usize, bytes: usize) -> Result<(), Refused> {
         let queue = self.queue(name);
         let fits = |queue: &NaiveQueue, count: usize, bytes: usize| {
@@ -482,7 +482,7 @@ impl Model {
             let queue = self.queue(name);
             let open = |l: &Lease| l.deadline.is_none() && l.worker.is_none() && l.conn.is_none();
             for id in queue.leased(open) {
-                let State::Leased(lease) = queue.tasks[&id].state.clone() else { unreachable!() };
+                let NaiveState::Leased(lease) = queue.tasks[&id].state.clone() else { unreachable!() };
                 if recovered.len() == count as usize || log - lease.start < elapsed {
                     break;
                 }
@@ -493,7 +493,7 @@ impl Model {
                 recovered.push(id);
             }
             for &id in &recovered {
-                let State::Leased(lease) = queue.tasks[&id].state.clone() else { unreachable!() };
+                let NaiveState::Leased(lease) = queue.tasks[&id].state.clone() else { unreachable!() };
                 let seq = queue.next_seq();
                 queue.lease(id, Lease { start: log, seq, ..lease }, incarnation);
             }
@@ -503,7 +503,14 @@ impl Model {
         Answer::Tasks(views)
     }
 
-    fn give_back(&mut self, name: Name, id: TaskId, to: Option<Place>, failed: Option<&[u8]>, is_last: bool) {
+    fn return_task(
+        &mut self,
+        name: Name,
+        id: TaskId,
+        to: Option<Place>,
+        failed: Option<&[u8]>,
+        is_last: bool,
+    ) {
         let log = self.log;
         let queue = self.queue(name);
         let Some(reason) = failed else {

@@ -1,7 +1,7 @@
 //! The queue as DESIGN describes it, in the most naive way: maps, lists and linear scans.
 //!
-//! It is written from the transition table and the fine print, not from the core. Whatever the core does fast, this
-//! does slowly; where the two differ, one of them is wrong.
+//! It is written from the table of transitions and the design, not from the core. It does slowly what the core does
+//! fast; where the two differ, one of them is wrong.
 
 pub mod command;
 mod execute;
@@ -11,7 +11,7 @@ pub mod plan;
 use std::collections::BTreeMap;
 
 use command::{Happening, Name, WorkerName};
-use naive::{Cause, Lease, NaiveQueue, NaiveTask, State};
+use naive::{Cause, Lease, NaiveQueue, NaiveState, NaiveTask};
 use sureq_core::id::Claim;
 use sureq_core::task::StateKind;
 use sureq_core::{Receipt, TaskId};
@@ -28,11 +28,11 @@ pub struct Model {
     last_id: TaskId,
     pub queues: BTreeMap<Name, NaiveQueue>,
     pub workers: BTreeMap<u64, NaiveWorker>,
-    /// What callers were told, so that they can come back with it.
+    /// Ids, receipts and workers that replies contained, for later commands.
     pub ids: Vec<TaskId>,
     pub receipts: Vec<Receipt>,
     pub incarnations: Vec<WorkerName>,
-    /// What happened last, with everything in it spelt out, and the answer to it.
+    /// The last command with its references resolved, and the reply to it.
     pub last: Option<(Happening, Option<Answer>)>,
 }
 
@@ -120,7 +120,7 @@ impl Model {
         })
     }
 
-    /// What is due by itself in a queue: leases, then times to live, then delays.
+    /// What is due in a queue: leases, then times to live, then delays.
     fn settle(&mut self, name: Name) {
         let (log, wall) = (self.log, self.wall);
         let due = |lease: &Lease| lease.deadline.is_some_and(|(at, _)| at <= log);
@@ -133,7 +133,7 @@ impl Model {
         self.move_dying(name);
     }
 
-    /// Settles a queue if it is there.
+    /// Settles a queue if it exists.
     fn settled(&mut self, name: Name) -> bool {
         let there = self.queues.contains_key(name);
         if there {
@@ -142,7 +142,7 @@ impl Model {
         there
     }
 
-    /// A worker or a connection ends: what it holds of all queues comes back.
+    /// A worker or connection ends: its tasks of all queues are returned.
     fn end_holder(&mut self, which: impl Fn(&Lease) -> bool, cause: Cause) -> u64 {
         let queues = self.by_number();
         queues.into_iter().map(|name| self.end_leases(name, &which, cause)).sum()
@@ -159,12 +159,12 @@ impl Model {
         ids.len() as u64
     }
 
-    /// Deliveries end without their holders' word.
+    /// Leases end without a word from their holders.
     fn end(&mut self, name: Name, ids: &[TaskId], cause: Cause) {
         let log = self.log;
         for &id in ids {
             let task = &self.queues[name].tasks[&id];
-            let State::Leased(lease) = &task.state else { unreachable!() };
+            let NaiveState::Leased(lease) = &task.state else { unreachable!() };
             if let (Cause::Lapsed, Some(worker)) = (cause, lease.worker) {
                 let receipt = task.receipt();
                 if let Some(worker) = self.workers.get_mut(&worker) {
@@ -175,7 +175,7 @@ impl Model {
         self.queue(name).end(ids, cause, log);
     }
 
-    /// Tasks that died where there is a dead-letter queue go to the end of its line.
+    /// Dead tasks move to the back of their dead-letter queue.
     fn move_dying(&mut self, name: Name) {
         let queue = self.queue(name);
         let dying = std::mem::take(&mut queue.dying);
@@ -190,7 +190,7 @@ impl Model {
             let mut task = queue.tasks[&id].clone();
             queue.lose(id);
             let to = self.queue(letter);
-            (task.state, task.expires) = (State::Ready, None);
+            (task.state, task.expires) = (NaiveState::Ready, None);
             if task.name.as_ref().is_some_and(|name| to.named(name).is_some()) {
                 task.name = None;
             }
@@ -224,7 +224,7 @@ impl Model {
         let log = self.log;
         for queue in self.queues.values_mut() {
             for task in queue.tasks.values_mut() {
-                if let State::Leased(Lease { deadline: Some((at, length)), .. }) = &mut task.state {
+                if let NaiveState::Leased(Lease { deadline: Some((at, length)), .. }) = &mut task.state {
                     *at = (*at).max(log + (*length).min(10_000));
                 }
             }
@@ -291,7 +291,7 @@ impl Model {
         self.last_id.next(self.log).unwrap()
     }
 
-    /// The next point in log time at which something happens by itself.
+    /// The next log time at which something happens without a command.
     pub fn next_log(&self) -> Option<u64> {
         let queues = self.queues.values().filter_map(NaiveQueue::next_log);
         queues.chain(self.workers.values().map(|worker| worker.expires)).min()

@@ -15,10 +15,10 @@ use crate::support::Bytes;
 pub struct NaiveQueue {
     pub no: u32,
     pub tasks: BTreeMap<TaskId, NaiveTask>,
-    /// Ready tasks in the order they came to the line, whatever their priority.
+    /// Ready tasks in the order in which they became ready, whatever their priority.
     pub line: Vec<TaskId>,
     pub dead: Vec<TaskId>,
-    /// Dead ones that are to move on.
+    /// Dead tasks that are to move to the dead-letter queue.
     pub dying: Vec<TaskId>,
     pub settings: Settings,
     pub paused: Option<u64>,
@@ -34,7 +34,7 @@ pub struct NaiveTask {
     pub id: TaskId,
     pub payload: Vec<u8>,
     pub pushed: u64,
-    pub state: State,
+    pub state: NaiveState,
     pub name: Option<Naming>,
     pub priority: i8,
     pub tries_max: Option<u32>,
@@ -57,7 +57,7 @@ pub enum Naming {
 }
 
 #[derive(Clone, Debug)]
-pub enum State {
+pub enum NaiveState {
     Ready,
     Delayed(Due),
     Leased(Lease),
@@ -74,7 +74,7 @@ pub enum Due {
 pub struct Lease {
     pub start: u64,
     pub seq: u64,
-    /// When, and how long it was given for.
+    /// When it lapses, and the length it was given.
     pub deadline: Option<(u64, u64)>,
     pub worker: Option<u64>,
     pub conn: Option<u64>,
@@ -95,7 +95,7 @@ impl NaiveTask {
             id,
             payload: payload.to_vec(),
             pushed,
-            state: State::Ready,
+            state: NaiveState::Ready,
             name: None,
             priority: 0,
             tries_max: None,
@@ -114,10 +114,10 @@ impl NaiveTask {
 
     pub fn kind(&self) -> StateKind {
         match self.state {
-            State::Ready => StateKind::Ready,
-            State::Delayed(_) => StateKind::Delayed,
-            State::Leased(_) => StateKind::Leased,
-            State::Dead(_) => StateKind::Dead,
+            NaiveState::Ready => StateKind::Ready,
+            NaiveState::Delayed(_) => StateKind::Delayed,
+            NaiveState::Leased(_) => StateKind::Leased,
+            NaiveState::Dead(_) => StateKind::Dead,
         }
     }
 
@@ -125,16 +125,16 @@ impl NaiveTask {
         Receipt { id: self.id, incarnation: self.incarnation, delivery: self.deliveries }
     }
 
-    /// When its lease runs out, and its place among those that do so together.
+    /// When its lease lapses, and its place among leases that lapse together.
     pub fn deadline(&self) -> Option<(u64, u64)> {
         match &self.state {
-            State::Leased(lease) => lease.deadline.map(|(at, _)| (at, lease.seq)),
+            NaiveState::Leased(lease) => lease.deadline.map(|(at, _)| (at, lease.seq)),
             _ => None,
         }
     }
 
     fn waits(&self) -> bool {
-        matches!(self.state, State::Ready | State::Delayed(_))
+        matches!(self.state, NaiveState::Ready | NaiveState::Delayed(_))
     }
 
     fn total(&self) -> u32 {
@@ -196,11 +196,11 @@ impl NaiveQueue {
         self.waiting().iter().map(|task| task.payload.len()).sum()
     }
 
-    /// Leased tasks of a kind, the delivery longest ago first.
+    /// Leased tasks that satisfy a condition, the oldest delivery first.
     pub fn leased(&self, which: impl Fn(&Lease) -> bool) -> Vec<TaskId> {
         let mut found: Vec<(u64, TaskId)> = Vec::new();
         for task in self.tasks.values() {
-            if let State::Leased(lease) = &task.state
+            if let NaiveState::Leased(lease) = &task.state
                 && which(lease)
             {
                 found.push((lease.seq, task.id));
@@ -226,9 +226,9 @@ impl NaiveQueue {
             }
             View::Leased => self.leased(|_| true),
             View::Dead => {
-                // Those that died in the same millisecond are shown in the order of their ids.
+                // Tasks that died in the same millisecond are shown in order of their ids.
                 let died = |id: &TaskId| match self.tasks[id].state {
-                    State::Dead(at) => at,
+                    NaiveState::Dead(at) => at,
                     _ => unreachable!("only the dead are among them"),
                 };
                 let mut dead = self.dead.clone();
@@ -240,7 +240,7 @@ impl NaiveQueue {
 
     fn delayed(&self) -> Vec<(Due, TaskId)> {
         let due = |task: &NaiveTask| match task.state {
-            State::Delayed(due) => Some((due, task.id)),
+            NaiveState::Delayed(due) => Some((due, task.id)),
             _ => None,
         };
         self.tasks.values().filter_map(due).collect()
@@ -260,13 +260,13 @@ impl NaiveQueue {
         due.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// The next point in log time at which something happens to a task by itself.
+    /// The next log time at which something happens to a task without a command.
     pub fn next_log(&self) -> Option<u64> {
         let next = |task: &NaiveTask| {
             let expires = task.expires.filter(|_| task.waits());
             let state = match &task.state {
-                State::Delayed(Due::Log(at)) => Some(*at),
-                State::Leased(lease) => lease.deadline.map(|(at, _)| at),
+                NaiveState::Delayed(Due::Log(at)) => Some(*at),
+                NaiveState::Leased(lease) => lease.deadline.map(|(at, _)| at),
                 _ => None,
             };
             [expires, state].into_iter().flatten().min()
@@ -306,9 +306,9 @@ impl NaiveQueue {
     pub fn shown(&self, id: TaskId, log: u64) -> TaskView<Bytes> {
         let task = &self.tasks[&id];
         let at = match &task.state {
-            State::Ready => task.pushed,
-            State::Delayed(Due::Log(at) | Due::Wall(at)) | State::Dead(at) => *at,
-            State::Leased(lease) => lease.start,
+            NaiveState::Ready => task.pushed,
+            NaiveState::Delayed(Due::Log(at) | Due::Wall(at)) | NaiveState::Dead(at) => *at,
+            NaiveState::Leased(lease) => lease.start,
         };
         TaskView {
             queue: 0,
@@ -347,8 +347,8 @@ impl NaiveQueue {
         task.total() + 1 >= self.tries_max(task)
     }
 
-    /// DESIGN gives bounds, which a test of their own holds; which wait within them is the core's choice, and this is
-    /// the same one.
+    /// The design gives bounds, which a test of their own checks. Which wait within the bounds is the core's choice,
+    /// and this is the same.
     pub fn backoff(&self, id: TaskId, times: u32) -> u64 {
         let task = &self.tasks[&id];
         let first = task.backoff.or(self.settings.backoff_ms).unwrap_or(1_000);
@@ -357,7 +357,7 @@ impl NaiveQueue {
         whole - (mixed >> 32) % (whole / 2 + 1)
     }
 
-    /// Takes a task out of whatever list it is in.
+    /// Removes a task from the list that it is in.
     fn detach(&mut self, id: TaskId) {
         self.line.retain(|&other| other != id);
         self.dead.retain(|&other| other != id);
@@ -368,7 +368,7 @@ impl NaiveQueue {
         self.tasks.remove(&id);
     }
 
-    /// Gone without having been finished.
+    /// Removed without being finished.
     pub fn lose(&mut self, id: TaskId) {
         self.remove(id);
         self.removed += 1;
@@ -377,7 +377,7 @@ impl NaiveQueue {
     pub fn lease(&mut self, id: TaskId, lease: Lease, incarnation: u64) {
         self.detach(id);
         let task = self.tasks.get_mut(&id).unwrap();
-        task.state = State::Leased(lease);
+        task.state = NaiveState::Leased(lease);
         task.deliveries += 1;
         task.incarnation = incarnation;
         task.late_ack = false;
@@ -389,8 +389,8 @@ impl NaiveQueue {
             task.spend(cause);
             task.late_ack = matches!(cause, Cause::Lapsed | Cause::Lost);
             task.state = match to {
-                Place::After(ms) if ms > 0 => State::Delayed(Due::Log(log + ms)),
-                _ => State::Ready,
+                Place::After(ms) if ms > 0 => NaiveState::Delayed(Due::Log(log + ms)),
+                _ => NaiveState::Ready,
             };
         }
         match to {
@@ -404,7 +404,7 @@ impl NaiveQueue {
         self.detach(id);
         let task = self.tasks.get_mut(&id).unwrap();
         task.spend(cause);
-        task.state = State::Dead(log);
+        task.state = NaiveState::Dead(log);
         (task.cancelled, task.late_ack) = (false, false);
         if let Some(reason) = reason {
             task.reason = Some(reason.to_vec());
@@ -422,17 +422,17 @@ impl NaiveQueue {
         self.detach(id);
         let task = self.tasks.get_mut(&id).unwrap();
         (task.failed, task.lapsed, task.lost) = (0, 0, 0);
-        (task.state, task.expires) = (State::Ready, None);
+        (task.state, task.expires) = (NaiveState::Ready, None);
         self.line.push(id);
         true
     }
 
-    /// Deliveries end without their holders' word; what goes to the front goes there together, in this order.
+    /// Leases end without a word from their holders. Tasks that return to the front go there together, in this order.
     pub fn end(&mut self, ids: &[TaskId], cause: Cause, log: u64) {
         let mut front = Vec::new();
         for &id in ids {
             let task = &self.tasks[&id];
-            let State::Leased(lease) = &task.state else { unreachable!() };
+            let NaiveState::Leased(lease) = &task.state else { unreachable!() };
             let reason: &[u8] = if cause == Cause::Lost { b"worker lost" } else { b"lease lapsed" };
             if task.cancelled {
                 self.lose(id);
@@ -484,7 +484,7 @@ impl NaiveQueue {
         });
         due.sort_unstable();
         for (_, id) in due {
-            self.tasks.get_mut(&id).unwrap().state = State::Ready;
+            self.tasks.get_mut(&id).unwrap().state = NaiveState::Ready;
             self.line.push(id);
         }
     }

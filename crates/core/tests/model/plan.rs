@@ -1,4 +1,4 @@
-//! What may happen, at random: few queues, names, ids and times, so that things collide.
+//! Random plans: few queues, names, ids and times, so that they collide.
 
 use proptest::prelude::*;
 use sureq_core::command::{AckScope, IdForm, LapseEnd, LapsePolicy, View, When};
@@ -13,12 +13,12 @@ pub const QUEUES: [Name; 3] = ["alpha", "beta", "gamma"];
 const NAMES: [Name; 3] = ["", "n", "m"];
 const WORKERS: [Name; 2] = ["w", "v"];
 
-/// Something that may happen, with its references still open: they are filled in from what the model was told.
+/// A step whose references are still open; they are filled in from the replies so far.
 #[derive(Clone, Debug)]
 pub enum Plan {
-    /// As it is.
+    /// A fixed step.
     Fixed(Happening),
-    /// Up to the next deadline, less or more a bit.
+    /// To about the next deadline.
     ToDeadline(i64),
     Ack(Name, Vec<Ref>, IdForm, AckScope),
     Extend(Name, Ref, u64),
@@ -37,21 +37,21 @@ pub enum Plan {
     Forward(usize),
 }
 
-/// A task as someone may refer to it; the number counts back from the newest.
+/// A reference to a task; the number counts back from the newest.
 #[derive(Clone, Copy, Debug)]
 pub enum Ref {
     Id(usize),
     Receipt(usize),
     /// A receipt of another incarnation of the store.
     Foreign(usize),
-    /// A receipt of a delivery that has not been yet.
+    /// A receipt of a future delivery.
     Early(usize),
     Unknown,
     Garbage,
 }
 
 impl Model {
-    /// What a plan comes to as things stand.
+    /// The step that a plan means at this moment.
     pub fn resolve(&self, plan: Plan) -> Happening {
         let list = |refs: &[Ref], form| refs.iter().map(|r| self.spell(*r, form)).collect::<Vec<Spelt>>();
         Happening::Cmd(match plan {
@@ -149,7 +149,7 @@ fn task() -> impl Strategy<Value = Ref> {
     ]
 }
 
-/// Mostly proper references; a garbage one refuses them all.
+/// Mostly valid references; a malformed one refuses them all.
 fn tasks() -> impl Strategy<Value = Vec<Ref>> {
     prop_oneof![
         20 => prop::collection::vec(task(), 0..4),

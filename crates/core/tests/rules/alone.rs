@@ -1,4 +1,4 @@
-//! One queue without a broker: a driver keeps it as a value, gives out the ids and records its events by themselves.
+//! One queue without a broker, as in the Redis module: the driver gives out the ids and records its events.
 
 use std::hash::{DefaultHasher, Hasher};
 
@@ -93,7 +93,7 @@ impl Alone {
         self.now.log = self.now.log.after(ms);
     }
 
-    /// The invariants hold, and the events tell the same story.
+    /// The invariants hold, and a replay of the events yields the same state.
     fn verify(&mut self) {
         self.queue.check().unwrap_or_else(|broken| panic!("{}", broken.0));
         let (mut bytes, mut log) = (&self.log.bytes[self.replayed..], Log::default());
@@ -118,7 +118,7 @@ impl Alone {
 }
 
 #[test]
-fn a_holder_is_ended_slice_by_slice_and_its_tasks_stay_in_order() {
+fn a_holder_ends_in_slices_and_its_tasks_stay_in_order() {
     let mut alone = Alone::new(1);
     alone.push(&["a", "b", "c", "d", "e", "f"]);
     alone.pop(3, None, Some(CONN));
@@ -134,16 +134,16 @@ fn a_holder_is_ended_slice_by_slice_and_its_tasks_stay_in_order() {
     assert_eq!(alone.news(), [], "it still holds one");
     assert_eq!(end(&mut alone), 1);
     assert_eq!(end(&mut alone), 0);
-    assert_eq!(alone.see(View::Ready), "a b c e f", "in order, before what was never handed out");
+    assert_eq!(alone.see(View::Ready), "a b c e f", "in order, before the task that was never delivered");
     assert_eq!(alone.see(View::Leased), "d", "another holder keeps its own");
     assert_eq!(alone.queue.holders().collect::<Vec<_>>(), [WORKER]);
     assert_eq!(alone.news(), [(CONN, HolderNews::HoldsNothing)]);
-    assert_eq!(alone.news(), [], "news is told once");
+    assert_eq!(alone.news(), [], "news is reported once");
     assert!(!alone.queue.is_unfinished(), "no slice is left to be done");
 }
 
 #[test]
-fn what_was_handed_out_since_stands_behind_an_older_end() {
+fn an_older_end_of_a_holder_does_not_include_later_deliveries() {
     let mut alone = Alone::new(1);
     alone.push(&["a", "b", "c"]);
     alone.pop(1, None, Some(CONN));
@@ -156,7 +156,7 @@ fn what_was_handed_out_since_stands_behind_an_older_end() {
 }
 
 #[test]
-fn a_holder_is_told_of_each_cancelled_task_that_it_holds() {
+fn a_holder_learns_of_each_of_its_cancelled_tasks() {
     let mut alone = Alone::new(1);
     let ids = alone.push(&["a", "b", "c"]);
     let held = alone.pop(2, None, Some(WORKER));
@@ -177,7 +177,7 @@ fn a_holder_is_told_of_each_cancelled_task_that_it_holds() {
 }
 
 #[test]
-fn the_dead_are_revived_some_at_a_time_in_the_order_of_their_deaths() {
+fn dead_tasks_are_revived_a_few_at_a_time_in_order_of_death() {
     let mut alone = Alone::new(1);
     let ids = alone.push(&["a", "b", "c", "d"]);
     alone.bury(&[ids[2], ids[0], ids[1]]);
@@ -191,7 +191,7 @@ fn the_dead_are_revived_some_at_a_time_in_the_order_of_their_deaths() {
 }
 
 #[test]
-fn what_was_purged_is_released_some_at_a_time_or_at_once() {
+fn purged_bodies_are_released_a_few_at_a_time_or_at_once() {
     const MANY: usize = 1_200;
     for at_once in [false, true] {
         let mut alone = Alone::new(1);
@@ -216,7 +216,7 @@ fn what_was_purged_is_released_some_at_a_time_or_at_once() {
 }
 
 #[test]
-fn a_slice_that_is_settled_ahead_belongs_to_the_next_command() {
+fn a_slice_settled_ahead_counts_for_the_next_command() {
     let mut alone = Alone::new(1);
     alone.push(&["a", "b"]);
     alone.pop(1, Some(10), Some(WORKER));
@@ -230,8 +230,8 @@ fn a_slice_that_is_settled_ahead_belongs_to_the_next_command() {
         lapsed.iter().map(|(worker, receipt)| (*worker, receipt.delivery)).collect::<Vec<_>>(),
         [(3, 1)]
     );
-    assert_eq!(alone.queue.take_lapsed(), [], "each is told once");
-    // The next command does not settle what falls due after that; the one behind it does.
+    assert_eq!(alone.queue.take_lapsed(), [], "each is reported once");
+    // The next command does not settle tasks that become due after that; the one after it does.
     alone.pass(10);
     alone.run(&Command::Purge { queue: b"q", state: Some(View::Dead) });
     assert_eq!(alone.see(View::Ready), "a");
@@ -240,27 +240,27 @@ fn a_slice_that_is_settled_ahead_belongs_to_the_next_command() {
 }
 
 #[test]
-fn a_dead_task_is_handed_over_whole_and_once() {
+fn a_dead_task_moves_between_logs_as_a_whole_and_once() {
     let (mut from, mut to) = (Alone::new(1), Alone::new(2));
     let config = Command::Config { queue: b"q", changes: Changes::List(&[Change::Tries(1)]) };
     from.run(&config);
     let id = from.add(Add { name: Some(NameArg::Bytes(b"n")), ttl_ms: Some(50), priority: 3, ..x() });
     to.push(&["y"]);
     from.pop(1, Some(10), None);
-    let hand_over = |from: &mut Alone, to: &mut Alone, id| {
+    let move_dead_to = |from: &mut Alone, to: &mut Alone, id| {
         let recs = (&mut from.log, &mut to.log);
         let moved =
-            from.queue.hand_over(id, &mut to.queue, &mut |body| body.0.as_ref().into(), from.now, recs);
+            from.queue.move_dead_to(id, &mut to.queue, &mut |body| body.0.as_ref().into(), from.now, recs);
         from.verify();
         to.verify();
         moved
     };
-    assert!(!hand_over(&mut from, &mut to, id), "it is not dead yet");
+    assert!(!move_dead_to(&mut from, &mut to, id), "it is not dead yet");
     (from.now.log, to.now.log) = (from.now.log.after(10), to.now.log.after(10));
     from.queue.settle(from.now, &mut from.log);
     assert_eq!(from.queue.state_of(id), Some(StateKind::Dead));
-    assert!(hand_over(&mut from, &mut to, id));
-    assert!(!hand_over(&mut from, &mut to, id), "it is gone from here");
+    assert!(move_dead_to(&mut from, &mut to, id));
+    assert!(!move_dead_to(&mut from, &mut to, id), "it is gone from here");
     assert!(from.queue.is_empty() && from.log.live.is_empty());
     let totals = from.queue.totals();
     assert_eq!((totals.pushed, totals.finished, totals.removed), (1, 0, 1));
@@ -274,12 +274,12 @@ fn a_dead_task_is_handed_over_whole_and_once() {
 }
 
 #[test]
-fn a_task_that_is_handed_over_gives_way_to_a_name_and_to_an_id() {
+fn a_moved_task_yields_to_a_task_with_its_name_or_id() {
     let (mut from, mut to) = (Alone::new(1), Alone::new(2));
     let named = Add { name: Some(NameArg::Bytes(b"n")), ..x() };
     let (id, owner) = (from.add(named), to.add(named));
     from.bury(&[id]);
-    let moved = from.queue.hand_over(
+    let moved = from.queue.move_dead_to(
         id,
         &mut to.queue,
         &mut |body| body.0.as_ref().into(),
@@ -301,12 +301,12 @@ fn a_task_that_is_handed_over_gives_way_to_a_name_and_to_an_id() {
     twice.bury([dead].into_iter(), from.now, &mut Log::default());
     let recs = (&mut Log::default(), &mut Log::default());
     let body = &mut |body: &Bytes| body.0.as_ref().into();
-    assert!(!twice.hand_over(pushes.first, &mut to.queue, body, from.now, recs));
+    assert!(!twice.move_dead_to(pushes.first, &mut to.queue, body, from.now, recs));
     assert_eq!(twice.state_of(pushes.first), Some(StateKind::Dead), "it stays where it is");
 }
 
 #[test]
-fn a_pop_is_cut_before_the_task_that_has_too_many_bytes() {
+fn a_pop_stops_before_the_task_that_exceeds_its_bytes() {
     let terms = LeaseTerms { length_ms: None, holder: None, lapse: None };
     // Limits of all, of the first alone, and the lengths that come.
     let cases = [
@@ -341,23 +341,23 @@ fn a_pop_is_cut_before_the_task_that_has_too_many_bytes() {
 }
 
 #[test]
-fn the_next_bodies_are_told_from_any_place_in_the_line() {
+fn the_next_bodies_are_listed_from_any_position() {
     let mut alone = Alone::new(1);
-    let told = |alone: &Alone, start| {
+    let payloads = |alone: &Alone, start| {
         let bodies = alone.queue.upcoming_bodies(start);
         bodies.map(|body| String::from_utf8_lossy(&body.0).into_owned()).collect::<Vec<_>>().join(" ")
     };
-    assert_eq!(told(&alone, 0), "");
+    assert_eq!(payloads(&alone, 0), "");
     alone.push(&["a", "b", "c"]);
-    assert_eq!([0, 1, 3, 4].map(|start| told(&alone, start)), ["a b c", "b c", "", ""]);
-    assert_eq!(alone.queue.upcoming(1).count(), 2);
+    assert_eq!([0, 1, 3, 4].map(|start| payloads(&alone, start)), ["a b c", "b c", "", ""]);
+    assert_eq!(alone.queue.read_ahead_spans(1).count(), 2);
     alone.add(Add { priority: 1, ..x() });
-    assert_eq!([0, 1, 3, 4].map(|start| told(&alone, start)), ["x a b c", "a b c", "c", ""]);
-    assert_eq!(alone.queue.upcoming(1).count(), 3);
+    assert_eq!([0, 1, 3, 4].map(|start| payloads(&alone, start)), ["x a b c", "a b c", "c", ""]);
+    assert_eq!(alone.queue.read_ahead_spans(1).count(), 3);
 }
 
 #[test]
-fn a_delivery_whose_payload_cannot_be_read_waits_or_dies_at_no_cost() {
+fn an_unreadable_delivery_is_delayed_or_dies_at_no_cost_of_a_try() {
     let mut alone = Alone::new(1);
     alone.run(&Command::Config { queue: b"q", changes: Changes::List(&[Change::Tries(1)]) });
     let ids = alone.push(&["a", "b", "c"]);
@@ -385,7 +385,7 @@ fn a_delivery_whose_payload_cannot_be_read_waits_or_dies_at_no_cost() {
 }
 
 #[test]
-fn a_look_shows_what_is_due_as_it_is_and_changes_nothing() {
+fn a_query_shows_due_tasks_as_they_are_and_changes_nothing() {
     let mut alone = Alone::new(1);
     let id = alone.push(&["a", "b"])[0].to_string();
     alone.pop(1, Some(10), None);
@@ -393,7 +393,7 @@ fn a_look_shows_what_is_due_as_it_is_and_changes_nothing() {
     let task = TaskRef { bytes: id.as_bytes(), form: IdForm::Long };
     let look = |alone: &Alone, command: &Command<'_>| {
         let mut out = Replies::default();
-        let reply = alone.queue.look_at(command, alone.now, &mut out);
+        let reply = alone.queue.execute_read(command, alone.now, &mut out);
         (reply, words(&out.tasks))
     };
     let recorded = alone.log.bytes.len();

@@ -1,4 +1,4 @@
-//! A backlog costs little: what waits is packed, images tell what changed, and bodies are let go of.
+//! A backlog costs little: waiting tasks are packed, images include only changes, bodies are released in slices.
 
 use sureq_core::TaskId;
 use sureq_core::command::{Add, Command, IdForm, TaskRefs, View, When};
@@ -8,7 +8,7 @@ use sureq_core::settings::Change;
 use super::support::{Answer, Home, Store};
 use super::{PLAIN, add, cancel, x};
 
-/// A queue of so many tasks.
+/// A queue of `count` tasks.
 pub(crate) fn backlog(count: usize) -> Home {
     let mut home = Home::default();
     for _ in 0..count / 100 {
@@ -35,7 +35,7 @@ fn a_waiting_task_costs_a_few_bytes_delayed_or_not() {
 }
 
 #[test]
-fn an_image_tells_only_what_changed() {
+fn an_image_includes_only_changes() {
     let mut home = backlog(20_000);
     home.take_image();
     assert_eq!(home.store.written, 20_000usize.div_ceil(4096), "all of it at first");
@@ -54,7 +54,7 @@ fn an_image_tells_only_what_changed() {
 }
 
 #[test]
-fn a_task_can_go_from_any_place_of_a_full_run() {
+fn a_task_can_leave_from_any_position_of_a_full_run() {
     for place in [64, 4_095] {
         let mut home = Home::default();
         let ids = home.push(&vec!["x"; 5_000]);
@@ -82,7 +82,7 @@ fn a_copy_is_packed_as_the_original_is() {
 }
 
 #[test]
-fn a_restored_store_has_nothing_new_to_tell() {
+fn the_first_image_of_a_restored_store_is_empty() {
     let mut home = backlog(2_000);
     home.pop(100, PLAIN);
     add(&mut home, Add { when: When::After(5), ..x() });
@@ -103,7 +103,7 @@ fn a_restored_store_has_nothing_new_to_tell() {
 }
 
 #[test]
-fn a_queue_that_is_gone_is_told_once() {
+fn a_forgotten_queue_is_in_one_image() {
     let mut home = Home::default();
     home.push(&["a"]);
     home.take_image();
@@ -122,7 +122,7 @@ fn a_task_that_moved_is_copied_forward_from_where_it_was_pushed() {
     let ids = home.push(&["moves", "stays"]);
     let pushed_to = home.broker.number_of(b"q").unwrap();
     home.pop(1, PLAIN);
-    home.give_back(ids[0], None, Some("why"));
+    home.return_task(ids[0], None, Some("why"));
     assert_eq!(home.inspect(b"letters", View::Ready).len(), 1);
     home.restart(2);
     home.awake();
@@ -139,7 +139,7 @@ fn a_task_that_moved_is_copied_forward_from_where_it_was_pushed() {
 }
 
 #[test]
-fn a_large_queue_that_is_dropped_lets_go_of_its_bodies_in_slices() {
+fn a_large_dropped_queue_releases_its_bodies_in_slices() {
     let mut home = backlog(5_000);
     home.pop(500, PLAIN);
     add(&mut home, Add { when: When::After(5), ..x() });
@@ -157,7 +157,7 @@ fn a_large_queue_that_is_dropped_lets_go_of_its_bodies_in_slices() {
 }
 
 #[test]
-fn a_look_into_the_middle_of_a_list_sees_what_a_walk_from_its_beginning_does() {
+fn inspecting_from_the_middle_shows_what_a_walk_from_the_start_does() {
     let mut home = backlog(300);
     let ids: Vec<String> = home.take(300, PLAIN).iter().map(|task| task.id.to_string()).collect();
     let dead: Vec<&[u8]> = ids.iter().step_by(2).map(String::as_bytes).collect();
@@ -179,9 +179,9 @@ fn a_look_into_the_middle_of_a_list_sees_what_a_walk_from_its_beginning_does() {
     }
 }
 
-/// A task that moved is found by its id, however many queues have taken in tasks of others, and is forgotten when it is gone.
+/// A moved task is found by its id, however many queues have tasks from others, and is forgotten when it is gone.
 #[test]
-fn what_is_known_of_tasks_that_moved_is_in_proportion_to_those_that_are_there() {
+fn the_list_of_moved_tasks_stays_in_proportion_to_existing_tasks() {
     const QUEUES: usize = 300;
     let mut home = Home::default();
     let mut ids = Vec::new();
@@ -190,7 +190,7 @@ fn what_is_known_of_tasks_that_moved_is_in_proportion_to_those_that_are_there() 
         home.config(&[Change::Tries(1), Change::DeadLetter(letters.as_bytes())]);
         ids.extend(home.push(&["moves"]));
         home.pop(1, PLAIN);
-        home.give_back(ids[n], None, Some("why"));
+        home.return_task(ids[n], None, Some("why"));
     }
     assert_eq!(home.broker.adopted(), QUEUES);
     home.restart(2);
@@ -211,9 +211,9 @@ fn what_is_known_of_tasks_that_moved_is_in_proportion_to_those_that_are_there() 
     home.verify();
 }
 
-/// An image is taken whenever it is asked for: what was dropped is no part of it, and is not waited for.
+/// An image can be taken at any time: dropped queues are not part of it, and it does not wait for them.
 #[test]
-fn an_image_does_not_wait_for_what_was_dropped() {
+fn an_image_does_not_wait_for_dropped_queues() {
     let mut home = backlog(5_000);
     home.push(&["stays"]);
     home.run(&Command::Purge { queue: b"q", state: None });

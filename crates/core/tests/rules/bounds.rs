@@ -1,4 +1,4 @@
-//! What a queue may hold, for how long, and how long it is remembered.
+//! Bounds of a queue: how much it may hold, for how long, and how long it is remembered.
 
 use crate::support::{Answer, Home, leased};
 use crate::{PLAIN, add, dead, refs, start, x};
@@ -15,7 +15,7 @@ use sureq_core::task::Tries;
 use sureq_core::{LogTime, Receipt, TaskId};
 
 #[test]
-fn a_batch_beyond_the_maximum_is_refused_whole() {
+fn a_batch_beyond_the_maximum_is_refused_as_a_whole() {
     let mut home = Home::default();
     home.config(&[Change::MaxLength(3), Change::MaxBytes(10)]);
     home.push(&["aa", "b"]);
@@ -29,7 +29,7 @@ fn a_batch_beyond_the_maximum_is_refused_whole() {
 }
 
 #[test]
-fn the_oldest_are_dropped_where_that_was_asked_for() {
+fn the_oldest_tasks_are_dropped_if_the_settings_say_so() {
     let mut home = Home::default();
     home.config(&[Change::MaxLength(3), Change::MaxBytes(6), Change::Overflow(Overflow::DropOldest)]);
     home.push(&["a", "b", "c"]);
@@ -38,7 +38,7 @@ fn the_oldest_are_dropped_where_that_was_asked_for() {
     home.push(&["12345"]);
     assert_eq!(home.see(View::Ready), "d 12345");
     let too_large = home.run(&Command::Push { queue: b"q", payloads: &[b"1234567"] });
-    assert_eq!(too_large, Answer::Refused("queue full"), "what never fits drops nobody");
+    assert_eq!(too_large, Answer::Refused("queue full"), "a task that never fits drops none");
     assert_eq!(home.see(View::Ready), "d 12345");
     home.verify();
 }
@@ -59,7 +59,7 @@ fn a_batch_that_fills_the_queue_alone_drops_all_others() {
 }
 
 #[test]
-fn no_more_are_leased_at_once_than_the_queue_allows() {
+fn no_more_tasks_are_leased_than_the_settings_allow() {
     let mut home = Home::default();
     home.config(&[Change::MaxLeased(2)]);
     let ids = home.push(&["a", "b", "c", "d"]);
@@ -67,12 +67,12 @@ fn no_more_are_leased_at_once_than_the_queue_allows() {
     assert_eq!(home.pop(9, PLAIN), "");
     home.awake();
     home.ack(ids[0]);
-    assert_eq!(home.awake().len(), 1, "whoever waits is told that there is room");
+    assert_eq!(home.awake().len(), 1, "a waiting pop learns that there is room");
     assert_eq!(home.pop(9, PLAIN), "c");
 }
 
 #[test]
-fn a_paused_queue_takes_tasks_and_hands_out_none() {
+fn a_paused_queue_accepts_tasks_and_delivers_none() {
     let mut home = Home::default();
     home.run(&Command::Pause { queue: b"q" });
     home.push(&["a"]);
@@ -97,8 +97,8 @@ fn a_time_to_live_ends_waiting_tasks_and_never_leased_ones() {
     home.pop(1, leased(15));
     home.pass(10);
     assert_eq!((home.info().ready, home.info().delayed, home.info().leased), (0, 0, 2));
-    assert_eq!(home.give_back(held, None, None), Outcome::Done);
-    assert_eq!(home.pop(1, PLAIN), "", "what comes back after its time is not handed out");
+    assert_eq!(home.return_task(held, None, None), Outcome::Done);
+    assert_eq!(home.pop(1, PLAIN), "", "a task that returns after its time to live is not delivered");
     home.pass(5);
     assert_eq!((home.info().ready, home.info().leased), (0, 0), "nor what lapses after it");
     assert!(home.broker.queue(b"q").unwrap().is_empty());
@@ -106,7 +106,7 @@ fn a_time_to_live_ends_waiting_tasks_and_never_leased_ones() {
 }
 
 #[test]
-fn the_expired_are_kept_among_the_dead_where_that_was_asked_for() {
+fn expired_tasks_die_if_the_settings_say_so() {
     let mut home = Home::default();
     home.config(&[Change::TtlMs(10), Change::Expired(Expired::Dead)]);
     home.push(&["a"]);
@@ -118,7 +118,7 @@ fn the_expired_are_kept_among_the_dead_where_that_was_asked_for() {
 }
 
 #[test]
-fn a_revived_task_looks_as_if_it_never_had_a_time_to_live() {
+fn a_revived_task_has_no_time_to_live() {
     let mut home = Home::default();
     let id = add(&mut home, Add { ttl_ms: Some(10), ..x() });
     refs(id, |tasks| home.run(&Command::Bury { queue: b"q", tasks }));
@@ -127,7 +127,7 @@ fn a_revived_task_looks_as_if_it_never_had_a_time_to_live() {
 }
 
 #[test]
-fn an_empty_queue_is_forgotten_after_an_hour_unless_something_is_to_be_remembered() {
+fn an_empty_queue_without_settings_is_forgotten_after_an_hour() {
     let remembered = |prepare: &dyn Fn(&mut Home)| {
         let mut home = Home::default();
         let id = home.push(&["a"])[0];
@@ -163,7 +163,7 @@ fn a_dropped_queue_leaves_nothing_behind() {
 }
 
 #[test]
-fn ids_grow_whatever_the_clock_does() {
+fn ids_increase_even_if_the_clock_goes_back() {
     let mut home = Home::default();
     let first = home.push(&["a"])[0];
     home.now.log = LogTime(5);
@@ -174,17 +174,17 @@ fn ids_grow_whatever_the_clock_does() {
 }
 
 #[test]
-fn undelivering_twice_in_one_call_gives_back_once() {
+fn requeuing_a_delivery_twice_in_one_call_returns_it_once() {
     let mut home = Home::default();
     home.push(&["a", "b"]);
     let receipts: Vec<Receipt> = home.take(2, PLAIN).iter().map(TaskView::receipt).collect();
-    home.undeliver(b"q", &[receipts[0], receipts[1], receipts[0]]);
+    home.requeue_undelivered(b"q", &[receipts[0], receipts[1], receipts[0]]);
     assert_eq!(home.see(View::Ready), "a b");
     home.verify();
 }
 
 #[test]
-fn what_becomes_of_tasks_counts_as_memory() {
+fn memory_follows_the_state_of_tasks() {
     let mut home = Home::default();
     let ids: Vec<String> = home.push(&vec!["x"; 4_000]).iter().map(ToString::to_string).collect();
     let waiting = home.broker.memory();
@@ -202,7 +202,7 @@ fn what_becomes_of_tasks_counts_as_memory() {
 }
 
 #[test]
-fn expired_tasks_at_the_head_hide_nobody_and_wake_nobody() {
+fn expired_tasks_at_the_head_hide_no_task_and_wake_no_pop() {
     let mut home = Home::default();
     home.config(&[Change::TtlMs(10), Change::MaxLeased(1)]);
     let ids = home.push(&vec!["over"; 10_000]);
@@ -210,7 +210,7 @@ fn expired_tasks_at_the_head_hide_nobody_and_wake_nobody() {
     home.awake();
     home.pass(10);
     home.ack(ids[0]);
-    assert_eq!(home.awake(), [], "nobody who waits could get any of those that are left");
+    assert_eq!(home.awake(), [], "a waiting pop could get none of the tasks that are left");
     assert_eq!(home.log.live.len(), 8_999, "one slice of them went");
     assert_eq!(home.pop(9, PLAIN), "");
     home.config(&[Change::TtlMs(0)]);
@@ -259,7 +259,7 @@ fn naming(queue: &[u8]) -> Vec<Command<'_>> {
 }
 
 #[test]
-fn a_name_that_is_too_long_is_refused_by_whatever_names_it() {
+fn a_name_that_is_too_long_is_refused_by_every_command() {
     let mut home = Home::default();
     let long = vec![b'q'; QUEUE_NAME_BYTES_MAX + 1];
     for command in naming(&long) {

@@ -1,4 +1,4 @@
-//! What a driver asks of a broker beside commands.
+//! Calls of a driver beside commands.
 
 use crate::support::{Answer, Bytes, Home, START_MS, Store, leased, words};
 use crate::{PLAIN, start, x};
@@ -52,18 +52,18 @@ fn the_last_id_only_rises() {
 }
 
 #[test]
-fn a_wake_up_that_nobody_waits_for_can_be_forgotten() {
+fn wake_ups_can_be_forgotten_while_no_pop_waits() {
     let mut home = Home::default();
     home.push(&["a"]);
     assert!(home.broker.has_awake());
     home.broker.forget_awake();
     assert!(!home.broker.has_awake() && home.awake().is_empty());
     home.push(&["b"]);
-    assert_eq!(home.awake(), [home.broker.number_of(b"q").unwrap()], "the next one is told");
+    assert_eq!(home.awake(), [home.broker.number_of(b"q").unwrap()], "the next one is reported");
 }
 
 #[test]
-fn a_queue_is_found_by_its_number_and_has_its_name() {
+fn a_queue_is_found_by_number_and_knows_its_name() {
     let mut home = Home::default();
     push_to(&mut home, b"p", &[b"a", b"b"]);
     home.push(&["c"]);
@@ -77,7 +77,7 @@ fn a_queue_is_found_by_its_number_and_has_its_name() {
 }
 
 #[test]
-fn a_pop_in_slices_begins_where_it_is_told_and_stops_where_it_is_full() {
+fn a_sliced_pop_begins_at_the_given_queue_and_stops_when_it_is_full() {
     let slice = PopSlice { from: 0, count: 9, bytes: 99, first_bytes: 0 };
     let cases = [
         (slice, "aaa b cc d", (4, 7, false)),
@@ -106,7 +106,7 @@ fn a_pop_in_slices_begins_where_it_is_told_and_stops_where_it_is_full() {
 }
 
 #[test]
-fn a_pop_in_slices_is_refused_as_a_whole_one_is() {
+fn a_sliced_pop_is_refused_for_the_same_reasons_as_a_whole_one() {
     let mut home = Home::default();
     home.push(&["a"]);
     let slice = PopSlice { from: 0, count: 9, bytes: 99, first_bytes: 0 };
@@ -128,7 +128,7 @@ fn a_pop_in_slices_is_refused_as_a_whole_one_is() {
 }
 
 #[test]
-fn a_recovery_in_slices_hands_out_nothing_twice() {
+fn a_sliced_recovery_leases_no_task_twice() {
     let mut home = Home::default();
     home.push(&["aaa", "b", "cc", "d"]);
     home.take(4, PLAIN);
@@ -175,7 +175,7 @@ fn the_bodies_of_dropped_queues_are_known_until_all_are_released() {
 }
 
 #[test]
-fn an_image_can_be_made_to_tell_all_queues_again() {
+fn an_image_can_be_made_to_include_all_queues() {
     let mut home = Home::default();
     home.push(&["a"]);
     push_to(&mut home, b"p", &[b"b"]);
@@ -215,7 +215,7 @@ fn replies_are_the_same_with_other_payloads() {
     assert_eq!(expected.len(), 3);
 }
 
-/// The answers to a batch that has one of each kind of answer with a list.
+/// Replies with one of each kind that points into a list.
 fn batch(home: &mut Home, out: &mut Replies<Bytes>) {
     let worker = start(home, b"w", 1_000);
     let id = home.push(&["a", "b", "c"])[0].to_string();
@@ -238,7 +238,7 @@ fn batch(home: &mut Home, out: &mut Replies<Bytes>) {
 }
 
 #[test]
-fn answers_that_are_put_behind_others_are_those_of_one_batch() {
+fn appended_replies_equal_those_of_one_batch() {
     let (mut home, mut together) = (Home::default(), Replies::default());
     batch(&mut home, &mut together);
     batch(&mut home, &mut together);
@@ -264,7 +264,7 @@ fn answers_that_are_put_behind_others_are_those_of_one_batch() {
 }
 
 #[test]
-fn ids_in_the_words_of_another_home_are_put_behind_others() {
+fn appended_replies_keep_foreign_ids() {
     let foreign = |id: &[u8]| {
         let state = StateKind::Ready;
         let list = vec![

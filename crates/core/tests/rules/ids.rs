@@ -60,7 +60,7 @@ fn a_decimal_number_is_digits_and_no_more_than_a_word() {
 }
 
 #[test]
-fn a_spelling_has_its_longest_length_and_its_shortest() {
+fn the_text_of_ids_has_the_shortest_and_longest_length() {
     let longest = Receipt { id: TaskId::LAST, incarnation: u64::MAX, delivery: u32::MAX };
     assert_eq!(longest.to_string().len(), RECEIPT_LEN_MAX);
     assert_eq!(longest.to_string(), "4398046511103-131071@4294967295.18446744073709551615");

@@ -11,7 +11,7 @@ use sureq_core::task::{StateKind, Tries};
 use sureq_core::{Receipt, TaskId};
 
 #[test]
-fn a_lease_is_good_until_its_deadline_and_not_at_it() {
+fn a_lease_is_valid_until_its_deadline_and_not_at_it() {
     for (ms, expected) in [(9, Outcome::Done), (10, Outcome::Stale), (11, Outcome::Stale)] {
         let mut home = Home::default();
         home.push(&["a"]);
@@ -60,11 +60,11 @@ fn a_late_ack_counts_after_a_lapse_or_a_lost_worker_only() {
     let ends: [(&str, End, bool); 6] = [
         ("lapse", |home, _| home.pass(10), true),
         ("worker lost", |home, _| _ = home.run(&Command::Worker(Worker::Fail { name: b"w" })), true),
-        ("return", |home, id| _ = home.give_back(id, None, None), false),
-        ("failure", |home, id| _ = home.give_back(id, None, Some("why")), false),
+        ("return", |home, id| _ = home.return_task(id, None, None), false),
+        ("failure", |home, id| _ = home.return_task(id, None, Some("why")), false),
         (
             "undelivered",
-            |home, id| home.undeliver(b"q", &[Receipt { id, incarnation: 1, delivery: 1 }]),
+            |home, id| home.requeue_undelivered(b"q", &[Receipt { id, incarnation: 1, delivery: 1 }]),
             false,
         ),
         (
@@ -91,13 +91,13 @@ fn a_late_ack_counts_after_a_lapse_or_a_lost_worker_only() {
 }
 
 #[test]
-fn a_late_ack_counts_only_until_the_next_delivery_comes_back_in_good_order() {
+fn a_late_ack_counts_only_until_the_task_is_returned_after_another_delivery() {
     let mut home = Home::default();
     let id = home.push(&["a"])[0];
     home.take(1, leased(10));
     home.pass(10);
     home.take(1, PLAIN);
-    home.give_back(id, None, None);
+    home.return_task(id, None, None);
     assert!(!home.ack(id));
 }
 
@@ -116,12 +116,12 @@ fn a_stale_receipt_changes_nothing_and_each_incarnation_has_its_own() {
 }
 
 #[test]
-fn a_cancelled_task_is_never_tried_again() {
+fn a_cancelled_task_is_not_delivered_again() {
     type End = fn(&mut Home, TaskId);
     let ends: [(&str, End); 5] = [
         ("lapse", |home, _| home.pass(10)),
-        ("return", |home, id| assert_eq!(home.give_back(id, None, None), Outcome::Cancelled)),
-        ("failure", |home, id| assert_eq!(home.give_back(id, None, Some("why")), Outcome::Cancelled)),
+        ("return", |home, id| assert_eq!(home.return_task(id, None, None), Outcome::Cancelled)),
+        ("failure", |home, id| assert_eq!(home.return_task(id, None, Some("why")), Outcome::Cancelled)),
         ("rest", |home, _| {
             let Answer::Workers(workers) = home.run(&Command::Worker(Worker::List)) else { panic!("a list") };
             let worker = WorkerRef { name: b"w", incarnation: workers[0].incarnation };
@@ -136,7 +136,7 @@ fn a_cancelled_task_is_never_tried_again() {
         let receipt = home.take(1, LeaseAsk { ms: Some(10), ..by(worker) })[0].receipt();
         assert_eq!(cancel(&mut home, id), Answer::Count(1));
         assert_eq!(cancel(&mut home, id), Answer::Count(0), "a second time counts none");
-        assert_eq!(extend(&mut home, receipt, 99), Outcome::Cancelled, "its holder is told");
+        assert_eq!(extend(&mut home, receipt, 99), Outcome::Cancelled, "its holder learns it");
         assert_eq!(beat(&mut home, worker), Answer::Receipts(vec![receipt]));
         assert_eq!(beat(&mut home, worker), Answer::Receipts(vec![receipt]), "until the lease ends");
         how(&mut home, id);
@@ -147,7 +147,7 @@ fn a_cancelled_task_is_never_tried_again() {
 }
 
 #[test]
-fn a_name_is_free_again_once_its_task_is_gone_and_not_before() {
+fn a_name_is_free_once_its_task_is_gone_and_not_before() {
     let named = |home: &mut Home| {
         let name = Some(NameArg::Bytes(b"n"));
         match home.run(&Command::Add(Add { name, ..x() })) {
@@ -173,7 +173,7 @@ fn a_name_is_free_again_once_its_task_is_gone_and_not_before() {
 }
 
 #[test]
-fn a_restart_gives_every_timed_lease_a_while() {
+fn a_restart_extends_every_timed_lease_to_a_minimum() {
     for (length, left) in [(10, 10), (10_000, 10_000), (60_000, 10_000)] {
         let mut home = Home::default();
         home.push(&["a"]);
@@ -191,22 +191,22 @@ fn a_restart_gives_every_timed_lease_a_while() {
 }
 
 #[test]
-fn what_connections_held_at_a_restart_stands_before_all_that_came_back_earlier() {
+fn at_a_restart_tasks_of_connections_go_before_earlier_returns() {
     let mut home = Home::default();
     let ids = home.push(&["a", "b", "c", "d"]);
     home.take(1, PLAIN);
     for conn in [1, 2] {
         home.take(1, LeaseAsk { conn: Some(ConnId(conn)), ..LeaseAsk::NONE });
     }
-    home.give_back(ids[0], Some(Place::Front), None);
+    home.return_task(ids[0], Some(Place::Front), None);
     assert_eq!(home.see(View::Ready), "a d");
     home.restart(2);
-    assert_eq!(home.see(View::Ready), "b c a d", "together, in the order in which they were handed out");
+    assert_eq!(home.see(View::Ready), "b c a d", "together, in the order of their deliveries");
     home.verify();
 }
 
 #[test]
-fn a_lease_with_more_time_left_keeps_it_across_a_restart() {
+fn a_lease_with_more_time_left_keeps_its_deadline_at_a_restart() {
     let mut home = Home::default();
     home.push(&["a"]);
     home.pop(1, leased(60_000));
@@ -217,7 +217,7 @@ fn a_lease_with_more_time_left_keeps_it_across_a_restart() {
 }
 
 #[test]
-fn a_connection_ends_with_the_store_and_gives_back_at_no_cost() {
+fn a_restart_ends_connections_at_no_cost_of_a_try() {
     let mut home = Home::default();
     home.push(&["a", "b"]);
     let ids: Vec<TaskId> = home

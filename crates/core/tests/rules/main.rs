@@ -1,4 +1,4 @@
-//! The rules of DESIGN and its fine print, one story each.
+//! The rules of the design and its details, one test each.
 #![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
 
@@ -71,7 +71,7 @@ pub(crate) const fn by(worker: WorkerRef<'_>) -> LeaseAsk<'_> {
     LeaseAsk { worker: Some(worker), ..LeaseAsk::NONE }
 }
 
-/// The task as META shows it, which is popped for it.
+/// The task as META shows it; it is popped for that.
 pub(crate) fn tries_of(home: &mut Home) -> (Tries, Option<String>) {
     let pop = Pop { meta: true, ..Pop::plain(&[b"q"], 1) };
     let Answer::Tasks(tasks) = home.run(&Command::Pop(pop)) else { panic!("a pop answers tasks") };

@@ -1,5 +1,5 @@
-//! What tasks cost in memory, in each state and with each option: the account is kept without looking at any task, and
-//! so every index and every list has to be in it.
+//! The memory of tasks, in each state and with each option. It is computed without looking at any task, so every index
+//! and every list has to be part of it.
 
 use crate::support::{Bytes, Home, Kept, leased};
 use crate::{PLAIN, add, by, cancel, start};
@@ -22,14 +22,14 @@ fn pushed(home: &mut Home) -> Vec<TaskId> {
 }
 
 #[test]
-fn a_task_costs_what_its_state_and_its_options_need() {
+fn the_memory_of_a_task_depends_on_its_state_and_options() {
     type Make = fn(&mut Home);
     let cases: [(&str, u64, Make); 11] = [
         ("packed", 0, |home| _ = pushed(home)),
         ("delayed", 30, |home| {
             _ = add_all(home, |n| Add { when: When::After(1_000 + u64::from(n)), ..plain() });
         }),
-        ("appointed", 34, |home| {
+        ("delayed_wall", 34, |home| {
             _ = add_all(home, |n| Add { when: When::At(WallTime(u64::from(n) << 30)), ..plain() });
         }),
         ("of a priority", 159, |home| _ = add_all(home, |_| Add { priority: 1, ..plain() })),
@@ -90,7 +90,7 @@ fn a_body_that_cannot_be_packed_costs_its_handle_and_what_it_owns() {
 }
 
 #[test]
-fn a_place_in_a_run_that_is_free_costs_one_bit_of_each_place_before_it() {
+fn a_removed_entry_of_a_run_costs_one_bit_of_each_entry_before_it() {
     let mut home = Home::default();
     let ids = pushed(&mut home);
     home.take_image();
@@ -101,7 +101,7 @@ fn a_place_in_a_run_that_is_free_costs_one_bit_of_each_place_before_it() {
 }
 
 #[test]
-fn a_worker_costs_its_name_and_what_it_works_on() {
+fn the_memory_of_a_worker_is_its_name_and_its_queues() {
     const WORKERS: u64 = 100;
     /// Bytes for each worker with a name of this length, after `then`.
     fn each(name_len: usize, then: fn(&mut Home, WorkerRef<'_>)) -> u64 {

@@ -1,4 +1,4 @@
-//! Very many tasks gone or revived at once, and nobody who waits for it.
+//! Very many tasks are removed or revived at once, and other commands do not wait for it.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -11,7 +11,7 @@ use super::backlog::backlog;
 use super::support::{Answer, Home, Kept, listing};
 use super::{PLAIN, add, x};
 
-/// A queue with so many of each: packed and with records, ready, delayed, leased and dead.
+/// A queue with `count` tasks of each kind: packed and with records, ready, delayed, leased and dead.
 fn mixed(packed: usize, records: usize, leased: usize) -> Home {
     let mut home = backlog(packed);
     for n in 0..records {
@@ -56,7 +56,7 @@ fn a_large_purge_without_records_is_one_event_and_otherwise_one_for_each_slice()
             assert!(events.len() as u64 <= expected / 1_000 + 2, "{events:?}");
             assert_eq!(home.broker.queue(b"q").unwrap().counts(), left);
             home.verify();
-            // What is there goes on as before, and what is gone is no longer known.
+            // Tasks that are left go on as before, and purged ones are unknown.
             home.push(&["new"]);
             home.run(&Command::Add(Add { name: Some(NameArg::Bytes(b"n0")), ..x() }));
             home.verify();
@@ -73,7 +73,7 @@ fn a_large_purge_without_records_is_one_event_and_otherwise_one_for_each_slice()
 }
 
 #[test]
-fn a_purge_of_very_much_moves_a_slice_per_step() {
+fn each_step_of_a_large_purge_removes_one_slice() {
     let mut home = mixed(5_000, 2_000, 20);
     home.run(&Command::Purge { queue: b"q", state: None });
     let mut before = home.log.live.len();
@@ -88,7 +88,7 @@ fn a_purge_of_very_much_moves_a_slice_per_step() {
 }
 
 #[test]
-fn bodies_that_own_memory_are_counted_until_they_are_gone() {
+fn bodies_that_own_memory_are_counted_until_their_release() {
     let payload = "x".repeat(1_001);
     for (state, gone) in [(None, 4_500), (Some(View::Ready), 3_000), (Some(View::Delayed), 1_500)] {
         let mut home = Home::of(Kept::Mixed);
@@ -111,7 +111,7 @@ fn bodies_that_own_memory_are_counted_until_they_are_gone() {
 }
 
 #[test]
-fn what_comes_back_from_a_holder_is_purged_with_the_rest() {
+fn tasks_of_an_ended_holder_are_purged_with_the_rest() {
     let mut home = backlog(3_500);
     home.pop(3_000, LeaseAsk { conn: Some(ConnId(1)), ..LeaseAsk::NONE });
     home.close_conn(ConnId(1));
@@ -125,7 +125,7 @@ fn what_comes_back_from_a_holder_is_purged_with_the_rest() {
 }
 
 #[test]
-fn a_search_that_is_under_way_misses_nothing_when_its_queue_is_purged() {
+fn a_search_misses_nothing_if_its_queue_is_purged_meanwhile() {
     let mut home = mixed(0, 3_000, 900);
     let (mut seek, mut found) = (Seek::default(), BTreeSet::new());
     let mut look = |home: &Home, seek: &mut Seek, count| {
@@ -145,7 +145,7 @@ fn a_search_that_is_under_way_misses_nothing_when_its_queue_is_purged() {
     assert!(leased.iter().all(|task| found.contains(&task.id)));
 }
 
-/// Executes a command slice by slice; `between` happens after each but the last.
+/// Executes a command in slices; `between` is called after each but the last.
 fn in_slices(home: &mut Home, command: &Command<'_>, mut between: impl FnMut(&mut Home)) -> u64 {
     let (mut bulk, mut out) = (Bulk::default(), Replies::default());
     while home.broker.execute_slice(home.now, command, &mut bulk, &mut home.log, &mut out) == Progress::More {
@@ -159,7 +159,7 @@ fn in_slices(home: &mut Home, command: &Command<'_>, mut between: impl FnMut(&mu
 }
 
 #[test]
-fn what_others_do_between_two_slices_of_a_purge_holds() {
+fn commands_between_two_slices_of_a_purge_take_effect() {
     for state in [None, Some(View::Ready), Some(View::Delayed), Some(View::Dead)] {
         let mut home = mixed(100, 9_000, 20);
         let before = home.broker.queue(b"q").unwrap().len();
@@ -203,7 +203,7 @@ fn a_purge_ends_however_fast_tasks_are_added() {
 }
 
 #[test]
-fn a_second_revival_of_all_that_begins_before_the_first_is_done_goes_in_slices() {
+fn a_second_revival_during_the_first_is_sliced() {
     let (mut home, ids) = graveyard(9_000);
     revive(&mut home, None);
     bury(&mut home, &ids[..4_000]);
@@ -220,7 +220,7 @@ fn a_second_revival_of_all_that_begins_before_the_first_is_done_goes_in_slices()
     assert_eq!(home.broker.queue(b"q").unwrap().counts(), [9_001, 0, 0, 0]);
 }
 
-/// A queue of so many dead tasks, of which the last has the priority 1; and one that is ready. Answers their ids.
+/// A queue of `count` dead tasks, the last with priority 1, and one ready task. Answers their ids.
 fn graveyard(count: usize) -> (Home, Vec<TaskId>) {
     let mut home = Home::default();
     let names: Vec<String> = (0..count).map(|n| format!("d{n}")).collect();
@@ -245,17 +245,17 @@ fn revive(home: &mut Home, ids: Option<&[TaskId]>) -> Answer {
 }
 
 #[test]
-fn a_revival_of_very_many_is_taken_in_slices_and_over_at_once() {
+fn a_large_revival_moves_tasks_in_slices_and_counts_at_once() {
     let (mut home, ids) = graveyard(5_000);
     let logged = home.log.bytes.len();
     assert_eq!(revive(&mut home, None), Answer::Count(5_000));
     let moved = listing(&home.log.bytes[logged..]).len();
     assert!(moved <= 3, "one event, and a slice or two: {moved}");
-    assert_eq!(home.broker.queue(b"q").unwrap().counts(), [5_001, 0, 0, 0], "nobody is dead any more");
+    assert_eq!(home.broker.queue(b"q").unwrap().counts(), [5_001, 0, 0, 0], "no task is dead any more");
     home.verify();
     assert_eq!(revive(&mut home, Some(&ids[4_990..])), Answer::Count(0), "they are ready");
     assert_eq!(home.see(View::Dead), "");
-    // Those who are named are settled first, and whoever dies now is dead, in the same millisecond too.
+    // Tasks that a command names are settled first; a task that dies now is dead, even in the same millisecond.
     assert_eq!(bury(&mut home, &ids[4_980..4_985]), Answer::Count(5));
     assert_eq!(home.see(View::Dead).split(' ').count(), 5);
     home.verify();
@@ -275,7 +275,7 @@ fn a_revival_of_very_many_is_taken_in_slices_and_over_at_once() {
 }
 
 #[test]
-fn each_step_of_a_revival_moves_a_slice_and_it_goes_on_after_a_restart() {
+fn each_step_of_a_revival_moves_one_slice_also_after_a_restart() {
     for incarnation in [8, 9] {
         let (mut home, _) = graveyard(6_000);
         home.take_image();
@@ -301,7 +301,7 @@ fn each_step_of_a_revival_moves_a_slice_and_it_goes_on_after_a_restart() {
 }
 
 #[test]
-fn a_purge_in_the_middle_of_a_revival_takes_the_revived_with_the_ready() {
+fn a_purge_during_a_revival_removes_revived_tasks_as_ready() {
     for state in [None, Some(View::Ready), Some(View::Dead), Some(View::Delayed)] {
         for leased in [0, 1_500] {
             let (mut home, ids) = graveyard(5_000);

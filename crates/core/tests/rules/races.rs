@@ -1,4 +1,4 @@
-//! Who is first: everything that can end one delivery, in every order, at the deadline and a millisecond beside it.
+//! Races: everything that can end one lease, in every order, at the deadline and a millisecond before and after.
 
 use proptest::prelude::*;
 use sureq_core::command::{Command, LeaseAsk, Worker};
@@ -8,24 +8,24 @@ use sureq_core::{LogTime, Receipt};
 use crate::support::{Answer, Home};
 use crate::{beat, by, extend, start};
 
-/// How long the contested lease, and its worker, are good for.
+/// The length of the contested lease and the time to live of its worker.
 const MS: u64 = 10;
 
-/// What somebody does about the task.
+/// An action that concerns the task.
 #[derive(Clone, Copy, Debug)]
 enum Act {
-    /// Its first holder finishes, by receipt or by bare id.
+    /// Its first holder acks it, by receipt or by id.
     FinishByReceipt,
     FinishById,
-    /// Its first holder wants more time.
+    /// Its first holder extends the lease.
     Extend,
-    /// Its first holder says that it lives.
+    /// Its first holder sends a heartbeat.
     Beat,
-    /// Someone declares its worker lost.
+    /// Its worker is declared lost.
     FailWorker,
-    /// Time has its effects.
+    /// A tick.
     Tick,
-    /// Someone else takes it, if it is free, and finishes.
+    /// Another client pops it, if it is ready, and acks it.
     TakeAndFinish,
     /// A millisecond passes.
     Pass,
@@ -48,7 +48,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct Seen {
     finished: u32,
     /// Deliveries to others.
     taken: u32,
@@ -61,8 +61,8 @@ fn contest(by_worker: bool, before: u64, acts: &[Act]) -> Result<(), TestCaseErr
     let lease = if by_worker { by(worker) } else { LeaseAsk { ms: Some(MS), ..LeaseAsk::NONE } };
     let receipt = home.take(1, lease)[0].receipt();
     home.pass(MS - before);
-    let (mut told, mut deadline) = (Told::default(), home.now.log.after(before));
-    // When the worker's time is over, and when the lease's own is if it was given one since.
+    let (mut seen, mut deadline) = (Seen::default(), home.now.log.after(before));
+    // When the worker times out, and when the lease lapses if it was extended.
     let (mut dies, mut extended, mut is_failed, mut is_over) = (deadline, None, false, false);
     for act in acts {
         is_over |= home.now.log >= deadline;
@@ -70,12 +70,12 @@ fn contest(by_worker: bool, before: u64, acts: &[Act]) -> Result<(), TestCaseErr
             Act::FinishByReceipt => {
                 let done = home.ack(receipt);
                 prop_assert!(!(done && is_over), "a receipt is good for nothing once its delivery is over");
-                told.finished += u32::from(done);
+                seen.finished += u32::from(done);
                 is_over |= done;
             }
             Act::FinishById => {
                 let done = home.ack(id);
-                told.finished += u32::from(done);
+                seen.finished += u32::from(done);
                 is_over |= done;
             }
             Act::Extend => {
@@ -109,22 +109,22 @@ fn contest(by_worker: bool, before: u64, acts: &[Act]) -> Result<(), TestCaseErr
             Act::TakeAndFinish => {
                 for other in home.take(1, LeaseAsk::NONE) {
                     prop_assert!(is_over, "two have it at once");
-                    told.taken += 1;
+                    seen.taken += 1;
                     prop_assert!(!home.ack(receipt), "the first holder's receipt is stale");
                     prop_assert!(home.ack(other.receipt()));
-                    told.finished += 1;
+                    seen.finished += 1;
                 }
             }
             Act::Pass => home.pass(1),
         }
     }
-    // Whoever is left finishes it: once in all.
+    // The remaining holder finishes it: once in all.
     home.pass(100 * MS);
     home.tick();
     for other in home.take(9, LeaseAsk::NONE) {
-        told.finished += u32::from(home.ack(other.receipt()));
+        seen.finished += u32::from(home.ack(other.receipt()));
     }
-    prop_assert_eq!(told.finished, 1, "{:?}", told);
+    prop_assert_eq!(seen.finished, 1, "{:?}", seen);
     let late = Receipt { delivery: 9, ..receipt };
     prop_assert!(!home.ack(id) && !home.ack(receipt) && !home.ack(late));
     home.verify();

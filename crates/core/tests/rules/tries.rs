@@ -1,4 +1,4 @@
-//! Tries, backoff, and where tasks go that have none left.
+//! Tries, backoff, and dead-letter queues.
 
 use crate::support::{Answer, Home, leased, words};
 use crate::{PLAIN, add, by, dead, start, tries_of, x};
@@ -17,24 +17,24 @@ fn tries_are_counted_by_cause_and_a_return_costs_none() {
     home.take(1, by(worker));
     home.run(&Command::Worker(Worker::Fail { name: b"w" }));
     home.take(1, PLAIN);
-    home.give_back(id, Some(Place::Front), Some("no luck"));
+    home.return_task(id, Some(Place::Front), Some("no luck"));
     home.take(1, PLAIN);
-    home.give_back(id, None, None);
+    home.return_task(id, None, None);
     let tries = Tries { failed: 1, lapsed: 1, lost: 1 };
     assert_eq!(tries_of(&mut home), (tries, Some("no luck".into())));
 }
 
 #[test]
-fn spent_tries_are_the_end_whatever_they_were_spent_on() {
+fn a_task_dies_when_its_tries_are_spent_whatever_the_causes() {
     let mut home = Home::default();
     home.config(&[Change::Tries(3)]);
     let id = home.push(&["a"])[0];
     home.take(1, leased(10));
     home.pass(10);
     home.take(1, PLAIN);
-    home.give_back(id, Some(Place::Back), Some("first"));
+    home.return_task(id, Some(Place::Back), Some("first"));
     home.take(1, PLAIN);
-    home.give_back(id, None, Some("second"));
+    home.return_task(id, None, Some("second"));
     assert_eq!(dead(&mut home), [("second".into(), Tries { failed: 2, lapsed: 1, lost: 0 })]);
     home.run(&Command::Revive { queue: b"q", tasks: None });
     assert_eq!(tries_of(&mut home).0, Tries::default(), "a revived task starts over");
@@ -42,28 +42,28 @@ fn spent_tries_are_the_end_whatever_they_were_spent_on() {
 }
 
 #[test]
-fn the_default_is_twenty_five_tries_and_a_tasks_own_go_first() {
+fn the_default_is_twenty_five_tries_and_a_tasks_own_number_precedes_it() {
     for (tries, own) in [(25, None), (2, Some(2)), (1, Some(1))] {
         let mut home = Home::default();
         let id = add(&mut home, Add { tries: own, ..x() });
         for n in 1..=tries {
             assert_eq!(home.see(View::Dead), "", "before failure {n} of {tries}");
             assert_eq!(home.pop(1, PLAIN), "x");
-            home.give_back(id, Some(Place::Front), Some("why"));
+            home.return_task(id, Some(Place::Front), Some("why"));
         }
         assert_eq!(home.see(View::Dead), "x", "after {tries}");
     }
 }
 
 #[test]
-fn backoff_doubles_within_its_bounds_and_is_the_same_each_time() {
+fn backoff_doubles_within_bounds_and_is_deterministic() {
     let waits = || -> Vec<u64> {
         let mut home = Home::default();
         let id = add(&mut home, Add { backoff_ms: Some(1_000), tries: Some(100), ..x() });
         (0..20)
             .map(|_| {
                 home.take(1, PLAIN);
-                home.give_back(id, None, Some("why"));
+                home.return_task(id, None, Some("why"));
                 let wait = home.inspect(b"q", View::Delayed)[0].at.0 - home.now.log.0;
                 home.pass(wait);
                 wait
@@ -78,7 +78,7 @@ fn backoff_doubles_within_its_bounds_and_is_the_same_each_time() {
 }
 
 #[test]
-fn the_third_lapse_or_lost_worker_comes_back_with_backoff() {
+fn the_third_lapse_or_lost_worker_delays_a_task_by_its_backoff() {
     let mut home = Home::default();
     home.push(&["poison"]);
     home.take(1, leased(10));
@@ -93,15 +93,15 @@ fn the_third_lapse_or_lost_worker_comes_back_with_backoff() {
 }
 
 #[test]
-fn a_delay_that_is_asked_for_goes_before_the_backoff() {
+fn a_requested_delay_takes_precedence_over_the_backoff() {
     let mut home = Home::default();
     let id = home.push(&["a"])[0];
     home.take(1, PLAIN);
-    home.give_back(id, Some(Place::After(7)), Some("why"));
+    home.return_task(id, Some(Place::After(7)), Some("why"));
     assert_eq!(home.inspect(b"q", View::Delayed)[0].at, LogTime(home.now.log.0 + 7));
 }
 
-/// When a task that is taken whenever it can be is taken, and when it is gone, in seconds.
+/// The times, in seconds, at which a task is delivered that is popped whenever it is ready, and the time of its end.
 fn watched(rtt: u64, rta: u32) -> (Vec<u64>, u64) {
     let mut home = Home::default();
     home.push(&["a"]);
@@ -122,17 +122,17 @@ fn watched(rtt: u64, rta: u32) -> (Vec<u64>, u64) {
 }
 
 #[test]
-fn the_watcher_counts_as_defferedq_does() {
+fn lapse_policies_count_as_defferedq_does() {
     assert_eq!(watched(1, 2), (vec![0, 2, 4], 5));
     assert_eq!(watched(1, 0), (vec![0], 1));
     assert_eq!(watched(3, 1), (vec![0, 6], 9));
 }
 
 #[test]
-fn the_dying_move_with_id_causes_and_name_unless_it_is_taken_there() {
+fn dead_tasks_move_with_id_tries_and_name_unless_the_name_is_taken() {
     let mut home = Home::default();
     home.config(&[Change::Tries(1), Change::DeadLetter(b"letters")]);
-    // The other queue is full and paused; neither holds up the dying.
+    // The other queue is full and paused, which does not keep dead tasks from moving there.
     home.run(&Command::Config { queue: b"letters", changes: Changes::List(&[Change::MaxLength(1)]) });
     let name = Some(NameArg::Bytes(b"taken"));
     add(&mut home, Add { name, ..Add::plain(b"letters", b"first") });
@@ -141,7 +141,7 @@ fn the_dying_move_with_id_causes_and_name_unless_it_is_taken_there() {
     let free = add(&mut home, Add { name: Some(NameArg::Bytes(b"free")), ..Add::plain(b"q", b"third") });
     home.pop(2, PLAIN);
     for id in [taken, free] {
-        home.give_back(id, None, Some("why"));
+        home.return_task(id, None, Some("why"));
     }
     home.verify();
     assert!(home.broker.queue(b"q").unwrap().is_empty());
@@ -163,7 +163,7 @@ fn a_restart_after_a_move_moves_nothing_twice() {
     home.config(&[Change::Tries(1), Change::DeadLetter(b"letters")]);
     let id = home.push(&["a"])[0];
     home.pop(1, PLAIN);
-    home.give_back(id, None, Some("why"));
+    home.return_task(id, None, Some("why"));
     home.restart(2);
     home.push(&["b"]);
     home.verify();

@@ -1,4 +1,4 @@
-//! What people are told: why a task is not running, and why a command was refused.
+//! Texts: why a task is not being worked on, and why a command was refused.
 
 use sureq_core::command::ConnId;
 use sureq_core::reply::{Explanation, HeldUp, Refusal, Why};
@@ -15,7 +15,7 @@ fn explained(why: Why) -> Explanation {
 }
 
 #[test]
-fn a_task_that_waits_says_for_what() {
+fn the_explanation_of_a_waiting_task_says_what_it_waits_for() {
     let ready = |held_up| explained(Why::Ready { ahead: 7, held_up });
     assert_eq!(ready(None).to_string(), "ready, 7 ahead");
     assert_eq!(ready(PAUSED).to_string(), "queue paused since 5; ready, 7 ahead");
@@ -24,7 +24,7 @@ fn a_task_that_waits_says_for_what() {
     let delayed = |in_ms, held_up| explained(Why::Delayed { until: 9, in_ms, held_up });
     assert_eq!(delayed(1, PAUSED).to_string(), "delayed until 9, 1 ms from now; queue paused since 5");
     assert_eq!(delayed(1, None).state(), StateKind::Delayed);
-    for (in_ms, told) in [
+    for (in_ms, expected) in [
         (0, "0 ms"),
         (999, "999 ms"),
         (1_000, "1.0 s"),
@@ -36,14 +36,14 @@ fn a_task_that_waits_says_for_what() {
         (172_800_000, "2 days"),
         (260_000_000, "3 days"),
     ] {
-        assert_eq!(delayed(in_ms, None).to_string(), format!("delayed until 9, {told} from now"));
+        assert_eq!(delayed(in_ms, None).to_string(), format!("delayed until 9, {expected} from now"));
     }
     let failed = Explanation { reason: Some(b"broke"[..].into()), ..ready(None) };
     assert_eq!(failed.to_string(), "ready, 7 ahead, last reason: broke");
 }
 
 #[test]
-fn a_task_that_is_held_says_by_whom_and_how_long() {
+fn the_explanation_of_a_leased_task_names_its_holder_and_deadline() {
     let leased =
         |until, holder, cancelled| explained(Why::Leased { since: LogTime(5), until, holder, cancelled });
     let (worker, conn) = (Some(Holder::Worker(8)), Some(Holder::Conn(ConnId(6))));
@@ -63,7 +63,7 @@ fn a_task_that_is_held_says_by_whom_and_how_long() {
 }
 
 #[test]
-fn a_dead_task_says_whether_its_tries_were_spent() {
+fn the_explanation_of_a_dead_task_says_whether_its_tries_were_spent() {
     let dead = |lapsed| Explanation {
         tries: Tries { lapsed, ..Tries::default() },
         ..explained(Why::Dead { at: LogTime(5) })
@@ -75,15 +75,15 @@ fn a_dead_task_says_whether_its_tries_were_spent() {
 }
 
 #[test]
-fn a_refusal_says_what_is_wrong() {
-    let told = [
+fn a_refusal_says_the_problem() {
+    let expected = [
         (Refusal::TooLarge { what: "the payload", max: 9 }, "the payload is too large: at most 9 bytes"),
         (Refusal::TooMany { what: "tasks", max: 9 }, "too many tasks: at most 9"),
         (Refusal::OutOfRange { what: "the delay" }, "the delay is out of range"),
         (Refusal::Unavailable { why: "no disk".into() }, "nothing was done: no disk"),
         (Refusal::Unknown { why: "no answer".into() }, "it may have been done or not: no answer"),
     ];
-    for (refusal, words) in told {
+    for (refusal, words) in expected {
         assert_eq!(refusal.to_string(), words);
     }
 }

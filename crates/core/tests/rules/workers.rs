@@ -1,4 +1,4 @@
-//! Workers live by their beats.
+//! Workers live by their heartbeats.
 
 use crate::support::{Answer, Home};
 use crate::{beat, by, start, tries_of};
@@ -6,7 +6,7 @@ use sureq_core::command::{Command, LeaseAsk, Pop, Worker, WorkerRef};
 use sureq_core::task::Tries;
 
 #[test]
-fn a_worker_lives_until_its_time_is_over_and_not_at_it() {
+fn a_worker_lives_until_its_time_to_live_ends_and_not_at_that_moment() {
     for (ms, alive) in [(9, true), (10, false)] {
         let mut home = Home::default();
         let worker = start(&mut home, b"w", 10);
@@ -19,7 +19,7 @@ fn a_worker_lives_until_its_time_is_over_and_not_at_it() {
 }
 
 #[test]
-fn only_start_and_beat_renew_a_workers_time() {
+fn only_start_and_heartbeat_renew_a_worker() {
     let mut home = Home::default();
     let worker = start(&mut home, b"w", 10);
     home.push(&["a"]);
@@ -31,7 +31,7 @@ fn only_start_and_beat_renew_a_workers_time() {
 }
 
 #[test]
-fn a_start_over_a_living_predecessor_loses_it() {
+fn starting_a_worker_ends_a_living_one_of_the_same_name() {
     let mut home = Home::default();
     let old = start(&mut home, b"w", 1_000);
     home.push(&["a"]);
@@ -46,9 +46,9 @@ fn a_start_over_a_living_predecessor_loses_it() {
     home.verify();
 }
 
-/// Only one whose name another one has must not start anew.
+/// Only a worker whose name is in use must not start anew.
 #[test]
-fn a_worker_hears_whether_it_was_replaced_or_its_time_is_over() {
+fn a_worker_learns_whether_it_was_replaced_or_has_timed_out() {
     let mut home = Home::default();
     let (old, other) = (start(&mut home, b"w", 1_000), start(&mut home, b"v", 9_000));
     assert_eq!(beat(&mut home, old), Answer::Receipts(vec![]));
@@ -59,13 +59,13 @@ fn a_worker_hears_whether_it_was_replaced_or_its_time_is_over() {
     assert_eq!(beat(&mut home, never), Answer::Refused("worker gone"));
     home.pass(1_000);
     for gone in [old, new] {
-        assert_eq!(beat(&mut home, gone), Answer::Refused("worker gone"), "nobody has the name");
+        assert_eq!(beat(&mut home, gone), Answer::Refused("worker gone"), "no worker has the name");
     }
     assert_eq!(beat(&mut home, other), Answer::Receipts(vec![]));
 }
 
 #[test]
-fn a_worker_is_told_once_of_the_leases_that_lapsed() {
+fn a_heartbeat_reports_lapsed_leases_once() {
     let mut home = Home::default();
     let worker = start(&mut home, b"w", 1_000);
     home.push(&["a", "b"]);
@@ -79,7 +79,7 @@ fn a_worker_is_told_once_of_the_leases_that_lapsed() {
 }
 
 #[test]
-fn stop_and_rest_give_back_at_no_cost() {
+fn stop_and_rest_return_tasks_at_no_cost_of_a_try() {
     let mut home = Home::default();
     let worker = start(&mut home, b"w", 1_000);
     home.push(&["a"]);

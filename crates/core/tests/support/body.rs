@@ -7,7 +7,7 @@ use sureq_core::codec::{encode, read_number, write_number};
 use sureq_core::task::Body;
 use sureq_core::{Event, Recorder};
 
-/// A payload, and the number it goes by: no two handles of a log have the same.
+/// A payload and its number: no two handles of a log have the same one.
 #[derive(Clone, Debug, Eq)]
 pub struct Bytes(pub Rc<[u8]>, pub u64);
 
@@ -49,8 +49,8 @@ impl Body for Bytes {
     }
 
     fn is_unpacked_from(&self, before: Option<&Self>, bytes: &[u8]) -> bool {
-        let told = Self::unpack(before, bytes);
-        told.is_some_and(|(told, rest)| told == *self && told.1 == self.1 && rest.is_empty())
+        let read = Self::unpack(before, bytes);
+        read.is_some_and(|(read, rest)| read == *self && read.1 == self.1 && rest.is_empty())
     }
 
     fn unpack<'b>(before: Option<&Self>, bytes: &'b [u8]) -> Option<(Self, &'b [u8])> {
@@ -69,7 +69,7 @@ impl From<&[u8]> for Bytes {
     }
 }
 
-/// Which handles a log makes that cannot be packed.
+/// The handles of a log that cannot be packed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kept {
     #[default]
@@ -86,12 +86,12 @@ pub struct Log {
     made: u64,
     /// The numbers of handles that were made and not released.
     pub live: BTreeSet<u64>,
-    /// How often one was released that was not live.
+    /// How often a handle was released that was not live.
     pub strangers: usize,
 }
 
 impl Log {
-    /// A log that goes on as this one does, without its past.
+    /// A log that continues this one without its past.
     pub fn follower(&self) -> Self {
         Self { bytes: Vec::new(), ..self.clone() }
     }
@@ -108,7 +108,7 @@ impl Recorder for Log {
         encode(event, &mut self.bytes);
     }
 
-    fn body(&mut self, _: usize, payload: &[u8]) -> Bytes {
+    fn new_body(&mut self, _: usize, payload: &[u8]) -> Bytes {
         self.made += 1;
         let aside = self.kept == Kept::Mixed && payload.len() % 2 == 1;
         let number = if aside { self.made | ASIDE } else { self.made };
@@ -122,7 +122,7 @@ impl Recorder for Log {
         payload.iter().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, fnv)
     }
 
-    fn release(&mut self, body: Bytes) {
+    fn release_body(&mut self, body: Bytes) {
         self.strangers += usize::from(!self.live.remove(&body.1));
     }
 }

@@ -41,7 +41,7 @@ pub fn listing(mut bytes: &[u8]) -> Vec<String> {
     lines
 }
 
-/// An answer that owns what it tells.
+/// A reply that owns its contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Ids(Vec<TaskId>),
@@ -70,7 +70,7 @@ impl Answer {
             Reply::Acked(span) => Self::Acked(all.indexes[span.range()].to_vec()),
             Reply::Outcome(outcome) => Self::Outcome(*outcome),
             Reply::Explained(explained) => Self::Explained(explained.clone()),
-            // How often things happen of late is volatile: no state, and not told by any model.
+            // Recent rates are volatile: not part of the state, and not in any model.
             Reply::Info(info) => {
                 Self::Info(Box::new(Info { pushed_of_late: 0, finished_of_late: 0, ..(**info).clone() }))
             }
@@ -104,7 +104,7 @@ fn kind_of(refusal: &Refusal) -> &'static str {
     }
 }
 
-/// What time it is when tests begin.
+/// The time at which tests begin.
 pub const START_MS: u64 = 1_000_000;
 
 /// A store without a disk.
@@ -116,10 +116,10 @@ pub struct Home {
     shadow: Broker<Bytes>,
     shadow_log: Log,
     replayed: usize,
-    /// The last image, and what the log was when it was taken.
+    /// The last image, and the position of the log when it was taken.
     pub store: Store,
     pub imaged: Log,
-    /// What the log was when the image was begun that is being taken.
+    /// The position of the log when the image under way was begun.
     imaging: Option<Log>,
     steps: usize,
 }
@@ -171,7 +171,7 @@ impl Home {
         panic!("a tick that never ends: {:?} at {:?}", self.broker.next_deadline(), self.now);
     }
 
-    /// Both clocks go on.
+    /// Both clocks advance.
     pub fn pass(&mut self, ms: u64) {
         (self.now.log.0, self.now.wall.0) = (self.now.log.0 + ms, self.now.wall.0 + ms);
     }
@@ -185,7 +185,7 @@ impl Home {
         broker.start(incarnation, self.now, &mut self.log);
         self.broker = broker;
         if !by_image {
-            // The past was lived anew, without the images of the first time.
+            // The replay had no images in between, unlike the first time.
             self.store = Store::default();
             self.store.take(&mut Broker::default());
             self.imaged = Log::of(self.log.kept);
@@ -193,14 +193,14 @@ impl Home {
         }
     }
 
-    /// What the whole log comes to, and the handles that are left.
+    /// The broker of the whole log, and the handles that are left.
     fn relived(&self) -> (Broker<Bytes>, Log) {
         let (mut broker, mut log) = (Broker::default(), Log::of(self.log.kept));
         replay(&self.log.bytes, &mut broker, &mut log);
         (broker, log)
     }
 
-    /// What the last image and the log behind it come to.
+    /// The broker of the last image and the log behind it.
     fn restored(&self) -> (Broker<Bytes>, Log) {
         let mut broker = self.store.restore().unwrap_or_else(|damaged| panic!("{damaged}"));
         let mut log = self.imaged.follower();
@@ -209,7 +209,7 @@ impl Home {
         (broker, log)
     }
 
-    /// Takes an image, as for a checkpoint, unless this is not the time for one.
+    /// Takes an image, as for a checkpoint, unless an announced operation is under way.
     pub fn take_image(&mut self) {
         while self.imaging.is_some() {
             self.image_some();
@@ -221,7 +221,8 @@ impl Home {
         self.imaged.clone_from(&self.log);
     }
 
-    /// Begins an image that is taken queue by queue while other things happen, unless this is not the time for one.
+    /// Begins an image that is taken queue by queue while commands are executed, unless an announced operation is under
+    /// way.
     pub fn begin_image(&mut self) {
         if !self.broker.is_unfinished() {
             self.broker.begin_image();
@@ -229,7 +230,7 @@ impl Home {
         }
     }
 
-    /// Goes on with it by one queue.
+    /// Images one more queue.
     pub fn image_some(&mut self) {
         if !self.broker.image_some(1) {
             self.store.keep(self.broker.end_image().sorted());
@@ -241,11 +242,11 @@ impl Home {
         while self.broker.close_conn(conn, self.now, &mut self.log) == Progress::More {}
     }
 
-    pub fn undeliver(&mut self, queue: &[u8], receipts: &[Receipt]) {
-        self.broker.undeliver(queue, receipts, self.now, &mut self.log);
+    pub fn requeue_undelivered(&mut self, queue: &[u8], receipts: &[Receipt]) {
+        self.broker.requeue_undelivered(queue, receipts, self.now, &mut self.log);
     }
 
-    /// The invariants hold, and the log tells the same story, with and without an image.
+    /// The invariants hold, and a replay of the log yields the same state, with and without an image.
     pub fn verify(&mut self) {
         self.broker.check().unwrap_or_else(|broken| panic!("{}", broken.0));
         verify_handles(&self.broker, &self.log);
@@ -255,7 +256,7 @@ impl Home {
         verify_handles(&self.shadow, &self.shadow_log);
         match self.log.kept {
             Kept::Packed => self.verify_image(),
-            // It cannot be stored, but what it is taken of is packed for it.
+            // It cannot be stored, but taking it packs the queues.
             Kept::Mixed if self.broker.is_unfinished() => {}
             Kept::Mixed => drop(self.broker.image()),
         }
@@ -278,7 +279,7 @@ impl Home {
         self.verify_parts();
     }
 
-    /// Whatever parts of an image are lost, the others make a store that is sound.
+    /// If any parts of an image are lost, the others make a sound store.
     fn verify_parts(&self) {
         let tasks = |broker: &Broker<Bytes>| broker.queues().map(|(_, queue)| queue.len()).sum::<u64>();
         let all = tasks(&self.store.restore().unwrap_or_else(|damaged| panic!("{damaged}")));
@@ -294,7 +295,7 @@ impl Home {
         }
     }
 
-    /// Records a task anew under all circumstances that it may be found by; answers whether it was there.
+    /// Copies a task forward in every way in which it can be found; answers whether it exists.
     pub fn forward(&mut self, id: TaskId) -> bool {
         let mut found = None;
         let look = &mut |event: &Event<'_>| {
@@ -312,7 +313,7 @@ impl Home {
         broker.copy_forward(queue, id, &payload, |body| *body.0 == *payload, log)
     }
 
-    /// A broker that took in an export of this one.
+    /// A broker made from an export of this one.
     pub fn copy(&self) -> Broker<Bytes> {
         let mut log = Log::default();
         self.broker.export(&mut |body| body.0.as_ref().into(), &mut |event| log.record(event));
@@ -325,14 +326,14 @@ impl Home {
 
 type Visit<'v> = &'v mut dyn FnMut(&Bytes);
 
-/// The numbers of the handles that are visited, each of which must be there once.
+/// The numbers of the visited handles, each of which must occur once.
 fn numbers(walk: &dyn Fn(Visit<'_>)) -> BTreeSet<u64> {
     let mut numbers = BTreeSet::new();
     walk(&mut |body| assert!(numbers.insert(body.1), "a handle is of one task"));
     numbers
 }
 
-/// What was handed out and not released is what is there.
+/// The live handles are those that were created and not released.
 fn verify_handles(broker: &Broker<Bytes>, log: &Log) {
     let there = numbers(&|visit| {
         broker.bodies(visit);
@@ -342,7 +343,7 @@ fn verify_handles(broker: &Broker<Bytes>, log: &Log) {
     assert_eq!(log.strangers, 0, "a body is released once");
 }
 
-/// Shorthands, so that a test reads in a few lines. The queue is `q` unless one is named.
+/// Shorthands that keep tests short. The queue is `q` unless one is named.
 impl Home {
     pub fn push(&mut self, payloads: &[&str]) -> Vec<TaskId> {
         let payloads: Vec<&[u8]> = payloads.iter().map(|payload| payload.as_bytes()).collect();
@@ -352,7 +353,7 @@ impl Home {
         }
     }
 
-    /// What a pop hands out.
+    /// The tasks of a pop.
     pub fn take(&mut self, count: u32, lease: LeaseAsk<'_>) -> Vec<TaskView<Bytes>> {
         self.take_from(b"q", count, lease)
     }
@@ -364,7 +365,7 @@ impl Home {
         }
     }
 
-    /// The payloads that a pop hands out.
+    /// The payloads of a pop.
     pub fn pop(&mut self, count: u32, lease: LeaseAsk<'_>) -> String {
         words(&self.take(count, lease))
     }
@@ -378,7 +379,7 @@ impl Home {
         }
     }
 
-    pub fn give_back(&mut self, task: impl ToString, to: Option<Place>, failed: Option<&str>) -> Outcome {
+    pub fn return_task(&mut self, task: impl ToString, to: Option<Place>, failed: Option<&str>) -> Outcome {
         let task = task.to_string();
         let task = TaskRef { bytes: task.as_bytes(), form: IdForm::Long };
         let failed = failed.map(str::as_bytes);
@@ -425,7 +426,7 @@ pub fn words(tasks: &[TaskView<Bytes>]) -> String {
     tasks.iter().map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// A lease of so many milliseconds.
+/// A lease of this many milliseconds.
 pub const fn leased(ms: u64) -> LeaseAsk<'static> {
     LeaseAsk { ms: Some(ms), ..LeaseAsk::NONE }
 }

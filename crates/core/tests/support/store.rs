@@ -1,4 +1,4 @@
-//! Images kept as an engine keeps them: each part once, under its stamp.
+//! Images as an engine stores them: each part once, under its stamp.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use sureq_core::queue::Damaged;
 
 use super::body::Bytes;
 
-/// The last image, put together of all that were taken.
+/// The last image, put together from all images so far.
 #[derive(Clone, Debug, Default)]
 pub struct Store {
     pub head: Vec<u8>,
@@ -25,7 +25,7 @@ impl Store {
         self.keep(broker.image());
     }
 
-    /// Takes in an image.
+    /// Adds an image.
     pub fn keep(&mut self, image: Image<Bytes>) {
         self.head = image.head;
         self.written = 0;
@@ -62,7 +62,7 @@ impl Store {
         Broker::restore(&self.head, queues)
     }
 
-    /// The same without the parts that are lost; answers how many were.
+    /// The same without the lost parts; answers how many were lost.
     pub fn restore_partly(&self, is_lost: impl Fn(u64) -> bool) -> Result<(Broker<Bytes>, usize), Damaged> {
         let queues = self.queues.iter().map(|(&queue, (head, stamps))| Stored {
             queue,

@@ -368,12 +368,12 @@ impl Recorder for CommitBuffer {
         }
     }
 
-    fn counted(&mut self, tasks: usize) {
+    fn note_task_count(&mut self, tasks: usize) {
         self.notices.counted(tasks);
         self.meter.counted(tasks);
     }
 
-    fn body(&mut self, index: usize, payload: &[u8]) -> Body {
+    fn new_body(&mut self, index: usize, payload: &[u8]) -> Body {
         let Some(gathering) = &mut self.gathering else { return self.loaded(index, payload) };
         (gathering.has_payloads, gathering.is_placed) = (true, true);
         let at = gathering.next_payload + codec::payload_head_len(payload.len());
@@ -384,7 +384,7 @@ impl Recorder for CommitBuffer {
         Body::Stored(place)
     }
 
-    fn release(&mut self, body: Body) {
+    fn release_body(&mut self, body: Body) {
         if let Body::Stored(place) = body {
             self.live.remove(place);
         }
@@ -440,13 +440,13 @@ impl Recorder for ReplayRecorder<'_> {
 
     fn record(&mut self, _event: &Event<'_>) {}
 
-    fn body(&mut self, _index: usize, payload: &[u8]) -> Body {
+    fn new_body(&mut self, _index: usize, payload: &[u8]) -> Body {
         let place = placed(self.place, offset_in(self.frame, payload), payload.len());
         self.live.add(place);
         Body::Stored(place)
     }
 
-    fn release(&mut self, body: Body) {
+    fn release_body(&mut self, body: Body) {
         if let Body::Stored(place) = body {
             self.live.remove(place);
         }
@@ -480,7 +480,7 @@ mod tests {
                 payloads: Payloads::Slices(&[&payload]),
                 fields: Fields::default(),
             });
-            assert!(buffer.body(0, &payload).place().is_some());
+            assert!(buffer.new_body(0, &payload).place().is_some());
             buffer.end_unit(&mut broker);
         }
         let mut taken = Vec::new();

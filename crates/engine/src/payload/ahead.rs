@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use sureq_core::event::QueueNo;
-use sureq_core::queue::Upcoming;
+use sureq_core::queue::ReadAheadSpan;
 use sureq_core::{Broker, Queue};
 
 use crate::payload::body::{Body, Stored};
@@ -111,13 +111,13 @@ impl Window {
     /// Asks for as many as are wanted, up to a number of bytes: the cache must still have them when they are needed.
     fn extend(&mut self, queue: &Queue<Body>, before: (u32, u32), bytes_max: usize) -> Reading {
         let mut reading = Reading::default();
-        for upcoming in queue.upcoming(self.tasks) {
+        for span in queue.read_ahead_spans(self.tasks) {
             if self.tasks >= self.wanted {
                 break;
             }
-            let is_all = match upcoming {
-                Upcoming::Task(body) => self.add(&body, before, bytes_max, &mut reading),
-                Upcoming::Run { first, last, tasks } => match between(&first, &last, tasks, before) {
+            let is_all = match span {
+                ReadAheadSpan::Task(body) => self.add(&body, before, bytes_max, &mut reading),
+                ReadAheadSpan::Run { first, last, tasks } => match between(&first, &last, tasks, before) {
                     Some(span) if self.bytes + span.bytes() <= bytes_max => {
                         self.bytes += span.bytes();
                         self.tasks += tasks;

@@ -155,7 +155,7 @@ fn take_back_slice(shared: &Shared, queue: &[u8], slice: &[Undelivered]) {
     shared.change(|broker, now, buffer| {
         let untried = slice.iter().filter(|undelivered| undelivered.fate == Fate::Front);
         let untried: Vec<Receipt> = untried.map(|undelivered| undelivered.receipt).collect();
-        broker.undeliver(queue, &untried, now, buffer);
+        broker.requeue_undelivered(queue, &untried, now, buffer);
         for Undelivered { receipt, fate, why } in slice {
             let wait_ms = match fate {
                 Fate::Front => continue,

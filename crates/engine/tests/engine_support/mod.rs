@@ -117,7 +117,7 @@ impl Recorder for Mute {
 
     fn record(&mut self, _event: &Event<'_>) {}
 
-    fn body(&mut self, _index: usize, payload: &[u8]) -> Body {
+    fn new_body(&mut self, _index: usize, payload: &[u8]) -> Body {
         Body::from(payload)
     }
 
@@ -125,5 +125,5 @@ impl Recorder for Mute {
         0
     }
 
-    fn release(&mut self, _body: Body) {}
+    fn release_body(&mut self, _body: Body) {}
 }

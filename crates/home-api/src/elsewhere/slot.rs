@@ -217,7 +217,7 @@ fn note(waker: &mut Option<Waker>, cx: &Context<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use sureq_core::id::Spelling;
+    use sureq_core::id::IdText;
     use sureq_core::reply::Span;
     use sureq_core::{LogTime, TaskId};
 
@@ -225,7 +225,7 @@ mod tests {
 
     fn slot(queues: &[&str]) -> ReplySlot {
         let queues = queues.iter().map(|queue| queue.as_bytes().into()).collect();
-        let spell = |receipt: Receipt| Spelling::of_id(receipt.id).as_bytes().to_vec();
+        let spell = |receipt: Receipt| IdText::of_id(receipt.id).as_bytes().to_vec();
         ReplySlot::new(vec![PopOf { command: 0, queues }], spell)
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::Write as _;
 
 use crate::decimal;
-use sureq_core::id::{Spelling, TaskId};
+use sureq_core::id::{IdText, TaskId};
 
 /// Which RESP a connection speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,7 +74,7 @@ pub trait Pieces {
 
     /// An id, as a bulk string.
     fn id(&mut self, id: TaskId) {
-        self.bulk(Spelling::of_id(id).as_bytes());
+        self.bulk(IdText::of_id(id).as_bytes());
     }
 }
 

@@ -50,11 +50,11 @@ impl Recorder for Log {
         self.events.push(bytes);
     }
 
-    fn body(&mut self, _index: usize, payload: &[u8]) -> Body {
+    fn new_body(&mut self, _index: usize, payload: &[u8]) -> Body {
         Body::from(payload)
     }
 
-    fn release(&mut self, _body: Body) {}
+    fn release_body(&mut self, _body: Body) {}
 
     fn payload_hash(&self, payload: &[u8]) -> u128 {
         payload.iter().fold(7, |hash: u128, &c| hash.wrapping_mul(257).wrapping_add(c.into()))

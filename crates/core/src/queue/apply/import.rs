@@ -8,11 +8,10 @@ use crate::id::TaskId;
 use crate::limits;
 use crate::queue::packed::Entry;
 use crate::queue::{Inconsistent, Queue};
-use crate::task::{Body, Due, Extras, OrderKey, State, StateKind, Task};
+use crate::task::{Body, Due, Extras, OrderKey, StateKind, Task, TaskState};
 
 impl<B: Body> Queue<B> {
-    /// Takes in a whole task. One that is there already keeps its state and gets the new body: this is how a body
-    /// is copied forward.
+    /// Adds a whole task. A task that exists already keeps its state and gets the new body: compaction works this way.
     pub(super) fn apply_task<R: Recorder<Body = B>>(
         &mut self,
         full: &FullTask<'_>,
@@ -24,30 +23,30 @@ impl<B: Body> Queue<B> {
             if before.len() != body.len() {
                 return Err(misfit);
             }
-            rec.release(self.replace_body(full.id, body).ok_or(misfit)?);
+            rec.release_body(self.replace_body(full.id, body).ok_or(misfit)?);
             return Ok(());
         }
         if !is_sound(full) {
             return Err(misfit);
         }
         match &full.state {
-            State::Leased(lease) => {
-                // Tasks come in order of delivery, which is the order that RECOVER walks.
+            TaskState::Leased(lease) => {
+                // Leased tasks come in order of delivery, which RECOVER relies on.
                 if lease.seq() <= self.seq {
                     return Err(misfit);
                 }
                 self.seq = lease.seq();
             }
-            State::Ready(order) => {
+            TaskState::Ready(order) => {
                 self.minor = self.minor.max(order.minor);
                 self.front_group = self.front_group.max(group_of(*order));
             }
-            State::Delayed(_) | State::Dead(_) => {}
+            TaskState::Delayed(_) | TaskState::Dead(_) => {}
         }
         self.last_id = self.last_id.max(full.id);
         self.totals.pushed += 1;
         let due = due_of(&full.state);
-        if is_untouched(full) && self.packs(full.id, due) {
+        if is_untouched(full) && self.can_pack(full.id, due) {
             self.pack(Entry { id: full.id, pushed: full.pushed, due, body });
             return Ok(());
         }
@@ -59,10 +58,10 @@ impl<B: Body> Queue<B> {
         if let Some(slot) = self.table.find(id) {
             return Some(self.table.change(slot, |task| mem::replace(&mut task.body, body)));
         }
-        let (packed, owned) = if self.ready.plain.contains(id) {
-            (&mut self.ready.plain, &mut self.plain_owned)
+        let (packed, owned) = if self.ready.packed.contains(id) {
+            (&mut self.ready.packed, &mut self.packed_ready_owned)
         } else {
-            (&mut self.later, &mut self.later_owned)
+            (&mut self.packed_delayed, &mut self.packed_delayed_owned)
         };
         let new = body.owned_bytes();
         let before = packed.replace(id, body)?;
@@ -70,7 +69,7 @@ impl<B: Body> Queue<B> {
         Some(before)
     }
 
-    /// Takes over what a queue had counted, once its tasks are there.
+    /// Takes over the counters of a queue, once its tasks are there.
     pub(in crate::queue) fn apply_counted(&mut self, counters: &Counters) -> Applied {
         let Counters { last_id, totals, seq, front_group, minor, flood, paused } = *counters;
         let counted = [(seq, self.seq), (front_group, self.front_group), (minor, self.minor)];
@@ -80,14 +79,15 @@ impl<B: Body> Queue<B> {
             return Err(Inconsistent::new("counters that do not fit their queue", last_id));
         }
         (self.last_id, self.totals, self.paused) = (last_id, totals, paused);
-        (self.seq, self.front_group, self.minor, self.flood) = (seq, front_group, minor, flood);
+        (self.seq, self.front_group, self.minor, self.bulk.due) = (seq, front_group, minor, flood);
         Ok(())
     }
 
-    /// What this queue has counted, for [`Self::apply_counted`] of its copy.
+    /// The counters of this queue, for [`Self::apply_counted`] of a copy.
     pub fn counters(&self) -> Counters {
         let mut totals = self.totals;
-        // What was lost with a damaged run was never removed by anyone. A copy would not be taken for one without this.
+        // Tasks lost with a damaged run were never counted as removed. Without this the totals would contradict the
+        // tasks.
         let lost = totals.left().unwrap_or(0).saturating_sub(self.len());
         totals.removed += lost;
         Counters {
@@ -96,13 +96,13 @@ impl<B: Body> Queue<B> {
             seq: self.seq,
             front_group: self.front_group,
             minor: self.minor,
-            flood: self.flood,
+            flood: self.bulk.due,
             paused: self.paused,
         }
     }
 
-    /// Takes in a task that another queue gave up, at the end of the line, with what its tries were spent on. Its
-    /// name stays behind if it is taken here.
+    /// Adds a dead task of another queue, at the back and with its tries. It loses its name if another task here has
+    /// it.
     pub(crate) fn adopt(&mut self, mut task: Task<B>) -> Applied {
         task.state = self.land(Landing::Back)?;
         if task.name().is_some_and(|name| self.names.contains_key(name)) {
@@ -115,7 +115,7 @@ impl<B: Body> Queue<B> {
         self.admit(task)
     }
 
-    /// Takes out a dead task for another queue to adopt.
+    /// Removes a dead task, for another queue to adopt.
     pub(crate) fn release(&mut self, id: TaskId) -> Result<Task<B>, Inconsistent> {
         self.find(id, StateKind::Dead, "a move of a task that is not dead")?;
         self.totals.removed += 1;
@@ -123,23 +123,23 @@ impl<B: Body> Queue<B> {
         self.take(id)
     }
 
-    /// Takes all that is in it away, as one value.
+    /// Removes everything from the queue, as one value.
     pub(crate) fn empty_out(&mut self) -> Remains<B> {
         let fresh = Self { last_id: self.last_id, incarnation: self.incarnation, ..Self::new(self.no) };
         Remains::of(mem::replace(self, fresh))
     }
 
-    /// Raises the incarnation that deliveries are counted in.
+    /// Raises the incarnation of the store in which deliveries are counted.
     pub(crate) fn enter_incarnation(&mut self, incarnation: u64) {
         self.incarnation = self.incarnation.max(incarnation);
     }
 }
 
-/// What was in a queue that was dropped, or purged from it.
+/// Tasks that were dropped with their queue or purged, and whose bodies are not released yet.
 #[derive(Clone, Debug)]
 pub struct Remains<B> {
     queue: Queue<B>,
-    /// There are no records before this slot.
+    /// No slot before this one has a record.
     slot: u32,
 }
 
@@ -157,14 +157,14 @@ impl<B: Body> Remains<B> {
         self.queue.memory()
     }
 
-    /// Releases the bodies of so many tasks; answers whether there are more.
+    /// Releases the bodies of `count` tasks; answers whether there are more.
     pub fn release_some<R: Recorder<Body = B>>(&mut self, count: usize, rec: &mut R) -> bool {
         for _ in 0..count {
             let queue = &self.queue;
-            let first = queue.ready.plain.first().or_else(|| queue.later.first());
+            let first = queue.ready.packed.first().or_else(|| queue.packed_delayed.first());
             let id = first.map(|entry| entry.id).or_else(|| queue.table.next_id(&mut self.slot));
             match id.map(|id| self.queue.take(id)) {
-                Some(Ok(task)) => rec.release(task.body),
+                Some(Ok(task)) => rec.release_body(task.body),
                 _ => return false,
             }
         }
@@ -172,26 +172,26 @@ impl<B: Body> Remains<B> {
     }
 }
 
-/// Whether a task does not contradict itself.
+/// Whether the fields of a task are consistent.
 pub(in crate::queue) fn is_sound(full: &FullTask<'_>) -> bool {
     let waits = matches!(full.state.kind(), StateKind::Ready | StateKind::Delayed);
     let fits = match &full.state {
-        State::Leased(lease) => full.deliveries > 0 && lease.seq() > 0 && lease.seq() <= COUNT_MAX,
-        State::Ready(order) => {
-            full.stray_lane.is_none() && order.minor <= COUNT_MAX && group_of(*order) <= COUNT_MAX
+        TaskState::Leased(lease) => full.deliveries > 0 && lease.seq() > 0 && lease.seq() <= COUNT_MAX,
+        TaskState::Ready(order) => {
+            full.stray_neg_priority.is_none() && order.minor <= COUNT_MAX && group_of(*order) <= COUNT_MAX
         }
-        State::Delayed(_) | State::Dead(_) => true,
+        TaskState::Delayed(_) | TaskState::Dead(_) => true,
     };
     let leased = full.state.kind() == StateKind::Leased;
     fits && (waits || !full.late_ack) && (leased || !full.cancelled)
 }
 
-/// The group at the front that a place belongs to, 0 if it is not at the front.
+/// The group at the front of an order key; 0 if it is not at the front.
 pub(in crate::queue) fn group_of(order: OrderKey) -> u64 {
     order.major.min(0).unsigned_abs()
 }
 
-/// The record of a task that came whole.
+/// The record of a whole task.
 pub(in crate::queue) fn record_of<B>(full: &FullTask<'_>, body: B) -> Task<B> {
     let past = &full.past[full.past.len().saturating_sub(limits::DELIVERIES_KEPT)..];
     let extras = Extras {
@@ -214,21 +214,21 @@ pub(in crate::queue) fn record_of<B>(full: &FullTask<'_>, body: B) -> Task<B> {
     }
 }
 
-const fn due_of(state: &State) -> Option<Due> {
+const fn due_of(state: &TaskState) -> Option<Due> {
     match state {
-        State::Delayed(due) => Some(*due),
+        TaskState::Delayed(due) => Some(*due),
         _ => None,
     }
 }
 
-/// Whether the task is as its push left it, and so needs no record.
+/// Whether the task is as its push left it, so that it can be packed.
 fn is_untouched(full: &FullTask<'_>) -> bool {
     let delivered = full.deliveries > 0 || full.incarnation > 0 || full.tries.total() > 0 || full.late_ack;
     let plain = full.fields.is_plain() && full.reason.is_none() && full.past.is_empty();
     let placed = match full.state {
-        State::Ready(order) => order == OrderKey::pushed(full.id),
-        State::Delayed(_) => true,
-        State::Leased(_) | State::Dead(_) => false,
+        TaskState::Ready(order) => order == OrderKey::pushed(full.id),
+        TaskState::Delayed(_) => true,
+        TaskState::Leased(_) | TaskState::Dead(_) => false,
     };
     plain && !delivered && placed
 }

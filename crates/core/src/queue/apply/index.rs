@@ -1,14 +1,13 @@
-//! Tasks in and out of the indexes that their states call for.
+//! Adds tasks to the indexes that their states call for, and removes them.
 
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::Applied;
 use crate::id::TaskId;
 use crate::queue::packed::Entry;
-use crate::queue::table::At;
-use crate::queue::{Ending, HolderNews, Inconsistent, Queue};
-use crate::task::{Body, Due, Holder, Rank, State, StateKind, Task};
+use crate::queue::table::SlotNo;
+use crate::queue::{HolderNews, Inconsistent, Queue};
+use crate::task::{Body, Due, Holder, Rank, StateKind, Task, TaskState};
 use crate::time::LogTime;
 
 impl<B: Body> Queue<B> {
@@ -31,7 +30,7 @@ impl<B: Body> Queue<B> {
         Ok(())
     }
 
-    /// Takes a task out, whatever its state.
+    /// Removes a task in any state.
     pub(super) fn take(&mut self, id: TaskId) -> Result<Task<B>, Inconsistent> {
         if let Some(slot) = self.table.find(id) {
             self.detach(slot);
@@ -41,68 +40,73 @@ impl<B: Body> Queue<B> {
             }
             return Ok(task);
         }
-        let entry = self.take_plain(id).or_else(|| self.take_later(id));
+        let entry = self.take_packed_ready(id).or_else(|| self.take_packed_delayed(id));
         let entry = entry.ok_or(Inconsistent::new("a task that is not there", id))?;
         match entry.due {
             Some(Due::Log(due)) => _ = self.delayed.remove(&(due, id)),
-            Some(Due::Wall(due)) => _ = self.appointed.remove(&(due, id)),
+            Some(Due::Wall(due)) => _ = self.delayed_wall.remove(&(due, id)),
             None => {}
         }
         if entry.due.is_some() {
             self.delayed_bytes = self.delayed_bytes.saturating_sub(entry.body.len() as u64);
         }
-        self.waits_no_more(&entry.body);
+        self.uncount_waiting(&entry.body);
         Ok(entry.into_task())
     }
 
-    /// Takes a task out of the packed ready ones.
-    pub(super) fn take_plain(&mut self, id: TaskId) -> Option<Entry<B>> {
-        let entry = self.ready.plain.take(id)?;
-        self.plain_owned -= entry.body.owned_bytes();
+    /// Removes a packed ready task.
+    pub(super) fn take_packed_ready(&mut self, id: TaskId) -> Option<Entry<B>> {
+        let entry = self.ready.packed.take(id)?;
+        self.packed_ready_owned -= entry.body.owned_bytes();
         Some(entry)
     }
 
-    /// Takes a task out of the packed delayed ones.
-    fn take_later(&mut self, id: TaskId) -> Option<Entry<B>> {
-        let entry = self.later.take(id)?;
-        self.later_owned -= entry.body.owned_bytes();
+    /// Removes a packed delayed task.
+    fn take_packed_delayed(&mut self, id: TaskId) -> Option<Entry<B>> {
+        let entry = self.packed_delayed.take(id)?;
+        self.packed_delayed_owned -= entry.body.owned_bytes();
         Some(entry)
     }
 
-    /// Whether a task that has nothing but perhaps a due time can go without a record.
-    pub(in crate::queue) fn packs(&self, id: TaskId, due: Option<Due>) -> bool {
-        if due.is_some() { self.later.takes(id) } else { self.ready.plain.takes(id) }
+    /// Whether a task without options, or with only a due time, can be packed: its id must be above all packed ones.
+    pub(in crate::queue) fn can_pack(&self, id: TaskId, due: Option<Due>) -> bool {
+        if due.is_some() { self.packed_delayed.takes(id) } else { self.ready.packed.takes(id) }
     }
 
-    /// Takes in a task that goes without a record.
+    /// Adds a packed task.
     pub(in crate::queue) fn pack(&mut self, entry: Entry<B>) {
         self.waiting_bytes += entry.body.len() as u64;
         if entry.due.is_some() {
             self.delayed_bytes += entry.body.len() as u64;
-            self.later_owned += entry.body.owned_bytes();
+            self.packed_delayed_owned += entry.body.owned_bytes();
         } else {
-            self.plain_owned += entry.body.owned_bytes();
+            self.packed_ready_owned += entry.body.owned_bytes();
         }
         match entry.due {
-            None => return self.ready.plain.push(entry),
+            None => return self.ready.packed.push(entry),
             Some(Due::Log(due)) => _ = self.delayed.insert((due, entry.id)),
-            Some(Due::Wall(due)) => _ = self.appointed.insert((due, entry.id)),
+            Some(Due::Wall(due)) => _ = self.delayed_wall.insert((due, entry.id)),
         }
-        self.later.push(entry);
+        self.packed_delayed.push(entry);
     }
 
-    /// Counts a body that is no longer among the waiting. The count came from an image, perhaps, and is not trusted.
-    pub(super) fn waits_no_more(&mut self, body: &B) {
+    /// Counts a payload that no longer waits. The count may come from an image and is not trusted.
+    pub(super) fn uncount_waiting(&mut self, body: &B) {
         self.waiting_bytes = self.waiting_bytes.saturating_sub(body.len() as u64);
     }
 
-    pub(super) fn find(&self, id: TaskId, kind: StateKind, what: &'static str) -> Result<At, Inconsistent> {
+    pub(super) fn find(
+        &self,
+        id: TaskId,
+        kind: StateKind,
+        what: &'static str,
+    ) -> Result<SlotNo, Inconsistent> {
         let found = self.table.find(id).filter(|&slot| self.table.at(slot).state.kind() == kind);
         found.ok_or(Inconsistent::new(what, id))
     }
 
-    /// Where a task's record is; a packed one gets one.
-    pub(super) fn record_of(&mut self, id: TaskId) -> Result<At, Inconsistent> {
+    /// The slot of a task's record. A packed task gets a record.
+    pub(super) fn record_of(&mut self, id: TaskId) -> Result<SlotNo, Inconsistent> {
         if let Some(slot) = self.table.find(id) {
             return Ok(slot);
         }
@@ -112,14 +116,14 @@ impl<B: Body> Queue<B> {
         Ok(slot)
     }
 
-    pub(super) fn change(&mut self, slot: At, change: impl FnOnce(&mut Task<B>)) {
+    pub(super) fn change(&mut self, slot: SlotNo, change: impl FnOnce(&mut Task<B>)) {
         self.detach(slot);
         self.table.change(slot, change);
         self.attach(slot);
     }
 
-    /// Puts a task into the indexes that its state calls for.
-    pub(super) fn attach(&mut self, slot: At) {
+    /// Adds a task to the lists, counts and indexes that its state calls for.
+    pub(super) fn attach(&mut self, slot: SlotNo) {
         match self.table.at(slot).state.kind() {
             StateKind::Leased => self.table.append(&mut self.leased, slot),
             StateKind::Dead => {
@@ -135,35 +139,35 @@ impl<B: Body> Queue<B> {
         self.index(slot);
     }
 
-    /// No task died before the one that died last, nor before those were revived that had died by then: that is how they are
-    /// told apart.
-    fn keep_order_of_deaths(&mut self, slot: At) {
-        let revived = self.reviving.map(|reviving| reviving.since.after(1));
+    /// Moves a time of death forward if need be: to that of the last dead task, and past an announced revival. So the
+    /// time of death alone shows whether a task was part of the revival.
+    fn keep_order_of_deaths(&mut self, slot: SlotNo) {
+        let revived = self.bulk.revival.map(|revival| revival.since.after(1));
         let earliest = self.last_death().max(revived);
-        if let (State::Dead(at), Some(earliest)) = (&self.table.at(slot).state, earliest)
+        if let (TaskState::Dead(at), Some(earliest)) = (&self.table.at(slot).state, earliest)
             && *at < earliest
         {
-            self.table.change(slot, |task| task.state = State::Dead(earliest));
+            self.table.change(slot, |task| task.state = TaskState::Dead(earliest));
         }
     }
 
-    /// When the last of the dead died.
+    /// When the last dead task died.
     pub(super) fn last_death(&self) -> Option<LogTime> {
         match self.table.last(&self.dead)?.state {
-            State::Dead(at) => Some(at),
+            TaskState::Dead(at) => Some(at),
             _ => None,
         }
     }
 
-    /// Takes a task out of all that [`Self::attach`] put it into.
-    fn detach(&mut self, slot: At) {
+    /// The opposite of [`Self::attach`].
+    fn detach(&mut self, slot: SlotNo) {
         self.unindex(slot);
         match self.table.at(slot).state.kind() {
             StateKind::Leased => self.table.unlink(&mut self.leased, slot),
             StateKind::Dead => {
-                let is_reviving = self.is_reviving(self.table.at(slot));
-                let reviving = self.reviving.as_mut().filter(|_| is_reviving);
-                self.table.unlink(reviving.map_or(&mut self.dead, |reviving| &mut reviving.list), slot);
+                let is_reviving = self.bulk.revives(&self.table.at(slot).state);
+                let revival = self.bulk.revival.as_mut().filter(|_| is_reviving);
+                self.table.unlink(revival.map_or(&mut self.dead, |revival| &mut revival.list), slot);
             }
             kind => {
                 let body = self.table.at(slot).body.len() as u64;
@@ -174,14 +178,16 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    pub(in crate::queue) fn index(&mut self, slot: At) {
+    pub(in crate::queue) fn index(&mut self, slot: SlotNo) {
         let task = self.table.at(slot);
         let id = task.id;
         match &task.state {
-            State::Ready(order) => self.ready.place(Rank::of(task.priority, *order), id, task.expires()),
-            State::Delayed(Due::Log(due)) => _ = self.delayed.insert((*due, id)),
-            State::Delayed(Due::Wall(due)) => _ = self.appointed.insert((*due, id)),
-            State::Leased(lease) => {
+            TaskState::Ready(order) => {
+                self.ready.insert_indexed(Rank::of(task.priority, *order), id, task.expires());
+            }
+            TaskState::Delayed(Due::Log(due)) => _ = self.delayed.insert((*due, id)),
+            TaskState::Delayed(Due::Wall(due)) => _ = self.delayed_wall.insert((*due, id)),
+            TaskState::Leased(lease) => {
                 self.deliveries.add(lease, slot);
                 if let Some(terms) = lease.terms() {
                     let seq = lease.seq();
@@ -189,66 +195,61 @@ impl<B: Body> Queue<B> {
                     if let Some(holder) = terms.holder {
                         self.held.entry(holder).or_default().insert((seq, id));
                         if task.cancelled {
-                            self.called_off.insert((holder, seq, id));
+                            self.cancelled_leases.insert((holder, seq, id));
                             note(&mut self.holder_news, holder, HolderNews::HasCancelled);
                         }
-                        if let Some(ending) = ending_of(&mut self.ending, holder, seq) {
-                            ending.left += 1;
+                        if let Some(ended) = self.bulk.end_of_mut(holder, seq) {
+                            ended.left += 1;
                         }
                     }
                 }
             }
-            State::Dead(at) => _ = self.deaths.insert((*at, id)),
+            TaskState::Dead(at) => _ = self.deaths.insert((*at, id)),
         }
-        if let (State::Ready(_) | State::Delayed(_), Some(expires)) = (&task.state, task.expires()) {
+        if let (TaskState::Ready(_) | TaskState::Delayed(_), Some(expires)) = (&task.state, task.expires()) {
             self.expiries.insert((expires, id));
         }
     }
 
-    pub(super) fn unindex(&mut self, slot: At) {
+    pub(super) fn unindex(&mut self, slot: SlotNo) {
         let task = self.table.at(slot);
         let id = task.id;
         match &task.state {
-            State::Ready(order) => self.ready.unplace(Rank::of(task.priority, *order)),
-            State::Delayed(Due::Log(due)) => _ = self.delayed.remove(&(*due, id)),
-            State::Delayed(Due::Wall(due)) => _ = self.appointed.remove(&(*due, id)),
-            State::Leased(lease) => {
+            TaskState::Ready(order) => self.ready.remove_indexed(Rank::of(task.priority, *order)),
+            TaskState::Delayed(Due::Log(due)) => _ = self.delayed.remove(&(*due, id)),
+            TaskState::Delayed(Due::Wall(due)) => _ = self.delayed_wall.remove(&(*due, id)),
+            TaskState::Leased(lease) => {
                 self.deliveries.remove(lease, slot, &self.table);
                 if let Some(terms) = lease.terms() {
                     let seq = lease.seq();
                     terms.deadline.map(|deadline| self.deadlines.remove(&(deadline.at, seq, id)));
                     if let Some(holder) = terms.holder {
-                        self.called_off.remove(&(holder, seq, id));
+                        self.cancelled_leases.remove(&(holder, seq, id));
                         let held = self.held.entry(holder).or_default();
                         held.remove(&(seq, id));
                         if held.is_empty() {
                             self.held.remove(&holder);
                             note(&mut self.holder_news, holder, HolderNews::HoldsNothing);
                         }
-                        if let Some(ending) = ending_of(&mut self.ending, holder, seq) {
-                            ending.left = ending.left.saturating_sub(1);
+                        if let Some(ended) = self.bulk.end_of_mut(holder, seq) {
+                            ended.left = ended.left.saturating_sub(1);
                         }
                     }
                 }
             }
-            // One that is being revived is there no more.
-            State::Dead(at) => _ = self.deaths.remove(&(*at, id)),
+            // A task that is being revived has no entry any more.
+            TaskState::Dead(at) => _ = self.deaths.remove(&(*at, id)),
         }
-        if let (State::Ready(_) | State::Delayed(_), Some(expires)) = (&task.state, task.expires()) {
+        if let (TaskState::Ready(_) | TaskState::Delayed(_), Some(expires)) = (&task.state, task.expires()) {
             self.expiries.remove(&(expires, id));
         }
     }
 }
 
-/// Notes news about a holder. A lease that is extended ends and begins again, many times in a row: a driver looks once,
-/// after its step.
+/// Notes news about a holder. An extension removes and adds the lease, so the same news may come many times in a row;
+/// the driver needs it once per step.
 fn note(all: &mut Vec<(Holder, HolderNews)>, holder: Holder, news: HolderNews) {
     if all.last() != Some(&(holder, news)) {
         all.push((holder, news));
     }
-}
-
-/// What ended this delivery, if its holder has come to an end.
-fn ending_of(endings: &mut BTreeMap<(Holder, u64), Ending>, holder: Holder, seq: u64) -> Option<&mut Ending> {
-    endings.range_mut((holder, seq)..=(holder, u64::MAX)).next().map(|(_, ending)| ending)
 }

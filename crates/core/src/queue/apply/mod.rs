@@ -1,6 +1,6 @@
-//! The one place where a queue changes. Replay is this same code.
+//! The only code that changes a queue. A replay is this same code.
 //!
-//! What is replayed may be hostile: an event that does not fit is [`Inconsistent`], never a panic.
+//! A log may be damaged or hostile, so an event that does not fit is [`Inconsistent`] and never a panic.
 
 pub(super) mod import;
 mod index;
@@ -9,36 +9,32 @@ mod purge;
 use alloc::vec::Vec;
 use core::mem;
 
-use super::{Ending, Inconsistent, Queue, Reviving};
+use super::bulk::{EndedHolder, Revival};
+use super::{Inconsistent, Queue};
 use crate::event::{Event, Fields, Flood, Landing, LeaseTerms, NameRef, Recorder};
 use crate::id::TaskId;
 use crate::limits;
 use crate::queue::ordered::Ordered;
 use crate::queue::packed::Entry;
 use crate::task::{
-    Body, Cause, Deadline, Due, Extras, Holder, Lease, OrderKey, Past, Rank, State, StateKind, Task, Terms,
+    Body, Cause, Deadline, Due, Extras, Holder, Lease, OrderKey, Past, Rank, StateKind, Task, TaskState,
+    Terms,
 };
 use crate::time::{LogTime, WallTime};
 
 type Applied = Result<(), Inconsistent>;
 
-/// No queue counts this far; what claims to would only make the next count overflow.
+/// No counter of a queue gets this high. A larger value in a log would make the next count overflow.
 const COUNT_MAX: u64 = 1 << 62;
 
 impl<B: Body> Queue<B> {
-    /// Applies an event of this queue that happened at `at`. An event that does not fit is refused; what it may
-    /// have changed by then is a state that nobody should use.
+    /// Applies an event of this queue that happened at `at`. After an error the queue may be half changed and must not
+    /// be used.
     pub fn apply<R: Recorder<Body = B>>(&mut self, event: &Event<'_>, at: LogTime, rec: &mut R) -> Applied {
-        // A start is not a change of every queue: what it counts in follows from the store.
+        // A start changes the incarnation of every queue, but a new image need not store that: the store has it.
         self.changed |= !matches!(event, Event::Started { .. });
         let applied = self.apply_one(event, at, rec);
-        // What has been moved to the last is done, whoever decided it.
-        while self.ending.first_key_value().is_some_and(|(_, ending)| ending.left == 0) {
-            self.ending.pop_first();
-        }
-        if self.reviving.is_some_and(|reviving| reviving.list.len() == 0) {
-            self.reviving = None;
-        }
+        self.bulk.forget_complete();
         applied
     }
 
@@ -48,7 +44,7 @@ impl<B: Body> Queue<B> {
                 let mut id = Some(first);
                 for (index, payload) in payloads.iter().enumerate() {
                     let next = id.ok_or(Inconsistent::new("an id past the last", first))?;
-                    self.apply_pushed(next, rec.body(index, payload), &fields, at)?;
+                    self.apply_pushed(next, rec.new_body(index, payload), &fields, at)?;
                     id = next.successor();
                 }
                 Ok(())
@@ -58,7 +54,7 @@ impl<B: Body> Queue<B> {
             }
             Event::Recovered { ids, .. } => ids.iter().try_for_each(|id| self.apply_recovered(id, at)),
             Event::Finished { ids, .. } => ids.iter().try_for_each(|id| {
-                rec.release(self.take(id)?.body);
+                rec.release_body(self.take(id)?.body);
                 self.totals.finished += 1;
                 Ok(())
             }),
@@ -92,7 +88,7 @@ impl<B: Body> Queue<B> {
                 Ok(())
             }
             Event::Task(task) => {
-                let body = rec.body(0, task.payload);
+                let body = rec.new_body(0, task.payload);
                 self.apply_task(task, body, rec)
             }
             Event::Counted { counters, .. } => self.apply_counted(counters),
@@ -112,11 +108,11 @@ impl<B: Body> Queue<B> {
         }
         self.last_id = id;
         self.totals.pushed += 1;
-        if fields.is_plain_but_due() && self.packs(id, fields.due) {
+        if fields.is_plain_but_due() && self.can_pack(id, fields.due) {
             self.pack(Entry { id, pushed: at, due: fields.due, body });
             return Ok(());
         }
-        let state = fields.due.map_or(State::Ready(OrderKey::pushed(id)), State::Delayed);
+        let state = fields.due.map_or(TaskState::Ready(OrderKey::pushed(id)), TaskState::Delayed);
         let mut task = Task::new(id, body, at, state);
         task.priority = fields.priority;
         task.extras = extras_of(fields).boxed();
@@ -125,9 +121,9 @@ impl<B: Body> Queue<B> {
 
     fn apply_popped(&mut self, id: TaskId, terms: &LeaseTerms, at: LogTime) -> Applied {
         let lease = Lease::new(at, self.next_seq(), terms_from(terms, at));
-        if let Some(Entry { pushed, body, .. }) = self.take_plain(id) {
-            self.waits_no_more(&body);
-            let mut task = Task::new(id, body, pushed, State::Leased(lease));
+        if let Some(Entry { pushed, body, .. }) = self.take_packed_ready(id) {
+            self.uncount_waiting(&body);
+            let mut task = Task::new(id, body, pushed, TaskState::Leased(lease));
             (task.deliveries, task.incarnation) = (1, self.incarnation);
             let slot = self.table.insert(task);
             self.attach(slot);
@@ -136,7 +132,7 @@ impl<B: Body> Queue<B> {
         let slot = self.find(id, StateKind::Ready, "a pop of a task that is not ready")?;
         let incarnation = self.incarnation;
         self.change(slot, |task| {
-            task.state = State::Leased(lease);
+            task.state = TaskState::Leased(lease);
             task.deliveries = task.deliveries.saturating_add(1);
             task.incarnation = incarnation;
             task.late_ack = false;
@@ -145,7 +141,7 @@ impl<B: Body> Queue<B> {
     }
 
     fn apply_removed<R: Recorder<Body = B>>(&mut self, id: TaskId, rec: &mut R) -> Applied {
-        rec.release(self.take(id)?.body);
+        rec.release_body(self.take(id)?.body);
         self.totals.removed += 1;
         Ok(())
     }
@@ -155,7 +151,7 @@ impl<B: Body> Queue<B> {
         let (incarnation, seq) = (self.incarnation, self.next_seq());
         self.change(slot, |task| {
             end_delivery(task, Cause::Free, at);
-            if let State::Leased(lease) = &mut task.state {
+            if let TaskState::Leased(lease) = &mut task.state {
                 lease.begin_again(at, seq);
             }
             task.deliveries = task.deliveries.saturating_add(1);
@@ -168,7 +164,7 @@ impl<B: Body> Queue<B> {
         let slot = self.find(id, StateKind::Leased, "an extension of a task that is not leased")?;
         self.unindex(slot);
         self.table.change(slot, |task| {
-            if let State::Leased(lease) = &mut task.state {
+            if let TaskState::Leased(lease) = &mut task.state {
                 lease.extend(Deadline { at: at.after(length_ms), length_ms });
             }
         });
@@ -206,14 +202,14 @@ impl<B: Body> Queue<B> {
         Ok(())
     }
 
-    /// All deliveries to this holder are over from now on.
+    /// Ends all leases of this holder as of now.
     fn apply_ended(&mut self, holder: Holder, cause: Cause, at: LogTime) {
         let left = self.held_by(holder) as usize;
         if left > 0 {
-            // What returns to the front by then goes before it.
+            // Tasks that return to the front later go before this group.
             self.front_group += 1;
-            let ending = Ending { since: at, cause, group: self.front_group, left, is_purged: false };
-            self.ending.insert((holder, self.seq), ending);
+            let ended = EndedHolder { since: at, cause, group: self.front_group, left, is_purged: false };
+            self.bulk.ended.insert((holder, self.seq), ended);
         }
     }
 
@@ -222,10 +218,10 @@ impl<B: Body> Queue<B> {
         self.seq
     }
 
-    /// The state of a task that lands there; gives out its place in the line.
-    fn land(&mut self, to: Landing) -> Result<State, Inconsistent> {
+    /// The state of a task that goes there, with a new order key if it is ready.
+    fn land(&mut self, to: Landing) -> Result<TaskState, Inconsistent> {
         let major = match to {
-            Landing::Delayed(due) => return Ok(State::Delayed(Due::Log(due))),
+            Landing::Delayed(due) => return Ok(TaskState::Delayed(Due::Log(due))),
             Landing::Front { group } => {
                 if group > COUNT_MAX {
                     return Err(Inconsistent::new("a group that no queue counts up to", TaskId::NONE));
@@ -236,7 +232,7 @@ impl<B: Body> Queue<B> {
             Landing::Back => self.last_id.raw().cast_signed(),
         };
         self.minor += 1;
-        Ok(State::Ready(OrderKey { major, minor: self.minor }))
+        Ok(TaskState::Ready(OrderKey { major, minor: self.minor }))
     }
 
     fn apply_died(&mut self, id: TaskId, cause: Cause, reason: Option<&[u8]>, at: LogTime) -> Applied {
@@ -251,7 +247,7 @@ impl<B: Body> Queue<B> {
             if let Some(reason) = reason {
                 task.extras_mut().reason = Some(reason.into());
             }
-            task.state = State::Dead(at);
+            task.state = TaskState::Dead(at);
             (task.late_ack, task.cancelled) = (false, false);
         });
         Ok(())
@@ -259,27 +255,27 @@ impl<B: Body> Queue<B> {
 
     fn apply_revived(&mut self, id: TaskId) -> Applied {
         let slot = self.find(id, StateKind::Dead, "a revival of a task that is not dead")?;
-        let is_reviving = self.is_reviving(self.table.at(slot));
-        let state = match &mut self.reviving {
-            Some(reviving) if is_reviving => {
-                reviving.minor += 1;
-                let Reviving { major, minor, .. } = *reviving;
-                State::Ready(OrderKey { major, minor })
+        let is_reviving = self.bulk.revives(&self.table.at(slot).state);
+        let state = match &mut self.bulk.revival {
+            Some(revival) if is_reviving => {
+                revival.minor += 1;
+                let Revival { major, minor, .. } = *revival;
+                TaskState::Ready(OrderKey { major, minor })
             }
             _ => self.land(Landing::Back)?,
         };
         self.change(slot, |task| {
             task.state = state;
             task.restore_tries();
-            // Its time to live was counted from a push that is long ago; a revived task waits as long as it takes.
+            // The time to live counts from the push, which is long ago, so a revived task has none.
             task.live_on();
         });
         Ok(())
     }
 
-    /// All that are dead by now wait again, behind all that wait now.
+    /// Revives all tasks that are dead now, behind all that are ready now.
     fn apply_all_revived(&mut self, at: LogTime) -> Applied {
-        if self.reviving.is_some() {
+        if self.bulk.revival.is_some() {
             return Err(Inconsistent::new("a second revival before the first is done", TaskId::NONE));
         }
         let since = self.last_death().map_or(at, |last| last.max(at));
@@ -287,38 +283,38 @@ impl<B: Body> Queue<B> {
         self.deaths = Ordered::default();
         let (major, minor) = (self.last_id.raw().cast_signed(), self.minor);
         self.minor += list.len() as u64;
-        self.reviving = Some(Reviving { since, list, major, minor });
+        self.bulk.revival = Some(Revival { since, list, major, minor });
         Ok(())
     }
 
     fn apply_due(&mut self, upto: Due, last_due: u64, last_id: TaskId) -> Applied {
-        let mut flood = self.flood.take().filter(|flood| flood.upto == upto).unwrap_or_else(|| {
-            // Every task of the flood has its place set aside, so that what lands at the back meanwhile is behind.
+        let mut flood = self.bulk.due.take().filter(|flood| flood.upto == upto).unwrap_or_else(|| {
+            // Keys are reserved for every task of the flood, so that tasks which go to the back meanwhile come later.
             let (major, minor) = (self.last_id.raw().cast_signed(), self.minor);
-            self.minor += (self.delayed.len() + self.appointed.len()) as u64;
+            self.minor += (self.delayed.len() + self.delayed_wall.len()) as u64;
             Flood { upto, major, minor, end: self.minor }
         });
         while let Some((_, id)) = self.first_due(upto, last_due).filter(|&due| due <= (last_due, last_id)) {
             if let Some(slot) = self.table.find(id) {
                 let order = self.next_order(&mut flood, self.table.at(slot).priority);
-                self.change(slot, |task| task.state = State::Ready(order));
+                self.change(slot, |task| task.state = TaskState::Ready(order));
             } else {
                 let mut task = self.take(id)?;
-                task.state = State::Ready(self.next_order(&mut flood, task.priority));
+                task.state = TaskState::Ready(self.next_order(&mut flood, task.priority));
                 let slot = self.table.insert(task);
                 self.attach(slot);
             }
         }
         if self.first_due(upto, upto.raw()).is_some() {
-            self.flood = Some(flood);
+            self.bulk.due = Some(flood);
         } else if self.minor == flood.end {
             self.minor = flood.minor;
         }
         Ok(())
     }
 
-    /// The next place of a flood; behind it once all that were set aside are given out, since an appointment may
-    /// have joined it when the wall clock went back.
+    /// The next order key of a flood. Once all reserved keys are used, a key behind the flood: a wall clock that went
+    /// back may have added tasks to it.
     fn next_order(&mut self, flood: &mut Flood, priority: i8) -> OrderKey {
         while flood.minor < flood.end {
             flood.minor += 1;
@@ -331,16 +327,16 @@ impl<B: Body> Queue<B> {
         OrderKey { major: self.last_id.raw().cast_signed(), minor: self.minor }
     }
 
-    /// The first delayed task of that clock which is due by `ms`.
+    /// The first delayed task of this clock, if it is due by `ms`.
     pub(super) fn first_due(&self, clock: Due, ms: u64) -> Option<(u64, TaskId)> {
         let first = match clock {
             Due::Log(_) => self.delayed.first().map(|&(LogTime(due), id)| (due, id)),
-            Due::Wall(_) => self.appointed.first().map(|&(WallTime(due), id)| (due, id)),
+            Due::Wall(_) => self.delayed_wall.first().map(|&(WallTime(due), id)| (due, id)),
         };
         first.filter(|&(due, _)| due <= ms)
     }
 
-    /// At a start every timed lease is good for a while again, and the connections of before are gone.
+    /// At a start, timed leases are extended to a minimum, and the leases of connections end.
     fn apply_started<R: Recorder<Body = B>>(
         &mut self,
         incarnation: u64,
@@ -348,13 +344,13 @@ impl<B: Body> Queue<B> {
         rec: &mut R,
     ) -> Applied {
         self.enter_incarnation(incarnation);
-        self.lapsing = None;
+        self.bulk.lapse_group = None;
         let short: Vec<TaskId> = self.deadlines.iter().map(|&(.., id)| id).collect();
         for id in short {
             let slot = self.find(id, StateKind::Leased, "a deadline without a lease")?;
             self.unindex(slot);
             self.table.change(slot, |task| {
-                if let State::Leased(lease) = &mut task.state
+                if let TaskState::Leased(lease) = &mut task.state
                     && let Some(deadline) = lease.deadline_mut()
                 {
                     let least = time.after(deadline.length_ms.min(limits::LEASE_AFTER_START_MS));
@@ -365,7 +361,7 @@ impl<B: Body> Queue<B> {
         }
         let conns = self.held.iter().filter(|(holder, _)| matches!(holder, Holder::Conn(_)));
         let conns =
-            conns.flat_map(|(&holder, held)| held.range((self.ended_upto(holder) + 1, TaskId::NONE)..));
+            conns.flat_map(|(&holder, held)| held.range((self.bulk.ended_upto(holder) + 1, TaskId::NONE)..));
         let mut ended: Vec<(u64, TaskId)> = conns.copied().collect();
         ended.sort_unstable();
         let group = self.front_group + 1;
@@ -381,7 +377,7 @@ impl<B: Body> Queue<B> {
     }
 }
 
-/// Counts what the delivery that ends now cost, and remembers it.
+/// Counts the try of a delivery that ends, and remembers the delivery.
 fn end_delivery<B>(task: &mut Task<B>, cause: Cause, end: LogTime) {
     let Some(start) = task.lease().map(Lease::start) else { return };
     task.count_try(cause);

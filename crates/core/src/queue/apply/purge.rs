@@ -1,8 +1,8 @@
-//! All tasks of a state gone in one step.
+//! Removes all tasks of some states in one step.
 //!
-//! Tasks without records are set aside as a whole, and their bodies are released slice by slice, as those of a queue
-//! that was dropped. Records share a table with those that stay and are taken out one by one: a driver that others wait
-//! for removes all but a few of them before, slice by slice ([`Queue::purge_slice`]).
+//! The packed tasks are detached as a whole, and their bodies are released in slices, as those of a dropped queue.
+//! Records share a table with tasks that stay and are removed one by one, so [`Queue::purge_slice`] removes all but a
+//! few of them before, in slices.
 
 use alloc::vec::Vec;
 use core::mem;
@@ -19,7 +19,7 @@ impl<B: Body> Queue<B> {
         let mut records = Vec::new();
         self.list_records(what, usize::MAX, &mut records);
         for id in records {
-            rec.release(self.take(id)?.body);
+            rec.release_body(self.take(id)?.body);
         }
         let mut gone = Self::new(self.no);
         let ready_bytes = self.waiting_bytes.saturating_sub(self.delayed_bytes);
@@ -28,18 +28,18 @@ impl<B: Body> Queue<B> {
         self.waiting_bytes = stays(StateKind::Ready, ready_bytes) + delayed_bytes;
         self.delayed_bytes = delayed_bytes;
         if what.takes(StateKind::Ready) {
-            gone.ready.plain = mem::take(&mut self.ready.plain);
-            gone.plain_owned = mem::take(&mut self.plain_owned);
+            gone.ready.packed = mem::take(&mut self.ready.packed);
+            gone.packed_ready_owned = mem::take(&mut self.packed_ready_owned);
         }
         if what.takes(StateKind::Delayed) {
-            gone.later = mem::take(&mut self.later);
-            gone.later_owned = mem::take(&mut self.later_owned);
+            gone.packed_delayed = mem::take(&mut self.packed_delayed);
+            gone.packed_delayed_owned = mem::take(&mut self.packed_delayed_owned);
             gone.delayed = mem::take(&mut self.delayed);
-            gone.appointed = mem::take(&mut self.appointed);
+            gone.delayed_wall = mem::take(&mut self.delayed_wall);
         }
         self.totals.removed += before - self.len();
         if what == Purge::All {
-            self.ending.values_mut().for_each(|ending| ending.is_purged = true);
+            self.bulk.ended.values_mut().for_each(|ended| ended.is_purged = true);
         }
         if !gone.is_empty() {
             self.purged.push(Remains::of(gone));
@@ -47,11 +47,10 @@ impl<B: Body> Queue<B> {
         Ok(())
     }
 
-    /// How many records such a purge takes away.
+    /// How many records such a purge removes.
     pub(in crate::queue) fn records_of(&self, what: Purge) -> usize {
-        let reviving = self.reviving.map_or(0, |reviving| reviving.list.len());
         let of_kinds = [
-            (StateKind::Ready, self.ready.len() - self.ready.plain.len() + reviving),
+            (StateKind::Ready, self.ready.len() - self.ready.packed.len() + self.bulk.reviving_count()),
             (StateKind::Delayed, self.delayed_records()),
             (StateKind::Dead, self.dead.len()),
         ];
@@ -60,11 +59,11 @@ impl<B: Body> Queue<B> {
 
     /// How many delayed tasks have records.
     pub(in crate::queue) fn delayed_records(&self) -> usize {
-        (self.delayed.len() + self.appointed.len()).saturating_sub(self.later.len())
+        (self.delayed.len() + self.delayed_wall.len()).saturating_sub(self.packed_delayed.len())
     }
 
-    /// Lists the first `count` records that such a purge takes away. Delayed ones share their indexes with tasks that have
-    /// none: all of those are passed over.
+    /// Lists the first `count` records that such a purge removes. Delayed records share their indexes with packed
+    /// tasks, and all of those are skipped.
     pub(in crate::queue) fn list_records(&self, what: Purge, count: usize, ids: &mut Vec<TaskId>) {
         if what.takes(StateKind::Dead) {
             let room = count.saturating_sub(ids.len());
@@ -72,8 +71,7 @@ impl<B: Body> Queue<B> {
         }
         if what.takes(StateKind::Ready) {
             let room = count.saturating_sub(ids.len());
-            let reviving = self.reviving.iter().flat_map(|reviving| self.table.walk(&reviving.list));
-            ids.extend(self.ready.placed().chain(reviving.map(|task| task.id)).take(room));
+            ids.extend(self.ready.indexed().chain(self.reviving().map(|task| task.id)).take(room));
         }
         if what.takes(StateKind::Delayed) && self.delayed_records() > 0 {
             let room = count.saturating_sub(ids.len());
@@ -81,8 +79,8 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// Delayed tasks, those by log time first.
+    /// All delayed tasks, those that are due by log time first.
     pub(in crate::queue) fn delayed_ids(&self) -> impl Iterator<Item = TaskId> {
-        self.delayed.iter().map(|&(_, id)| id).chain(self.appointed.iter().map(|&(_, id)| id))
+        self.delayed.iter().map(|&(_, id)| id).chain(self.delayed_wall.iter().map(|&(_, id)| id))
     }
 }

@@ -1,15 +1,16 @@
-//! The check of a queue finds what is broken: each invariant in turn, in a queue that has something of everything.
+//! The check of a queue finds every violated invariant, in a queue with something of everything.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-use super::super::{Ending, PopAsk, Pushes, Queue};
+use super::super::bulk::EndedHolder;
+use super::super::{PopAsk, Pushes, Queue};
 use crate::command::{Add, ConnId, NameArg, When};
 use crate::event::{Event, LeaseTerms, QueueNo, Recorder};
 use crate::id::{Claim, TaskId};
 use crate::queue::table::List;
-use crate::task::{Body, Cause, Extras, Holder, Name, OrderKey, Rank, State, StateKind, Task};
+use crate::task::{Body, Cause, Extras, Holder, Name, OrderKey, Rank, StateKind, Task, TaskState};
 use crate::time::{LogTime, Now, WallTime};
 
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +41,7 @@ impl Recorder for Forgetful {
 
     fn record(&mut self, _: &Event<'_>) {}
 
-    fn body(&mut self, _: usize, _: &[u8]) -> Two {
+    fn new_body(&mut self, _: usize, _: &[u8]) -> Two {
         Two
     }
 
@@ -48,7 +49,7 @@ impl Recorder for Forgetful {
         0
     }
 
-    fn release(&mut self, _: Two) {}
+    fn release_body(&mut self, _: Two) {}
 }
 
 const NOW: Now = Now { log: LogTime(1_000), wall: WallTime(1_000) };
@@ -103,32 +104,32 @@ fn seq_of(queue: &Queue<Two>, n: u64) -> u64 {
     queue.table.get(id(n)).unwrap().lease().unwrap().seq()
 }
 
-/// Whoever breaks this is told so.
+/// The text that the check must report, and the change that breaks the queue.
 type Break = (&'static str, fn(&mut Queue<Two>));
 
 fn all_are_found(breaks: &[Break]) {
-    for &(told, break_it) in breaks {
+    for &(expected, break_it) in breaks {
         let mut queue = queue();
         break_it(&mut queue);
-        let broken = queue.check().expect_err(told).0;
-        assert!(broken.contains(told), "{broken:?} instead of {told:?}");
+        let broken = queue.check().expect_err(expected).0;
+        assert!(broken.contains(expected), "{broken:?} instead of {expected:?}");
     }
 }
 
 #[test]
-fn counts_that_do_not_agree_are_found() {
+fn wrong_counts_are_found() {
     all_are_found(&[
-        ("5 ready", |q| q.ready.place(Rank::of(0, OrderKey { major: 0, minor: 9 }), id(9), None)),
+        ("5 ready", |q| q.ready.insert_indexed(Rank::of(0, OrderKey { major: 0, minor: 9 }), id(9), None)),
         ("3 delayed", |q| _ = q.delayed.insert((LogTime(9_000), id(1)))),
-        ("1 delayed", |q| _ = q.appointed.remove(&(WallTime(2_000), id(6)))),
+        ("1 delayed", |q| _ = q.delayed_wall.remove(&(WallTime(2_000), id(6)))),
         ("0 leased", |q| q.leased = List::default()),
         ("0 dead", |q| q.dead = List::default()),
         ("but 13 tasks", |q| q.totals.pushed += 1),
         ("but 13 tasks", |q| q.totals.removed += 1),
         ("delayed bytes", |q| q.delayed_bytes += 1),
         ("waiting bytes", |q| q.waiting_bytes += 1),
-        ("bytes owned", |q| q.plain_owned += 1),
-        ("bytes owned", |q| q.later_owned += 1),
+        ("bytes owned", |q| q.packed_ready_owned += 1),
+        ("bytes owned", |q| q.packed_delayed_owned += 1),
     ]);
 }
 
@@ -139,17 +140,17 @@ fn a_task_that_contradicts_its_indexes_is_found() {
         ("name", |q| _ = q.names.remove(&Name::Bytes(b"n"[..].into()))),
         ("name", |q| _ = q.names.insert(Name::Bytes(b"n"[..].into()), id(3))),
         ("is not indexed as Ready", |q| {
-            let State::Ready(order) = q.table.get(id(3)).unwrap().state else { unreachable!() };
-            q.ready.unplace(Rank::of(-1, order));
-            q.ready.place(Rank::of(9, order), id(3), None);
+            let TaskState::Ready(order) = q.table.get(id(3)).unwrap().state else { unreachable!() };
+            q.ready.remove_indexed(Rank::of(-1, order));
+            q.ready.insert_indexed(Rank::of(9, order), id(3), None);
         }),
         ("is not indexed as Some(Log", |q| {
             q.delayed.remove(&(LogTime(1_050), id(5)));
             q.delayed.insert((LogTime(1_051), id(5)));
         }),
         ("is not indexed as Some(Wall", |q| {
-            q.appointed.remove(&(WallTime(2_000), id(6)));
-            q.appointed.insert((WallTime(2_001), id(6)));
+            q.delayed_wall.remove(&(WallTime(2_000), id(6)));
+            q.delayed_wall.insert((WallTime(2_001), id(6)));
         }),
         ("is not indexed as Leased", |q| _ = q.deadlines.pop_first()),
         ("is not indexed as Leased", |q| _ = q.held.remove(&CONN)),
@@ -157,10 +158,10 @@ fn a_task_that_contradicts_its_indexes_is_found() {
             let seq = seq_of(q, 10);
             q.held.get_mut(&WORKER).unwrap().remove(&(seq, id(10)));
         }),
-        ("is not indexed as Leased", |q| q.called_off.clear()),
+        ("is not indexed as Leased", |q| q.cancelled_leases.clear()),
         ("is not indexed as Leased", |q| {
             let seq = seq_of(q, 10);
-            q.called_off.insert((WORKER, seq, id(10)));
+            q.cancelled_leases.insert((WORKER, seq, id(10)));
         }),
         ("is not indexed as Dead", |q| {
             q.deaths.remove(&(LogTime(1_000), id(7)));
@@ -177,13 +178,13 @@ fn a_task_that_contradicts_its_indexes_is_found() {
 }
 
 #[test]
-fn an_entry_that_no_task_has_put_into_its_index_is_found() {
+fn an_index_entry_without_a_task_is_found() {
     all_are_found(&[
         ("2 deadlines", |q| _ = q.deadlines.insert((LogTime(1), 1, id(1)))),
         ("4 held", |q| _ = q.held.get_mut(&CONN).unwrap().insert((99, id(1)))),
         ("a holder of nothing", |q| _ = q.held.insert(Holder::Worker(9), BTreeSet::new())),
         ("3 deaths", |q| _ = q.deaths.insert((LogTime(1), id(1)))),
-        ("2 called off", |q| _ = q.called_off.insert((CONN, 99, id(1)))),
+        ("2 cancelled", |q| _ = q.cancelled_leases.insert((CONN, 99, id(1)))),
         ("2 names", |q| _ = q.names.insert(Name::Bytes(b"m"[..].into()), id(1))),
         ("2 expiries", |q| _ = q.expiries.insert((LogTime(1), id(1)))),
         ("deliveries", |q| {
@@ -193,27 +194,27 @@ fn an_entry_that_no_task_has_put_into_its_index_is_found() {
         }),
         ("are over", |q| {
             let (since, cause) = (NOW.log, Cause::Free);
-            let ending = Ending { since, cause, group: 1, left: 2, is_purged: false };
-            q.ending.insert((CONN, u64::MAX), ending);
+            let ended = EndedHolder { since, cause, group: 1, left: 2, is_purged: false };
+            q.bulk.ended.insert((CONN, u64::MAX), ended);
         }),
         ("are over", |q| {
             let (since, cause) = (NOW.log, Cause::Free);
-            let ending = |left| Ending { since, cause, group: 1, left, is_purged: false };
+            let ended = |left| EndedHolder { since, cause, group: 1, left, is_purged: false };
             let first = seq_of(q, 10);
-            q.ending.insert((WORKER, first), ending(1));
-            q.ending.insert((WORKER, first + 1), ending(2));
+            q.bulk.ended.insert((WORKER, first), ended(1));
+            q.bulk.ended.insert((WORKER, first + 1), ended(2));
         }),
     ]);
 }
 
 #[test]
-fn leases_that_are_over_are_counted_from_the_end_before_them() {
+fn leases_of_ended_holders_are_counted_from_the_end_before_them() {
     let mut queue = queue();
-    let ending = |left| Ending { since: NOW.log, cause: Cause::Free, group: 1, left, is_purged: false };
+    let ended = |left| EndedHolder { since: NOW.log, cause: Cause::Free, group: 1, left, is_purged: false };
     let (first, conn) = (seq_of(&queue, 10), seq_of(&queue, 12));
-    queue.ending.insert((WORKER, first), ending(1));
-    queue.ending.insert((WORKER, first + 1), ending(1));
-    queue.ending.insert((CONN, conn), ending(1));
+    queue.bulk.ended.insert((WORKER, first), ended(1));
+    queue.bulk.ended.insert((WORKER, first + 1), ended(1));
+    queue.bulk.ended.insert((CONN, conn), ended(1));
     queue.check().unwrap();
     assert_eq!(queue.state_of(id(10)), Some(StateKind::Leased));
 }

@@ -1,4 +1,4 @@
-//! Taking tasks in.
+//! Adding tasks.
 
 use crate::command::{Add, NameArg, When};
 use crate::event::{Event, Fields, NameRef, Payloads, Recorder, Removal};
@@ -13,14 +13,14 @@ use crate::time::Now;
 /// The tasks of a push.
 #[derive(Clone, Copy, Debug)]
 pub struct Pushes<'a> {
-    /// The id of the first; the others follow in sequence.
+    /// The id of the first task; the others follow in sequence.
     pub first: TaskId,
-    /// One task each.
+    /// The payloads, one task each.
     pub payloads: &'a [&'a [u8]],
 }
 
 impl<B: Body> Queue<B> {
-    /// Adds plain tasks, or tasks with the queue's time to live. Their ids come from the broker.
+    /// Adds tasks without options (but the queue's time to live). The broker gives out their ids.
     pub fn push<R: Recorder<Body = B>>(
         &mut self,
         pushes: Pushes<'_>,
@@ -51,8 +51,8 @@ impl<B: Body> Queue<B> {
         Some((id, self.table.get(id)?.state.kind()))
     }
 
-    /// Adds one task with options under an id from the broker; its name must be free, which [`Self::named`] has told after
-    /// it settled what was due.
+    /// Adds one task with options, under an id from the broker. Its name must be free: call [`Self::named`] first,
+    /// which also settles what is due.
     pub fn add<R: Recorder<Body = B>>(
         &mut self,
         id: TaskId,
@@ -81,7 +81,7 @@ impl<B: Body> Queue<B> {
         Ok(if due.is_some() { StateKind::Delayed } else { StateKind::Ready })
     }
 
-    /// Sees to it that `count` more tasks of `bytes` in all fit, if the oldest may be dropped for it.
+    /// Makes room for `count` more tasks of `bytes` in all, by dropping the oldest if the settings allow it.
     fn make_room<R: Recorder<Body = B>>(
         &mut self,
         count: usize,
@@ -97,7 +97,7 @@ impl<B: Body> Queue<B> {
         if self.settings.overflow == Overflow::Refuse || alone_too_much {
             return Err(Refusal::QueueFull);
         }
-        // A limit that was lowered is reached slice by slice: each push drops some more than it needs room for.
+        // A limit that was lowered is reached in slices: each push drops up to a slice more than it needs.
         for _ in 0..count + limits::SLICE_TASKS {
             if !self.is_full_for(count, bytes) {
                 break;
@@ -105,8 +105,8 @@ impl<B: Body> Queue<B> {
             // The oldest of the lowest priority goes first; if nothing is ready, the delayed task that is due soonest.
             let oldest = self.ready.oldest_of_least_urgent();
             let soonest = || self.delayed.first().map(|&(_, id)| id);
-            let appointed = || self.appointed.first().map(|&(_, id)| id);
-            let Some(id) = oldest.or_else(soonest).or_else(appointed) else { break };
+            let delayed_wall = || self.delayed_wall.first().map(|&(_, id)| id);
+            let Some(id) = oldest.or_else(soonest).or_else(delayed_wall) else { break };
             self.remove_all(&[id], Removal::Dropped, now, rec);
         }
         Ok(())

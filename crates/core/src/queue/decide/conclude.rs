@@ -1,4 +1,4 @@
-//! Ending tasks, or moving them on: what a caller says of tasks that it names.
+//! Commands that end tasks or move them on: ack, extend, return, cancel, bury, revive, delete, purge.
 
 use alloc::vec::Vec;
 use core::mem;
@@ -16,7 +16,7 @@ use crate::task::{Body, Cause, Name, StateKind};
 use crate::time::Now;
 
 impl<B: Body> Queue<B> {
-    /// Finishes tasks. `finished` gets the index of each claim that this call finished.
+    /// Finishes tasks. Appends the index of each claim whose task this call finished.
     pub fn ack<R: Recorder<Body = B>>(
         &mut self,
         claims: impl Iterator<Item = Claim>,
@@ -43,7 +43,7 @@ impl<B: Body> Queue<B> {
         self.scratch = done.ids;
     }
 
-    /// Whether the current delivery is to be dropped, or why it is not the caller's.
+    /// Whether the claim is current, cancelled or stale.
     fn outcome(&self, claim: Claim) -> Outcome {
         match self.table.get(claim.id()) {
             Some(task) if self.is_current(claim) && task.cancelled => Outcome::Cancelled,
@@ -52,7 +52,7 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// Moves a lease's deadline; one that had none gets one.
+    /// Sets the deadline of a lease to `ms` from now, even if it had none.
     pub fn extend<R: Recorder<Body = B>>(&mut self, claim: Claim, ms: u64, now: Now, rec: &mut R) -> Outcome {
         self.settle_with(claim.id(), now, rec);
         let outcome = self.outcome(claim);
@@ -62,8 +62,8 @@ impl<B: Body> Queue<B> {
         outcome
     }
 
-    /// Takes a task back from its holder.
-    pub fn give_back<R: Recorder<Body = B>>(
+    /// Returns a task to the queue, for its holder.
+    pub fn return_task<R: Recorder<Body = B>>(
         &mut self,
         claim: Claim,
         back: &Return<'_>,
@@ -96,8 +96,8 @@ impl<B: Body> Queue<B> {
         self.send_back(&[id], to, Cause::Failed, reason, now, rec);
     }
 
-    /// Calls tasks off: waiting ones are gone, leased ones are marked. A receipt counts only while it is current. Answers
-    /// how many.
+    /// Cancels tasks: waiting ones are removed, leased ones are marked. A receipt counts only while it is current.
+    /// Answers how many were cancelled.
     pub fn cancel<R: Recorder<Body = B>>(
         &mut self,
         claims: impl Iterator<Item = Claim>,
@@ -128,13 +128,13 @@ impl<B: Body> Queue<B> {
         (gone.ids.len() + marked.ids.len()) as u64
     }
 
-    /// The ids of the tasks that producers gave these names.
+    /// The ids of the tasks with these names.
     pub fn ids_of_names<'n>(&self, names: &'n [&'n [u8]]) -> impl Iterator<Item = TaskId> + use<'n, B> {
         let found = names.iter().filter_map(|name| self.names.get(&Name::Bytes((*name).into())).copied());
         found.collect::<Vec<TaskId>>().into_iter()
     }
 
-    /// Puts tasks among the dead. A receipt counts only while it is current.
+    /// Makes tasks dead. A receipt counts only while it is current. Answers how many were buried.
     pub fn bury<R: Recorder<Body = B>>(
         &mut self,
         claims: impl Iterator<Item = Claim>,
@@ -146,7 +146,7 @@ impl<B: Body> Queue<B> {
         buried.ids.len() as u64
     }
 
-    /// Brings dead tasks back to the end of the line.
+    /// Makes dead tasks ready, at the back. Answers how many.
     pub fn revive<R: Recorder<Body = B>>(
         &mut self,
         ids: &mut dyn Iterator<Item = TaskId>,
@@ -159,7 +159,7 @@ impl<B: Body> Queue<B> {
         self.revive_listed(&revived.ids, now, rec)
     }
 
-    /// One slice of bringing all dead tasks back to the end of the line.
+    /// One slice of making all dead tasks ready, at the back.
     pub fn revive_slice<R: Recorder<Body = B>>(
         &mut self,
         bulk: &mut Bulk,
@@ -168,13 +168,13 @@ impl<B: Body> Queue<B> {
     ) -> Progress {
         self.settle_once(now, rec);
         let (dead, slice) = (self.dead.len(), limits::SLICE_TASKS);
-        if dead > slice && self.reviving.is_none() {
-            // They are moved slice by slice later on, but wait again from now on.
+        if dead > slice && self.bulk.revival.is_none() {
+            // All of them count as ready from now on; they are moved later, in slices.
             self.commit(&Event::AllRevived(self.no), now.log, rec);
             self.settle_once(now, rec);
             return bulk.end(dead as u64);
         }
-        // Those that died while others are still being revived.
+        // A revival is under way: these died after it was announced.
         let is_last = !bulk.goes_on(dead);
         let count = if is_last { dead } else { slice };
         let ids: Vec<TaskId> = self.table.walk(&self.dead).take(count).map(|task| task.id).collect();
@@ -182,22 +182,27 @@ impl<B: Body> Queue<B> {
         if is_last { bulk.end(revived) } else { bulk.more(revived) }
     }
 
-    /// Brings the first `count` dead tasks back to the end of the line; answers how many. For a driver that gives a command
-    /// its slices one by one: unlike [`Self::revive_slice`], nothing is left to be done.
+    /// Makes the first `count` dead tasks ready, at the back. Answers how many. For a driver that slices the command
+    /// itself: unlike [`Self::revive_slice`] it announces nothing, so an image can be taken after any call.
     pub fn revive_some<R: Recorder<Body = B>>(&mut self, count: usize, now: Now, rec: &mut R) -> u64 {
         self.settle_once(now, rec);
         let ids: Vec<TaskId> = self.table.walk(&self.dead).take(count).map(|task| task.id).collect();
         self.revive_listed(&ids, now, rec)
     }
 
-    fn revive_listed<R: Recorder<Body = B>>(&mut self, ids: &[TaskId], now: Now, rec: &mut R) -> u64 {
+    pub(in crate::queue) fn revive_listed<R: Recorder<Body = B>>(
+        &mut self,
+        ids: &[TaskId],
+        now: Now,
+        rec: &mut R,
+    ) -> u64 {
         if !ids.is_empty() {
             self.commit(&Event::Revived { queue: self.no, ids: Ids::Slice(ids) }, now.log, rec);
         }
         ids.len() as u64
     }
 
-    /// Removes tasks in whatever state. A receipt counts only while it is current.
+    /// Removes tasks in any state. A receipt counts only while it is current. Answers how many.
     pub fn delete<R: Recorder<Body = B>>(
         &mut self,
         claims: impl Iterator<Item = Claim>,
@@ -209,7 +214,7 @@ impl<B: Body> Queue<B> {
         deleted.ids.len() as u64
     }
 
-    /// The tasks that claims mean, each once and if its state will do.
+    /// The tasks of valid claims, each once, if `will_do` accepts its state.
     fn claimed<R: Recorder<Body = B>>(
         &mut self,
         claims: impl Iterator<Item = Claim>,
@@ -230,8 +235,8 @@ impl<B: Body> Queue<B> {
         claimed
     }
 
-    /// One slice of removing all tasks of a state; of ready, delayed and dead if none is given. Leased ones are never
-    /// purged. Records go slice by slice; when few are left, they and all tasks without records go at once.
+    /// One slice of removing all tasks of a state, or all ready, delayed and dead tasks. Leased tasks are never purged.
+    /// Records are removed in slices; when few are left, they and all packed tasks are removed at once.
     pub fn purge_slice<R: Recorder<Body = B>>(
         &mut self,
         state: Option<View>,
@@ -265,11 +270,11 @@ impl<B: Body> Queue<B> {
             return bulk.more(ids.len() as u64);
         }
         self.commit(&Event::Purged { queue: self.no, what }, now.log, rec);
-        rec.counted(count as usize);
+        rec.note_task_count(count as usize);
         bulk.end(if what == Purge::All { count + returning as u64 } else { count })
     }
 
-    /// The next tasks to be removed by themselves: records, and delayed tasks as long as there are records among them.
+    /// The next tasks to be removed one by one: records, and delayed tasks as long as some of them have records.
     fn slice_for(&self, what: Purge) -> Vec<TaskId> {
         let mut ids = Vec::new();
         let undelayed = [(StateKind::Ready, Purge::Ready), (StateKind::Dead, Purge::Dead)];
@@ -282,13 +287,12 @@ impl<B: Body> Queue<B> {
         ids
     }
 
-    /// The tasks that a purge takes away.
+    /// The tasks that a purge removes.
     fn ids_for(&self, what: Purge) -> Vec<TaskId> {
         let mut ids = Vec::new();
         if what.takes(StateKind::Ready) {
-            ids.extend(self.ready.iter().map(|standing| standing.id()));
-            let reviving = self.reviving.iter().flat_map(|reviving| self.table.walk(&reviving.list));
-            ids.extend(reviving.map(|task| task.id));
+            ids.extend(self.ready.iter().map(|task| task.id()));
+            ids.extend(self.reviving().map(|task| task.id));
         }
         if what.takes(StateKind::Delayed) {
             ids.extend(self.delayed_ids());

@@ -1,4 +1,4 @@
-//! Handing tasks out, and taking back what was handed out.
+//! Leasing tasks, and ending leases for their holders.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -9,61 +9,61 @@ use crate::event::{Event, Ids, LeaseTerms, Recorder, Removal};
 use crate::id::{Claim, Receipt, TaskId};
 use crate::limits;
 use crate::queue::Queue;
-use crate::queue::ready::Standing;
+use crate::queue::ready::ReadyTask;
 use crate::reply::TaskView;
 use crate::task::{Body, Cause, Holder, Task};
 use crate::time::{LogTime, Now};
 
-/// What a pop of one queue is asked for.
+/// A pop of one queue.
 #[derive(Clone, Copy, Debug)]
 pub struct PopAsk {
-    /// How many at most.
+    /// The most tasks to lease.
     pub count: u32,
-    /// How many payload bytes at most.
+    /// The most payload bytes.
     pub bytes: usize,
-    /// The limit for the first task, if it is larger than `bytes`.
+    /// The most payload bytes of the first task, if that is larger than `bytes`.
     pub first_bytes: usize,
-    /// On what terms.
+    /// The terms of the leases.
     pub terms: LeaseTerms,
-    /// What [`TaskView::queue`] says.
+    /// The value of [`TaskView::queue`].
     pub queue: u32,
-    /// Whether to tell more of each task.
+    /// Whether to include the details of each task.
     pub meta: bool,
 }
 
-/// What a pop of one queue has handed out.
+/// The result of a pop of one queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Popped {
-    /// How many tasks.
+    /// The number of tasks.
     pub tasks: u32,
-    /// How many payload bytes they have.
+    /// The bytes of their payloads.
     pub bytes: usize,
-    /// The next task has more bytes than were left.
+    /// Whether it ended because the next payload exceeds the bytes that were left.
     pub is_cut: bool,
 }
 
-/// What is asked to be handed out again.
+/// A recovery: leasing again what was popped without deadline, worker or connection.
 #[derive(Clone, Copy, Debug)]
 pub struct RecoverAsk {
-    /// How many at most.
+    /// The most tasks to lease.
     pub count: u32,
-    /// How long ago the last delivery must be.
+    /// Only tasks whose last delivery is at least this long ago.
     pub elapsed_ms: u64,
-    /// How many payload bytes at most.
+    /// The most payload bytes.
     pub bytes: usize,
-    /// The limit for the first task, if it is larger than `bytes`.
+    /// The most payload bytes of the first task, if that is larger than `bytes`.
     pub first_bytes: usize,
-    /// Only deliveries up to the one of this number: see [`Queue::last_delivery`].
+    /// Only deliveries up to this number: see [`Queue::last_delivery`].
     pub upto: u64,
 }
 
 impl<B: Body> Queue<B> {
-    /// The number of the last delivery. All later ones have larger numbers.
+    /// The number of the last delivery. Later ones have larger numbers.
     pub const fn last_delivery(&self) -> u64 {
         self.seq
     }
 
-    /// Hands out tasks from the head of the line.
+    /// Leases tasks, in order.
     pub fn pop<R: Recorder<Body = B>>(
         &mut self,
         ask: &PopAsk,
@@ -76,7 +76,7 @@ impl<B: Body> Queue<B> {
         if count == 0 || self.ready.len() == 0 {
             return Popped::default();
         }
-        self.ready.plain.look_ahead(count);
+        self.ready.packed.decode_front(count);
         let mut ids = mem::take(&mut self.scratch);
         ids.clear();
         let popped = self.hand_out(count, ask, now, &mut ids, out);
@@ -91,7 +91,7 @@ impl<B: Body> Queue<B> {
         popped
     }
 
-    /// Tells the tasks that a pop gets.
+    /// Lists the tasks that a pop gets.
     fn hand_out(
         &self,
         count: usize,
@@ -100,26 +100,26 @@ impl<B: Body> Queue<B> {
         ids: &mut Vec<TaskId>,
         out: &mut Vec<TaskView<B>>,
     ) -> Popped {
-        // In a flood of expiries some that are over still stand in the line; nobody gets them.
+        // In a flood of expiries, expired tasks may not have been removed yet. No pop gets them.
         if count == 1 {
             let Some(head) = self.ready.unexpired_head(now.log) else { return Popped::default() };
-            return tell(core::iter::once(self.handed_out(head, ask, now.log)), ask, ids, out);
+            return collect_within(core::iter::once(self.handed_out(head, ask, now.log)), ask, ids, out);
         }
-        if let Some(plain) = self.ready.at_hand(count) {
+        if let Some(plain) = self.ready.decoded_front(count) {
             let views = plain.map(|entry| self.view_of(entry.id, entry.body.clone(), 0, ask, now.log));
-            return tell(views.take(count), ask, ids, out);
+            return collect_within(views.take(count), ask, ids, out);
         }
         let line = self.ready.unexpired(now.log);
-        tell(line.take(count).map(|standing| self.handed_out(standing, ask, now.log)), ask, ids, out)
+        collect_within(line.take(count).map(|task| self.handed_out(task, ask, now.log)), ask, ids, out)
     }
 
-    /// How a task will look once it is handed out.
-    fn handed_out(&self, standing: Standing<B>, ask: &PopAsk, at: LogTime) -> TaskView<B> {
-        let id = standing.id();
-        let (body, deliveries) = match standing {
-            Standing::Plain(plain) => (plain.body, 0),
-            Standing::Placed(id) => {
-                let task = self.table.get(id).expect("what stands in the line has a record");
+    /// A task as it will be once it is leased.
+    fn handed_out(&self, task: ReadyTask<B>, ask: &PopAsk, at: LogTime) -> TaskView<B> {
+        let id = task.id();
+        let (body, deliveries) = match task {
+            ReadyTask::Packed(plain) => (plain.body, 0),
+            ReadyTask::Indexed(id) => {
+                let task = self.table.get(id).expect("an indexed task has a record");
                 (task.body.clone(), task.deliveries)
             }
         };
@@ -141,8 +141,8 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// Hands out again what has been leased with neither deadline, worker nor connection for `elapsed_ms`. What
-    /// was called off meanwhile is gone instead, as it would be after a lapse.
+    /// Leases tasks again that have been leased without deadline, worker or connection for `elapsed_ms`. Those that
+    /// were cancelled meanwhile are removed instead, as they would be after a lapse.
     pub fn recover<R: Recorder<Body = B>>(
         &mut self,
         ask: &RecoverAsk,
@@ -156,7 +156,7 @@ impl<B: Body> Queue<B> {
         let (mut bytes, mut cancelled) = (0, Vec::new());
         for task in self.deliveries.open_ended(&self.table) {
             let lease = task.lease().expect("the delivered list holds leased tasks");
-            // The list is in order of delivery, so that nothing behind the first that is too young is older.
+            // The list is in order of delivery, so all tasks behind one that is too young are too young as well.
             let is_enough = ids.len() >= ask.count as usize || cancelled.len() >= limits::SLICE_TASKS;
             let is_later = lease.seq() > ask.upto;
             if is_enough || is_later || now.log.since(lease.start()) < ask.elapsed_ms {
@@ -190,8 +190,8 @@ impl<B: Body> Queue<B> {
         self.scratch = ids;
     }
 
-    /// Takes back all that a worker or a connection holds, in order of delivery. Answers how many. If they are more than
-    /// `slice`, they are nobody's from now on, and go where they go slice by slice.
+    /// Ends all leases of a worker or connection, in order of delivery. Answers how many. If there are more than
+    /// `slice`, one event ends all of them now, and their tasks are moved later, in slices.
     pub fn end_holder<R: Recorder<Body = B>>(
         &mut self,
         holder: Holder,
@@ -204,19 +204,20 @@ impl<B: Body> Queue<B> {
         let count = self.held_by(holder);
         if count > slice as u64 {
             self.commit(&Event::HolderEnded { queue: self.no, holder, cause }, now.log, rec);
-            self.settle_endings(now, slice, rec);
+            self.step_ended_holders(slice, now, rec);
         } else {
             let held = self.held.get(&holder).into_iter();
-            let running = held.flat_map(|held| held.range((self.ended_upto(holder) + 1, TaskId::NONE)..));
+            let running =
+                held.flat_map(|held| held.range((self.bulk.ended_upto(holder) + 1, TaskId::NONE)..));
             let ids: Vec<TaskId> = running.map(|&(_, id)| id).collect();
             self.end_leases(&ids, cause, self.front_group + 1, now, rec);
         }
         count
     }
 
-    /// Takes back the first `count` tasks that a worker or a connection holds, in order of delivery; answers how many. For a
-    /// driver that ends a holder slice by slice: unlike [`Self::end_holder`], nothing is left to be done. All slices go to
-    /// the same group at the front, which the first one chooses, so that they stay in order.
+    /// Ends the first `count` leases of a worker or connection, in order of delivery. Answers how many. For a driver
+    /// that ends a holder in slices itself: unlike [`Self::end_holder`] it announces nothing, so an image can be taken
+    /// after any call. The first slice chooses the group at the front for all of them, so that they stay in order.
     pub fn end_some<R: Recorder<Body = B>>(
         &mut self,
         holder: Holder,
@@ -228,15 +229,21 @@ impl<B: Body> Queue<B> {
     ) -> u64 {
         self.settle_once(now, rec);
         let held = self.held.get(&holder).into_iter();
-        let running = held.flat_map(|held| held.range((self.ended_upto(holder) + 1, TaskId::NONE)..));
+        let running = held.flat_map(|held| held.range((self.bulk.ended_upto(holder) + 1, TaskId::NONE)..));
         let ids: Vec<TaskId> = running.take(count).map(|&(_, id)| id).collect();
         let group = *group.get_or_insert(self.front_group + 1);
         self.end_leases(&ids, cause, group, now, rec);
         ids.len() as u64
     }
 
-    /// Takes deliveries back that never reached their taker. What is no longer current is left alone.
-    pub fn undeliver<R: Recorder<Body = B>>(&mut self, receipts: &[Receipt], now: Now, rec: &mut R) {
+    /// Requeues deliveries that never reached their client, at the front and at no cost of a try. Deliveries that are
+    /// no longer current are left alone.
+    pub fn requeue_undelivered<R: Recorder<Body = B>>(
+        &mut self,
+        receipts: &[Receipt],
+        now: Now,
+        rec: &mut R,
+    ) {
         self.settle_once(now, rec);
         let mut back = Distinct::default();
         for receipt in receipts {
@@ -247,29 +254,22 @@ impl<B: Body> Queue<B> {
         self.end_leases(&back.ids, Cause::Free, self.front_group + 1, now, rec);
     }
 
-    /// How many leases end with this worker or connection.
+    /// How many current leases end with this worker or connection.
     pub fn held_by(&self, holder: Holder) -> u64 {
-        let ending = self.ending.range((holder, 0)..=(holder, u64::MAX)).map(|(_, ending)| ending.left);
-        let ended: usize = ending.sum();
+        let ended = self.bulk.ended_leases_of(holder);
         self.held.get(&holder).map_or(0, |held| held.len().saturating_sub(ended) as u64)
     }
 
-    /// The last delivery to this holder that was over when it last came to an end.
-    pub(in crate::queue) fn ended_upto(&self, holder: Holder) -> u64 {
-        let last = self.ending.range((holder, 0)..=(holder, u64::MAX)).next_back();
-        last.map_or(0, |(&(_, upto), _)| upto)
-    }
-
-    /// Receipts that this worker holds of tasks that were called off, in order of delivery.
+    /// Appends the receipts of this worker's cancelled tasks, in order of delivery.
     pub fn cancelled_of(&self, holder: Holder, out: &mut Vec<Receipt>) {
-        let called_off = self.called_off.range((holder, 0, TaskId::NONE)..);
-        let of_holder = called_off.take_while(|called_off| called_off.0 == holder);
+        let cancelled = self.cancelled_leases.range((holder, 0, TaskId::NONE)..);
+        let of_holder = cancelled.take_while(|lease| lease.0 == holder);
         out.extend(of_holder.filter_map(|&(.., id)| self.table.get(id)).map(Task::receipt));
     }
 }
 
-/// Tells of tasks, as many as have no more bytes than were asked for.
-fn tell<B: Body>(
+/// Collects tasks as long as their payloads fit the bytes that were asked for.
+fn collect_within<B: Body>(
     views: impl Iterator<Item = TaskView<B>>,
     ask: &PopAsk,
     ids: &mut Vec<TaskId>,

@@ -1,9 +1,8 @@
-//! What should happen, by the table of transitions in docs/use/life-of-a-task.md. Each decision is recorded, then
-//! applied.
+//! Decisions, by the table of transitions in docs/use/life-of-a-task.md. Each is recorded, then applied.
 //!
-//! Every call settles first what is due by itself, so that a command never sees a state that time has overtaken.
-//! [`accept`] takes tasks in, [`deliver`] hands them out and takes deliveries back, [`conclude`] ends or moves on
-//! what a caller names.
+//! Every call first settles what is due ([`Queue::settle`]), so that no command sees a state that time has overtaken.
+//! [`accept`] adds tasks, [`deliver`] leases tasks and takes leases back, [`conclude`] finishes, returns, cancels,
+//! buries, revives, deletes and purges.
 
 mod accept;
 mod conclude;
@@ -79,35 +78,35 @@ impl<B: Body> Queue<B> {
     ) {
         if !ids.is_empty() {
             self.commit(&Event::Died { queue: self.no, ids: Ids::Slice(ids), cause, reason }, now.log, rec);
-            // Here and not in `apply`: a replay finds the move in the log, behind the death.
+            // Here and not in `apply`: at replay the log has the move, behind the death.
             if self.settings.dead_letter.is_some() {
                 self.dying.extend_from_slice(ids);
             }
         }
     }
 
-    /// Begins a new incarnation of a queue that is recorded by itself: leases are good for a while again from `time` on, and
-    /// connections of before are gone. Within a store it is the store's to say.
+    /// Begins a new incarnation of a queue that has a log of its own: timed leases are extended to a minimum from
+    /// `time` on, and connections of before are gone. In a broker, [`crate::Broker::start`] does this for all queues.
     pub fn start<R: Recorder<Body = B>>(&mut self, incarnation: u64, time: LogTime, rec: &mut R) {
         self.commit(&Event::Started { incarnation, time }, time, rec);
     }
 
-    /// Stops handing out tasks.
+    /// Stops deliveries.
     pub fn pause<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut R) {
         if self.paused.is_none() {
             self.commit(&Event::Paused(self.no), now.log, rec);
         }
     }
 
-    /// Hands out tasks again.
+    /// Resumes deliveries.
     pub fn resume<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut R) {
         if self.paused.is_some() {
             self.commit(&Event::Resumed(self.no), now.log, rec);
-            rec.counted(self.ready.len());
+            rec.note_task_count(self.ready.len());
         }
     }
 
-    /// Changes settings. What happened before happened by the old ones.
+    /// Changes settings. Whatever was due before follows the old ones.
     pub fn configure<R: Recorder<Body = B>>(
         &mut self,
         changes: Changes<'_>,
@@ -125,23 +124,23 @@ impl<B: Body> Queue<B> {
         settings
     }
 
-    /// The state of a task, if it is there.
+    /// The state of a task, if it exists.
     pub fn state_of(&self, id: TaskId) -> Option<StateKind> {
         if let Some(task) = self.table.get(id) {
-            return Some(if self.is_reviving(task) { StateKind::Ready } else { task.state.kind() });
+            return Some(if self.bulk.revives(&task.state) { StateKind::Ready } else { task.state.kind() });
         }
-        if self.ready.plain.contains(id) {
+        if self.ready.packed.contains(id) {
             return Some(StateKind::Ready);
         }
-        self.later.contains(id).then_some(StateKind::Delayed)
+        self.packed_delayed.contains(id).then_some(StateKind::Delayed)
     }
 
-    /// Whether the claim is on this task as it is now: a receipt is on one delivery and no other.
+    /// Whether a claim is valid: an id always is, a receipt only for the current delivery.
     fn is_meant(&self, claim: Claim) -> bool {
         matches!(claim, Claim::Id(_)) || self.is_current(claim)
     }
 
-    /// Whether the claim is on the delivery that is current.
+    /// Whether the task is leased, and the claim is an id or the receipt of that lease.
     fn is_current(&self, claim: Claim) -> bool {
         self.table.get(claim.id()).is_some_and(|task| {
             let meant = match claim {
@@ -153,7 +152,7 @@ impl<B: Body> Queue<B> {
     }
 }
 
-/// A list of ids without repetitions. Ids that come in order cost nothing to tell apart.
+/// A list of ids without repetitions. For ids in ascending order it needs no set.
 #[derive(Default)]
 struct Distinct {
     ids: Vec<TaskId>,
@@ -163,13 +162,13 @@ struct Distinct {
 }
 
 impl Distinct {
-    /// An empty list that uses this room.
+    /// An empty list that uses this buffer.
     fn within(mut room: Vec<TaskId>) -> Self {
         room.clear();
         Self { ids: room, ..Self::default() }
     }
 
-    /// Adds an id unless it is there.
+    /// Adds an id; answers false if the list has it already.
     fn add(&mut self, id: TaskId) -> bool {
         if id <= self.last || self.set.is_some() {
             let set = self.set.get_or_insert_with(|| self.ids.iter().copied().collect());
@@ -183,7 +182,7 @@ impl Distinct {
     }
 }
 
-/// Reads references as claims; one that is malformed refuses them all.
+/// Parses task references; one malformed reference refuses all of them.
 pub(crate) fn claims(tasks: TaskRefs<'_>) -> Result<impl Iterator<Item = Claim>, Refusal> {
     let read = |bytes: &&[u8]| match tasks.form {
         IdForm::Long => Claim::parse(bytes),

@@ -1,4 +1,4 @@
-//! Deliveries whose payload could not be read, so that nobody got them.
+//! Deliveries that reached no client because their payload could not be read.
 
 use super::Distinct;
 use crate::event::{Event, Ids, Recorder, Removal};
@@ -10,9 +10,9 @@ use crate::task::{Body, Cause};
 use crate::time::Now;
 
 impl<B: Body> Queue<B> {
-    /// Takes deliveries back whose payload could not be read. They wait for so long and are tried again, at no cost; without
-    /// a wait they are dead. They stay in this queue even if it has a dead-letter queue, whose workers could not read them
-    /// either. A delivery that is no longer current is left alone.
+    /// Takes back deliveries whose payload could not be read. Their tasks are delayed by `wait_ms`, at no cost of a
+    /// try; without a wait they die. Dead ones stay in this queue even if it has a dead-letter queue, whose workers
+    /// could not read them either. Deliveries that are no longer current are left alone.
     pub fn take_back_unreadable<R: Recorder<Body = B>>(
         &mut self,
         receipts: &[Receipt],

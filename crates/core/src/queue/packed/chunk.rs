@@ -1,7 +1,7 @@
-//! A run and what has become of its entries since: which are gone, and whose bodies are not in it.
+//! A run with the changes since it was coded: which entries are gone, and which have other bodies.
 //!
-//! All of that is beside the run, so that a task taken from the middle, or a body that moved, leaves the run as it is:
-//! an image that holds it needs no copy, and what is on disk of it stays good.
+//! The changes are kept beside the run, so that a task that leaves from the middle, or a body that moves, does not
+//! change the run: an image that shares it needs no copy, and its bytes on disk stay valid.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -10,58 +10,58 @@ use super::run::{Coded, Cursor, Entry, GROUP, GROUPS_MAX, Run};
 use crate::codec::{Reader, write_number};
 use crate::id::TaskId;
 use crate::meter;
-use crate::queue::packed::Upcoming;
+use crate::queue::packed::ReadAheadSpan;
 use crate::queue::shared::Shared;
 use crate::task::Body;
 
-/// Bodies that moved before the run is coded anew with them: so many, or such a part of its entries.
+/// How many bodies may move before the run is coded anew: this many, or this part of its entries.
 const EDITS_MIN: u16 = 64;
 const EDITS_PART: u16 = 8;
 
-/// So many groups at most are told by the bodies of their ends.
-const GROUPS_TOLD: u16 = 8;
+/// The most groups in one span.
+const SPAN_GROUPS_MAX: u16 = 8;
 
-/// What is known of a run's entries beside the run.
+/// The changes to the entries of a run since it was coded.
 #[derive(Clone, Debug)]
-pub(in crate::queue) struct Fates<B> {
-    /// So many from the front are gone.
+pub(in crate::queue) struct RunOverlay<B> {
+    /// How many entries at the front are gone.
     skipped: u16,
-    /// How many are gone in all.
+    /// How many entries are gone in all.
     gone: u16,
-    /// A bit for each that is gone, a word for each group, up to the last one that any has left from the middle of; bits of
-    /// skipped ones mean nothing.
-    tombs: Vec<u64>,
-    /// Bodies that got a new handle, by index.
+    /// A bit for each that is gone, a word for each group, up to the last one that any has left from the middle of;
+    /// bits of skipped ones mean nothing.
+    tombstones: Vec<u64>,
+    /// New handles of bodies that moved, by index.
     edits: Vec<(u16, B)>,
 }
 
-impl<B> Default for Fates<B> {
+impl<B> Default for RunOverlay<B> {
     fn default() -> Self {
-        Self { skipped: 0, gone: 0, tombs: Vec::new(), edits: Vec::new() }
+        Self { skipped: 0, gone: 0, tombstones: Vec::new(), edits: Vec::new() }
     }
 }
 
-/// A run with the fates of its entries.
+/// A run with its overlay.
 #[derive(Clone, Debug)]
 pub(super) struct Chunk<B> {
     pub(super) run: Shared<Run<B>>,
-    pub(super) fates: Fates<B>,
+    pub(super) overlay: RunOverlay<B>,
     /// Bodies that cannot be packed, by index.
     aside: VecDeque<(u16, B)>,
-    /// The last id of the run, where a search finds it without a detour.
+    /// The last id of the run, here so that a search need not follow the pointer.
     pub(super) last: TaskId,
-    /// What the memory account holds for it.
+    /// Its share of the count of memory.
     pub(super) accounted: usize,
 }
 
 impl<B: Body> Chunk<B> {
     pub(super) fn new() -> Self {
-        Self::of(Shared::Own(Run::open()), Fates::default())
+        Self::of(Shared::Own(Run::open()), RunOverlay::default())
     }
 
-    pub(super) fn of(run: Shared<Run<B>>, fates: Fates<B>) -> Self {
+    pub(super) fn of(run: Shared<Run<B>>, overlay: RunOverlay<B>) -> Self {
         let last = run.get().last();
-        Self { run, fates, aside: VecDeque::new(), last, accounted: 0 }
+        Self { run, overlay, aside: VecDeque::new(), last, accounted: 0 }
     }
 
     pub(super) fn run(&self) -> &Run<B> {
@@ -69,19 +69,19 @@ impl<B: Body> Chunk<B> {
     }
 
     pub(super) fn live(&self) -> usize {
-        usize::from(self.run().count() - self.fates.gone)
+        usize::from(self.run().count() - self.overlay.gone)
     }
 
     pub(super) const fn skipped(&self) -> u16 {
-        self.fates.skipped
+        self.overlay.skipped
     }
 
     /// About how many bytes it takes.
     pub(super) fn memory(&self) -> usize {
         let handle = size_of::<(u16, B)>();
-        let beside = self.aside.capacity() * handle + self.fates.edits.capacity() * handle;
-        let tombs = self.fates.tombs.capacity() * size_of::<u64>();
-        size_of::<Self>() + self.run().bytes() + beside + tombs
+        let beside = self.aside.capacity() * handle + self.overlay.edits.capacity() * handle;
+        let tombstones = self.overlay.tombstones.capacity() * size_of::<u64>();
+        size_of::<Self>() + self.run().bytes() + beside + tombstones
     }
 
     pub(super) fn push(&mut self, entry: Entry<B>) {
@@ -94,63 +94,63 @@ impl<B: Body> Chunk<B> {
     }
 
     pub(super) fn is_live(&self, index: u16) -> bool {
-        index >= self.fates.skipped && !has(&self.fates.tombs, index)
+        index >= self.overlay.skipped && !has(&self.overlay.tombstones, index)
     }
 
     pub(super) fn find(&self, id: TaskId) -> Option<Coded<B>> {
         self.run().find(id).filter(|coded| self.is_live(coded.index) && self.has_body(coded))
     }
 
-    /// Whether its body is anywhere. It is, unless the run is damaged.
+    /// Whether its body exists. It does, unless the run is damaged.
     fn has_body(&self, coded: &Coded<B>) -> bool {
         coded.body.is_some()
-            || position(&self.fates.edits, coded.index).is_some()
+            || position(&self.overlay.edits, coded.index).is_some()
             || self.aside_at(coded.index).is_some()
     }
 
-    /// The whole of an entry that is live.
+    /// A live entry with its body.
     pub(super) fn entry(&self, coded: Coded<B>) -> Option<Entry<B>> {
         let Coded { index, id, pushed, due, body } = coded;
-        let edited = position(&self.fates.edits, index).map(|at| self.fates.edits[at].1.clone());
+        let edited = position(&self.overlay.edits, index).map(|at| self.overlay.edits[at].1.clone());
         let aside = || self.aside_at(index).map(|at| self.aside[at].1.clone());
         let body = edited.or(body).or_else(aside)?;
         Some(Entry { id, pushed, due, body })
     }
 
     fn aside_at(&self, index: u16) -> Option<usize> {
-        // Mostly none is, or it is the first of all.
+        // Mostly there is none, or it is the first.
         if self.aside.front()?.0 == index {
             return Some(0);
         }
         self.aside.binary_search_by_key(&index, |&(at, _)| at).ok()
     }
 
-    /// Takes out an entry that is live.
+    /// Removes a live entry.
     pub(super) fn take(&mut self, coded: Coded<B>) -> Option<Entry<B>> {
         let Coded { index, id, pushed, due, body } = coded;
-        let edited = position(&self.fates.edits, index).map(|at| self.fates.edits.remove(at).1);
+        let edited = position(&self.overlay.edits, index).map(|at| self.overlay.edits.remove(at).1);
         let body = match edited.or(body) {
             Some(body) => body,
             None => self.aside.remove(self.aside_at(index)?)?.1,
         };
-        self.fates.bury(index);
+        self.overlay.mark_gone(index);
         Some(Entry { id, pushed, due, body })
     }
 
-    /// Takes out a live entry whose body the caller has.
+    /// Removes a live entry whose body the caller has.
     pub(super) fn forget(&mut self, index: u16) {
-        if let Some(at) = position(&self.fates.edits, index) {
-            self.fates.edits.remove(at);
+        if let Some(at) = position(&self.overlay.edits, index) {
+            self.overlay.edits.remove(at);
         }
         if let Some(at) = self.aside_at(index) {
             self.aside.remove(at);
         }
-        self.fates.bury(index);
+        self.overlay.mark_gone(index);
     }
 
     /// Gives a live entry a new body; answers the old one.
     pub(super) fn replace(&mut self, coded: Coded<B>, body: B) -> Option<B> {
-        let edits = &mut self.fates.edits;
+        let edits = &mut self.overlay.edits;
         match (edits.binary_search_by_key(&coded.index, |&(at, _)| at), coded.body) {
             (Ok(at), _) => Some(core::mem::replace(&mut edits[at].1, body)),
             (Err(at), Some(before)) => {
@@ -165,13 +165,12 @@ impl<B: Body> Chunk<B> {
     }
 
     pub(super) fn is_much_edited(&self) -> bool {
-        self.fates.edits.len() > usize::from((self.run().count() / EDITS_PART).max(EDITS_MIN))
+        self.overlay.edits.len() > usize::from((self.run().count() / EDITS_PART).max(EDITS_MIN))
     }
 
-    /// Where a walk over its live entries begins that passes over the first `start` of them, and how many of those
-    /// it still has to pass over.
+    /// A cursor for a walk that skips the first `start` live entries, and how many of these it still has to skip.
     pub(super) fn seek(&self, mut start: usize) -> (Cursor<B>, usize) {
-        let mut group = self.fates.skipped / GROUP;
+        let mut group = self.overlay.skipped / GROUP;
         loop {
             let live = self.live_in(group);
             if start < live || (group + 1) * GROUP >= self.run().count() {
@@ -183,14 +182,14 @@ impl<B: Body> Chunk<B> {
     }
 
     fn live_in(&self, group: u16) -> usize {
-        let Fates { skipped, tombs, .. } = &self.fates;
+        let RunOverlay { skipped, tombstones, .. } = &self.overlay;
         let (start, upto) = (group * GROUP, ((group + 1) * GROUP).min(self.run().count()));
         let from = start.max(*skipped).min(upto);
-        let gone = tombs.get(usize::from(group)).map_or(0, |word| ones_from(*word, from - start));
+        let gone = tombstones.get(usize::from(group)).map_or(0, |word| ones_from(*word, from - start));
         usize::from(upto - from) - gone
     }
 
-    /// The next live entry of a walk. What cannot be read, because the run is damaged, is passed over with the rest of its
+    /// The next live entry of a walk. In a damaged run, an entry that cannot be read is skipped with the rest of its
     /// group.
     pub(super) fn next(&self, cursor: &mut Cursor<B>) -> Option<Entry<B>> {
         while cursor.index() < self.run().count() {
@@ -209,38 +208,37 @@ impl<B: Body> Chunk<B> {
         None
     }
 
-    /// The bodies of its live entries from the one at this place on; of groups that are as they were coded, but for entries
-    /// that left from their middle, by their ends.
-    pub(super) fn upcoming(&self, start: usize) -> impl Iterator<Item = Upcoming<B>> {
+    /// The live entries from position `start` on, as spans. A span covers groups in which no body has moved.
+    pub(super) fn read_ahead_spans(&self, start: usize) -> impl Iterator<Item = ReadAheadSpan<B>> {
         let (mut cursor, mut left) = self.seek(start);
         core::iter::from_fn(move || {
             loop {
                 if left == 0
-                    && let Some((upcoming, groups)) = self.told_by_ends(cursor.index())
+                    && let Some((span, groups)) = self.span_at(cursor.index())
                 {
                     cursor = Cursor::at_group(cursor.index() / GROUP + groups);
-                    return Some(upcoming);
+                    return Some(span);
                 }
                 let entry = self.next(&mut cursor)?;
                 if left == 0 {
-                    return Some(Upcoming::Task(entry.body));
+                    return Some(ReadAheadSpan::Task(entry.body));
                 }
                 left -= 1;
             }
         })
     }
 
-    /// The groups that begin with this entry, if it begins one, and how many they are.
-    fn told_by_ends(&self, from: u16) -> Option<(Upcoming<B>, u16)> {
+    /// The span of groups that begins with this entry, if there is one, and the number of groups.
+    fn span_at(&self, from: u16) -> Option<(ReadAheadSpan<B>, u16)> {
         let count = self.run().count();
-        if !from.is_multiple_of(GROUP) || from < self.fates.skipped || from >= count {
+        if !from.is_multiple_of(GROUP) || from < self.overlay.skipped || from >= count {
             return None;
         }
-        let edit = self.fates.edits.partition_point(|&(index, _)| index < from);
+        let edit = self.overlay.edits.partition_point(|&(index, _)| index < from);
         let aside = self.aside.partition_point(|&(index, _)| index < from);
-        let edited = self.fates.edits.get(edit).map_or(count, |&(index, _)| index);
+        let edited = self.overlay.edits.get(edit).map_or(count, |&(index, _)| index);
         let elsewhere = self.aside.get(aside).map_or(count, |&(index, _)| index);
-        let mut upto = (from + GROUPS_TOLD * GROUP).min(count);
+        let mut upto = (from + SPAN_GROUPS_MAX * GROUP).min(count);
         if edited.min(elsewhere) < upto {
             upto = edited.min(elsewhere) / GROUP * GROUP;
         }
@@ -250,19 +248,19 @@ impl<B: Body> Chunk<B> {
         let (group, groups) = (from / GROUP, (upto - from).div_ceil(GROUP));
         let (first, last) = self.run().ends(group, upto)?;
         let tasks = (group..group + groups).map(|group| self.live_in(group)).sum();
-        Some((Upcoming::Run { first, last, tasks }, groups))
+        Some((ReadAheadSpan::Run { first, last, tasks }, groups))
     }
 
-    /// Appends live entries with their indexes to a list, until it has so many or there are no more.
+    /// Appends live entries with their indexes to a list, until it has `count` or there are no more.
     pub(super) fn append_to(
         &self,
         list: &mut VecDeque<(u16, Entry<B>)>,
         count: usize,
         cursor: &mut Cursor<B>,
     ) {
-        // Mostly none has left but from the front, and no body is elsewhere.
-        let Fates { skipped, tombs, edits, .. } = &self.fates;
-        let rest = tombs.get(usize::from(cursor.index() / GROUP)..).unwrap_or_default();
+        // Mostly entries left only from the front, and all bodies are in the run.
+        let RunOverlay { skipped, tombstones, edits, .. } = &self.overlay;
+        let rest = tombstones.get(usize::from(cursor.index() / GROUP)..).unwrap_or_default();
         let is_plain = rest.iter().all(|&word| word == 0) && edits.is_empty() && self.aside.is_empty();
         if is_plain && cursor.index() >= *skipped {
             self.run().append_to(list, count, cursor);
@@ -280,7 +278,7 @@ impl<B: Body> Chunk<B> {
         core::iter::from_fn(move || self.next(&mut cursor))
     }
 
-    /// How many of its live entries have ids below this number.
+    /// How many live entries have ids below this number.
     pub(super) fn count_below(&self, raw: u64) -> usize {
         let group = self.run().group_of(raw);
         let before: usize = (0..group).map(|group| self.live_in(group)).sum();
@@ -290,31 +288,31 @@ impl<B: Body> Chunk<B> {
     }
 }
 
-impl<B: Body> Fates<B> {
+impl<B: Body> RunOverlay<B> {
     /// Notes that an entry is gone.
-    fn bury(&mut self, index: u16) {
+    fn mark_gone(&mut self, index: u16) {
         self.gone += 1;
         if index == self.skipped {
             self.skipped += 1;
-            while has(&self.tombs, self.skipped) {
+            while has(&self.tombstones, self.skipped) {
                 self.skipped += 1;
             }
         } else {
             let word = usize::from(index / GROUP);
-            if self.tombs.len() <= word {
-                self.tombs.reserve_exact(word + 1 - self.tombs.len());
-                self.tombs.resize(word + 1, 0);
+            if self.tombstones.len() <= word {
+                self.tombstones.reserve_exact(word + 1 - self.tombstones.len());
+                self.tombstones.resize(word + 1, 0);
             }
-            self.tombs[word] |= 1 << (index % GROUP);
+            self.tombstones[word] |= 1 << (index % GROUP);
         }
     }
 
-    /// Appends the bytes that [`Self::read`] makes the same of. A new handle that cannot be packed is left out, and
-    /// the old one with it.
+    /// Appends the bytes from which [`Self::read`] restores it. If a new handle cannot be packed, neither it nor the
+    /// old one is written.
     pub(in crate::queue) fn write(&self, out: &mut Vec<u8>) {
         write_number(u64::from(self.skipped), out);
-        out.push(self.tombs.len() as u8);
-        self.tombs.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
+        out.push(self.tombstones.len() as u8);
+        self.tombstones.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
         write_number(self.edits.len() as u64, out);
         for (index, body) in &self.edits {
             write_number(u64::from(*index), out);
@@ -326,29 +324,30 @@ impl<B: Body> Fates<B> {
         }
     }
 
-    /// The fates of this run's entries.
+    /// The overlay of this run.
     pub(in crate::queue) fn read(r: &mut Reader<'_>, count: u16) -> Option<Self> {
         let skipped: u16 = r.small().ok()?;
         let words = usize::from(r.byte().ok()?);
         if words > GROUPS_MAX {
             return None;
         }
-        let mut tombs = Vec::with_capacity(words);
+        let mut tombstones = Vec::with_capacity(words);
         for _ in 0..words {
-            tombs.push(u64::from_le_bytes(r.array().ok()?));
+            tombstones.push(u64::from_le_bytes(r.array().ok()?));
         }
-        let buried = |index: &u16| has(&tombs, *index);
-        if skipped >= count || buried(&skipped) || (count..words as u16 * GROUP).any(|index| buried(&index)) {
+        let is_gone = |index: &u16| has(&tombstones, *index);
+        if skipped >= count || is_gone(&skipped) || (count..words as u16 * GROUP).any(|index| is_gone(&index))
+        {
             return None;
         }
         let word_at =
             |(group, &word): (usize, &u64)| ones_from(word, skipped.saturating_sub(group as u16 * GROUP));
-        let gone = skipped + tombs.iter().enumerate().map(word_at).sum::<usize>() as u16;
+        let gone = skipped + tombstones.iter().enumerate().map(word_at).sum::<usize>() as u16;
         let mut edits: Vec<(u16, B)> = Vec::new();
         for _ in 0..r.count().ok()? {
             let index: u16 = r.small().ok()?;
             let in_order = edits.last().is_none_or(|&(last, _)| last < index);
-            let live = index >= skipped && index < count && !buried(&index);
+            let live = index >= skipped && index < count && !is_gone(&index);
             if !live || !in_order || r.byte().ok()? != 1 {
                 return None;
             }
@@ -356,16 +355,16 @@ impl<B: Body> Fates<B> {
             *r = Reader::new(rest);
             edits.push((index, body));
         }
-        Some(Self { skipped, gone, tombs, edits })
+        Some(Self { skipped, gone, tombstones, edits })
     }
 }
 
 fn position<B>(edits: &[(u16, B)], index: u16) -> Option<usize> {
-    // Most runs have none.
+    // Most runs have no edits.
     if edits.is_empty() { None } else { edits.binary_search_by_key(&index, |&(at, _)| at).ok() }
 }
 
-/// Whether the bit of an entry is set; there is none behind the last entry.
+/// Whether the bit of an entry is set. Missing words count as zero.
 fn has(bits: &[u64], index: u16) -> bool {
     bits.get(usize::from(index / GROUP)).is_some_and(|word| word >> (index % GROUP) & 1 == 1)
 }

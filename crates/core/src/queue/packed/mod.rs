@@ -1,8 +1,8 @@
 //! Tasks as they were pushed, in order of their ids, a few bytes each.
 //!
-//! The newest few are kept as they are: a short queue is just that. Once they are many they are coded into [`runs`],
-//! where thousands cost one allocation, which an image of the queue shares. How many are too many depends on whether they
-//! are there to stay.
+//! The newest entries are kept as they are, and a short queue has no others. Once they are many they are coded into
+//! [`runs`], where thousands take one allocation, which images share. A queue that is popped as fast as it is pushed
+//! keeps more entries uncoded than one that only grows.
 
 mod chunk;
 mod run;
@@ -23,44 +23,43 @@ use chunk::Chunk;
 use run::ENTRIES_MAX;
 use runs::Runs;
 
-pub(super) use chunk::Fates;
+pub(super) use chunk::RunOverlay;
 pub(super) use run::{Entry, Run};
 
-/// How many entries are kept as they are in a queue that is not taken from.
+/// How many entries are kept uncoded in a queue that is not popped.
 const FRESH_MIN: usize = 64;
 
-/// How many entries are kept as they are at most. A busy queue that is never longer pays for no coding.
+/// The most entries that are kept uncoded. A busy queue that is never longer needs no coding.
 const FRESH_MAX: usize = 8192;
 
-/// Room that an empty queue keeps.
+/// The capacity that an empty queue keeps.
 const KEPT_ENTRIES: usize = 16;
 
-/// What stands at a place in the line.
+/// One or more neighbouring ready tasks, for reading their payloads ahead of pops.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Upcoming<B> {
+pub enum ReadAheadSpan<B> {
     /// One task.
     Task(B),
-    /// So many, told by the bodies of the first and the last that were pushed among them: as a rule, those of the others
-    /// were made between these two.
+    /// Many tasks. As a rule, the bodies of all of them were created between `first` and `last`.
     Run {
-        /// The first body.
+        /// The body of the first task that was pushed among them.
         first: B,
-        /// The last one.
+        /// The body of the last one.
         last: B,
-        /// How many tasks.
+        /// The number of tasks.
         tasks: usize,
     },
 }
 
-/// Tasks that nothing has happened to since they were pushed.
+/// Tasks that have not been touched since they were pushed.
 #[derive(Clone, Debug)]
 pub(super) struct Packed<B> {
     runs: Runs<B>,
-    /// The newest; their ids are above those of all runs.
+    /// The newest entries; their ids are above those in runs.
     fresh: VecDeque<Entry<B>>,
-    /// How many of those there may be.
+    /// The most entries that `fresh` may have.
     fresh_max: usize,
-    /// How many entries have come and how many have been taken since a while before room was last made.
+    /// Recent numbers of added and removed entries, which tell a busy queue from one that grows.
     pushed: usize,
     taken: usize,
 }
@@ -76,7 +75,7 @@ impl<B: Body> Packed<B> {
         self.runs.len() + self.fresh.len()
     }
 
-    /// How many are coded into runs.
+    /// The number of entries that are coded into runs.
     pub(super) fn coded(&self) -> usize {
         self.runs.len()
     }
@@ -86,24 +85,24 @@ impl<B: Body> Packed<B> {
         self.runs.memory() + self.fresh.capacity() * size_of::<Entry<B>>()
     }
 
-    /// An id that none is above.
+    /// The highest id so far, at least.
     pub(super) fn last_id(&self) -> TaskId {
         self.fresh.back().map_or_else(|| self.runs.last_id(), |last| last.id)
     }
 
-    /// Whether this id would keep the order; what comes out of order has its record elsewhere.
+    /// Whether an entry with this id keeps the order. Others need a record.
     pub(super) fn takes(&self, id: TaskId) -> bool {
         self.last_id() < id
     }
 
-    /// Adds an entry whose id it takes.
+    /// Adds an entry, whose id must keep the order.
     pub(super) fn push(&mut self, entry: Entry<B>) {
         debug_assert!(self.takes(entry.id), "ids grow");
         self.pushed += 1;
         if self.fresh.len() >= self.fresh_max {
             self.make_room();
         }
-        // Behind so many that are coded it would be coded in any case before its turn comes.
+        // Behind this many coded entries it would be coded before it is popped in any case.
         if self.fresh.is_empty() && self.runs.len() >= FRESH_MAX {
             self.runs.push(entry);
         } else {
@@ -111,7 +110,7 @@ impl<B: Body> Packed<B> {
         }
     }
 
-    /// Codes what is kept as it is, unless it looks as if it were soon taken: then there is room for more.
+    /// Codes the uncoded entries, or allows for more of them if the queue is busy.
     fn make_room(&mut self) {
         let is_busy = self.taken * 2 >= self.pushed;
         while self.pushed >= FRESH_MAX {
@@ -126,12 +125,12 @@ impl<B: Body> Packed<B> {
         }
     }
 
-    /// Codes what is kept as it is.
+    /// Codes the uncoded entries.
     fn pack(&mut self) {
         self.fresh.drain(..).for_each(|entry| self.runs.push(entry));
     }
 
-    /// Where the entry with this id is among the fresh; `Err` if it can only be in a run.
+    /// The index in `fresh` of the entry with this id; `Err` if it can only be in a run.
     fn fresh_at(&self, id: TaskId) -> Result<Option<usize>, ()> {
         match self.fresh.front() {
             Some(first) if first.id == id => Ok(Some(0)),
@@ -140,18 +139,18 @@ impl<B: Body> Packed<B> {
         }
     }
 
-    /// Has the first so many at hand, so that looking at them and then taking them decodes them once.
-    pub(super) fn look_ahead(&mut self, count: usize) {
-        self.runs.look_ahead(count);
+    /// Decodes the first `count` entries, so that reading and then removing them decodes them once.
+    pub(super) fn decode_front(&mut self, count: usize) {
+        self.runs.decode_front(count);
     }
 
-    /// The first of all.
+    /// The first entry.
     pub(super) fn first(&self) -> Option<Entry<B>> {
         self.runs.first().or_else(|| self.fresh.front().cloned())
     }
 
-    /// The first of all, so many at least if there are so many, where they are at hand.
-    pub(super) fn at_hand(&self, count: usize) -> Option<impl Iterator<Item = &Entry<B>>> {
+    /// At least `count` head entries, if that many exist and they are decoded already.
+    pub(super) fn decoded_front(&self, count: usize) -> Option<impl Iterator<Item = &Entry<B>>> {
         let front = self.runs.front();
         let is_all = front.len() == self.runs.len();
         (is_all || front.len() >= count)
@@ -167,7 +166,7 @@ impl<B: Body> Packed<B> {
         self.fresh_at(id).map_or_else(|()| self.runs.contains(id), |at| at.is_some())
     }
 
-    /// Takes an entry out, wherever it stands; the first one at once.
+    /// Removes an entry. The first one is found at once.
     pub(super) fn take(&mut self, id: TaskId) -> Option<Entry<B>> {
         let entry = match self.fresh_at(id) {
             Ok(at) => self.fresh.remove(at?)?,
@@ -188,7 +187,7 @@ impl<B: Body> Packed<B> {
         }
     }
 
-    /// How many have ids below this number.
+    /// How many entries have ids below this number.
     pub(super) fn count_below(&self, raw: u64) -> usize {
         self.runs.count_below(raw) + self.fresh.partition_point(|entry| entry.id.raw() < raw)
     }
@@ -197,39 +196,41 @@ impl<B: Body> Packed<B> {
         self.runs.iter().chain(self.fresh.iter().cloned())
     }
 
-    /// All from the one at this place on. Runs before it are passed over whole.
+    /// All entries from position `start` on. Runs before it are skipped as a whole.
     pub(super) fn iter_from(&self, start: usize) -> impl Iterator<Item = Entry<B>> {
         let coded = self.runs.len();
         let fresh = self.fresh.range(start.saturating_sub(coded).min(self.fresh.len())..);
         self.runs.iter_from(start.min(coded)).chain(fresh.cloned())
     }
 
-    /// The bodies of all from the one at this place on, of many neighbours by their ends.
-    pub(super) fn upcoming(&self, start: usize) -> impl Iterator<Item = Upcoming<B>> {
+    /// All entries from position `start` on, as spans.
+    pub(super) fn read_ahead_spans(&self, start: usize) -> impl Iterator<Item = ReadAheadSpan<B>> {
         let coded = self.runs.len();
         let fresh = self.fresh.range(start.saturating_sub(coded).min(self.fresh.len())..);
-        self.runs.upcoming(start.min(coded)).chain(fresh.map(|entry| Upcoming::Task(entry.body.clone())))
+        self.runs
+            .read_ahead_spans(start.min(coded))
+            .chain(fresh.map(|entry| ReadAheadSpan::Task(entry.body.clone())))
     }
 
-    /// All as runs, with the fates of their entries, for an image.
-    pub(super) fn image(&mut self, last_stamp: &mut u64, add: impl FnMut(&Fates<B>, u64, Arc<Run<B>>)) {
+    /// All entries as runs with their overlays, for an image.
+    pub(super) fn image(&mut self, last_stamp: &mut u64, add: impl FnMut(&RunOverlay<B>, u64, Arc<Run<B>>)) {
         self.pack();
         self.fresh.shrink_to(FRESH_MIN);
         self.runs.image(last_stamp, add);
     }
 
     /// Adds a run from an image, behind all others. Its entries are decoded when they are needed.
-    pub(super) fn restore(&mut self, run: Run<B>, stamp: u64, fates: &mut Reader<'_>) -> Option<()> {
-        self.runs.restore(run, stamp, fates)
+    pub(super) fn restore(&mut self, run: Run<B>, stamp: u64, overlay: &mut Reader<'_>) -> Option<()> {
+        self.runs.restore(run, stamp, overlay)
     }
 
-    /// The live entries of a run by itself; none of one that is lost, whose fates are passed over.
-    pub(super) fn entries_of(run: Option<Run<B>>, fates: &mut Reader<'_>) -> Option<Vec<Entry<B>>> {
-        let fates = Fates::read(fates, run.as_ref().map_or(ENTRIES_MAX, Run::count))?;
-        Some(run.map_or_else(Vec::new, |run| Chunk::of(Shared::Own(run), fates).into_entries().collect()))
+    /// The live entries of a single run. If the run is lost, its overlay is skipped.
+    pub(super) fn entries_of(run: Option<Run<B>>, overlay: &mut Reader<'_>) -> Option<Vec<Entry<B>>> {
+        let overlay = RunOverlay::read(overlay, run.as_ref().map_or(ENTRIES_MAX, Run::count))?;
+        Some(run.map_or_else(Vec::new, |run| Chunk::of(Shared::Own(run), overlay).into_entries().collect()))
     }
 
-    /// What does not hold of it, if anything.
+    /// A violated invariant, if there is one.
     pub(super) fn broken(&self) -> Option<&'static str> {
         let fresh = self.fresh.iter().map(|entry| entry.id);
         if !fresh.clone().is_sorted()

@@ -1,9 +1,9 @@
-//! A run of entries as bytes: each says only in what it differs from the one before.
+//! A run of entries as bytes: each entry is coded by its differences from the one before.
 //!
 //! An entry is a control byte, whose bits say which of the following are there: how many more entries are coded by the
-//! same bytes (a byte; absent if none is), the distance of its id from the one before (a varint; absent if it is the next
-//! number), the distance of its push time (zigzag; absent if the same), the distance of its due time from its push time
-//! (zigzag; absent if it is ready), and the packed handle of its body (absent if it is kept beside the run). Every
+//! same bytes (a byte; absent if none is), the distance of its id from the one before (a varint; absent if it is the
+//! next number), the distance of its push time (zigzag; absent if the same), the distance of its due time from its push
+//! time (zigzag; absent if it is ready), and the packed handle of its body (absent if it is kept beside the run). Every
 //! [`GROUP`]th entry is coded against the start of the run instead, with no body before it, so that finding an entry
 //! decodes one group and not all of the run.
 //!
@@ -18,16 +18,16 @@ use crate::id::TaskId;
 use crate::task::{Body, Due};
 use crate::time::{LogTime, WallTime};
 
-/// Entries of a run: so many that what a run costs by itself, in memory and in every image, is next to nothing for each.
+/// The most entries of a run. With this many, the cost of the run itself, in memory and in every image, is negligible.
 pub(super) const ENTRIES_MAX: u16 = 4096;
 
-/// Entries from one new start to the next.
+/// The entries of a group.
 pub(super) const GROUP: u16 = 64;
 
-/// How many groups a run has at most.
+/// The most groups of a run.
 pub(super) const GROUPS_MAX: usize = (ENTRIES_MAX / GROUP) as usize;
 
-/// A run that has come to this many bytes takes no more entries: one that is not full is copied for every image.
+/// A run of this many bytes takes no more entries, since a run that is not full is copied for every image.
 const BYTES_MAX: usize = 8 << 10;
 
 /// Bits of a control byte.
@@ -41,7 +41,7 @@ mod bit {
     pub(super) const ALL: u8 = 63;
 }
 
-/// The control bytes of entries that say nothing but their bodies.
+/// The control bytes of entries that differ only in their bodies.
 const PLAIN: u8 = bit::NEXT | bit::SAME_TIME;
 const PLAIN_REPEATED: u8 = PLAIN | bit::REPEATED;
 
@@ -54,7 +54,7 @@ pub(in crate::queue) struct Entry<B> {
     pub(in crate::queue) body: B,
 }
 
-/// An entry as a run tells it: the body may be elsewhere.
+/// A decoded entry; its body may be outside of the run.
 #[derive(Debug)]
 pub(super) struct Coded<B> {
     pub(super) index: u16,
@@ -64,7 +64,7 @@ pub(super) struct Coded<B> {
     pub(super) body: Option<B>,
 }
 
-/// Entries, in order of their ids. Once sealed it never changes again.
+/// Entries, in order of their ids. A sealed run never changes.
 #[derive(Clone, Debug)]
 pub(in crate::queue) struct Run<B> {
     first: TaskId,
@@ -72,26 +72,27 @@ pub(in crate::queue) struct Run<B> {
     count: u16,
     /// When the first was pushed.
     base: u64,
-    /// Where each group but the first begins.
+    /// The offset of each group but the first.
     groups: Vec<u16>,
     bytes: Vec<u8>,
-    /// What the next entry is coded against; `None` once sealed.
+    /// The entry that the next one is coded against; `None` once sealed.
     tail: Option<Box<Tail<B>>>,
 }
 
 #[derive(Clone, Debug)]
 struct Tail<B> {
-    /// Where the bytes of the last entry begin.
+    /// The offset of the last entry.
     at: usize,
     pushed: u64,
     before: Option<B>,
 }
 
-/// A walk along a run: what the entry at `index` is coded against. It stays where it is while entries are appended.
+/// The position of a walk: the values that the entry at `index` is coded against. It stays valid while entries are
+/// appended.
 #[derive(Clone, Debug)]
 pub(super) struct Cursor<B> {
     index: u16,
-    /// Where the bytes begin that coded the entry before, how many they have coded so far, and where they end.
+    /// The offset of the bytes that coded the entry before, how many entries they have coded so far, and their end.
     at: usize,
     coded: u8,
     end: usize,
@@ -102,13 +103,13 @@ pub(super) struct Cursor<B> {
     before: Option<B>,
 }
 
-/// How entries differ from those before them.
+/// The differences of an entry from the one before.
 struct Code<'r> {
     control: u8,
     distance: u64,
     time: i64,
     due: i64,
-    /// Begins with the body, if that is in the run.
+    /// Begins with the body, if the run has it.
     body: &'r [u8],
 }
 
@@ -118,21 +119,21 @@ impl<B> Cursor<B> {
         Self { index: group * GROUP, at: 0, coded: 0, end: 0, id: 0, id_limit: 0, pushed: 0, before: None }
     }
 
-    /// Goes behind an entry whose bytes end there.
+    /// Advances over an entry whose bytes end at `end`.
     #[inline]
     fn advance(&mut self, id: TaskId, pushed: LogTime, end: usize) {
         (self.id, self.pushed, self.end) = (id.raw(), pushed.0, end);
         self.index += 1;
-        // Never more than a group has, with which it begins anew.
+        // At most the entries of a group, since every group starts at zero.
         self.coded += 1;
     }
 
-    /// Goes to the next group, because the rest of this one cannot be read.
+    /// Skips the rest of a group that cannot be read.
     pub(super) fn pass_over_group(&mut self) {
         *self = Self::at_group(self.index / GROUP + 1);
     }
 
-    /// The index of the entry it stands before.
+    /// The index of the next entry.
     pub(super) const fn index(&self) -> u16 {
         self.index
     }
@@ -153,7 +154,7 @@ impl<B> Default for Run<B> {
 }
 
 impl<B> Run<B> {
-    /// One that entries can be appended to.
+    /// A run that entries can be appended to.
     pub(super) fn open() -> Self {
         Self { tail: Some(Box::new(Tail { at: 0, pushed: 0, before: None })), ..Self::default() }
     }
@@ -176,30 +177,30 @@ impl<B: Body> Run<B> {
         self.bytes.capacity() + self.groups.capacity() * size_of::<u16>()
     }
 
-    /// Whether it is not sealed yet.
+    /// Whether it is not sealed.
     pub(super) const fn is_open(&self) -> bool {
         self.tail.is_some()
     }
 
-    /// Whether it takes another entry.
+    /// Whether another entry fits.
     pub(super) fn has_room(&self) -> bool {
         self.is_open() && self.count < ENTRIES_MAX && self.bytes.len() < BYTES_MAX
     }
 
-    /// Whether it takes up much room, however few entries it has.
+    /// Whether it takes much memory, however few entries it has.
     pub(super) fn is_large(&self) -> bool {
         self.bytes.len() >= BYTES_MAX / 2
     }
 
-    /// Says that nothing will be appended any more.
+    /// Seals the run: nothing will be appended any more.
     pub(super) fn seal(&mut self) {
         self.tail = None;
-        // Copied, because an allocator asked to shrink may leave half of a block empty.
+        // Copied, because shrinking in place may leave half of an allocator's block empty.
         self.bytes = Vec::from(&self.bytes[..]);
         self.groups = Vec::from(&self.groups[..]);
     }
 
-    /// A walk that stands behind the last entry of a run that is not sealed.
+    /// The cursor behind the last entry of a run that is not sealed.
     pub(super) fn end(&self) -> Cursor<B> {
         let Tail { at, pushed, before } =
             self.tail.as_deref().cloned().expect("only a run that is not sealed has an end to stand behind");
@@ -208,25 +209,25 @@ impl<B: Body> Run<B> {
         Cursor { index: self.count, at, coded, end, id, id_limit: u64::MAX, pushed, before }
     }
 
-    /// Where the bytes of a group begin.
+    /// The offset of a group.
     fn group_at(&self, group: u16) -> usize {
         group.checked_sub(1).map_or(0, |later| usize::from(self.groups[usize::from(later)]))
     }
 
-    /// How many entries are coded there beside the first.
+    /// How many further entries the bytes at `at` code.
     fn more(&self, at: usize) -> Option<u8> {
         let &control = self.bytes.get(at)?;
         if control & bit::REPEATED == 0 { Some(0) } else { self.bytes.get(at + 1).copied() }
     }
 
-    /// What is coded there behind the number of entries: the control byte, and the rest.
+    /// The control byte at `at`, and a reader behind it and behind the number of entries.
     fn fields(&self, at: usize) -> Option<(u8, Reader<'_>)> {
         let &control = self.bytes.get(at)?;
         let head = if control & bit::REPEATED == 0 { 1 } else { 2 };
         Some((control, Reader::new(self.bytes.get(at + head..)?)))
     }
 
-    /// Appends an entry with an id above all others. Answers false if its body has to be kept elsewhere.
+    /// Appends an entry with an id above all others. Answers false if its body must be kept outside of the run.
     pub(super) fn push(&mut self, id: TaskId, pushed: LogTime, due: Option<Due>, body: &B) -> bool {
         if due.is_none() && self.repeats(id, pushed, body) {
             return true;
@@ -274,8 +275,9 @@ impl<B: Body> Run<B> {
         packed
     }
 
-    /// Has the last bytes code one more entry, if that is the next number, was pushed at the same time, and has the body that
-    /// they say. The same as coding it, and faster: of those that were pushed together all but the first few go this way.
+    /// Has the last bytes code one more entry, if that is the next number, was pushed at the same time, and has the
+    /// body that they say. The same as coding it, and faster: of those that were pushed together all but the first few
+    /// go this way.
     #[inline]
     fn repeats(&mut self, id: TaskId, pushed: LogTime, body: &B) -> bool {
         let Some(tail) = self.tail.as_deref_mut() else { return false };
@@ -303,8 +305,8 @@ impl<B: Body> Run<B> {
         true
     }
 
-    /// The entry that the cursor stands before, which then stands behind it. `None` at the end, and where the bytes
-    /// are no entry: what was read from a disk may be anything.
+    /// The next entry; the cursor advances. `None` at the end, and where the bytes are not an entry: they may come from
+    /// a damaged disk.
     #[inline]
     pub(super) fn next(&self, cursor: &mut Cursor<B>) -> Option<Coded<B>> {
         if cursor.index >= self.count {
@@ -315,8 +317,8 @@ impl<B: Body> Run<B> {
         self.decode(&code, cursor)
     }
 
-    /// Decodes entries to the end of a list, until it has so many, or there are no more, or a body is not in the run. The same
-    /// as one after the other, and much faster: each is written once, where it stays.
+    /// Decodes entries to the end of a list, until it has `count`, there are no more, or a body is not in the run. Much
+    /// faster than decoding them one by one: each is written once, where it stays.
     pub(super) fn append_to(
         &self,
         list: &mut VecDeque<(u16, Entry<B>)>,
@@ -329,7 +331,7 @@ impl<B: Body> Run<B> {
             && let Some(code) = self.code(cursor)
         {
             let alike = usize::from(more.saturating_sub(cursor.coded)) + 1;
-            // No more than the group has: whatever the bytes say, the next one begins anew.
+            // At most to the end of the group, whatever the bytes say.
             let in_group = usize::from((GROUP - cursor.index % GROUP).min(self.count - cursor.index));
             let wanted = alike.min(in_group).min(count - list.len());
             let appended = self.append_alike(&code, wanted, list, cursor);
@@ -342,7 +344,7 @@ impl<B: Body> Run<B> {
         }
     }
 
-    /// Decodes so many entries that differ from those before them in the same way; answers how many there were.
+    /// Decodes `count` entries that differ from those before them in the same way; answers how many there were.
     #[inline]
     fn append_alike(
         &self,
@@ -355,7 +357,7 @@ impl<B: Body> Run<B> {
             return 0;
         }
         for appended in 0..wanted {
-            let Some((id, pushed, due)) = self.told(code, cursor) else { return appended };
+            let Some((id, pushed, due)) = self.id_and_times(code, cursor) else { return appended };
             let before = match list.back() {
                 Some((_, entry)) if appended > 0 => Some(&entry.body),
                 _ => cursor.before.as_ref(),
@@ -367,7 +369,7 @@ impl<B: Body> Run<B> {
         wanted
     }
 
-    /// Goes to the bytes that code the next entry; answers how many they code beside the first.
+    /// Moves to the bytes that code the next entry; answers how many further entries they code.
     #[inline]
     fn enter(&self, cursor: &mut Cursor<B>) -> Option<u8> {
         if cursor.index.is_multiple_of(GROUP) {
@@ -387,7 +389,7 @@ impl<B: Body> Run<B> {
         self.more(cursor.at)
     }
 
-    /// How the next entry differs from the one before it.
+    /// The differences of the next entry from the one before.
     #[inline]
     fn code(&self, cursor: &Cursor<B>) -> Option<Code<'_>> {
         let (control, mut r) = self.fields(cursor.at)?;
@@ -397,10 +399,10 @@ impl<B: Body> Run<B> {
         Some(Code { control, distance, time, due, body: r.rest() })
     }
 
-    /// The next entry, which differs from the one before it like this.
+    /// The next entry, from its differences.
     #[inline]
     fn decode(&self, code: &Code<'_>, cursor: &mut Cursor<B>) -> Option<Coded<B>> {
-        let (id, pushed, due) = self.told(code, cursor)?;
+        let (id, pushed, due) = self.id_and_times(code, cursor)?;
         let (mut body, mut rest) = (None, code.body);
         if code.control & bit::ASIDE == 0 {
             let (unpacked, behind) = B::unpack(cursor.before.as_ref(), rest)?;
@@ -412,9 +414,9 @@ impl<B: Body> Run<B> {
         Some(Coded { index, id, pushed, due, body })
     }
 
-    /// What the next entry says of itself, but for its body.
+    /// The id and times of the next entry.
     #[inline]
-    fn told(&self, code: &Code<'_>, cursor: &Cursor<B>) -> Option<(TaskId, LogTime, Option<Due>)> {
+    fn id_and_times(&self, code: &Code<'_>, cursor: &Cursor<B>) -> Option<(TaskId, LogTime, Option<Due>)> {
         let id = self.id_at(cursor.id, code.distance).filter(|id| id.raw() < cursor.id_limit)?;
         let pushed = cursor.pushed.wrapping_add_signed(code.time);
         let due = match code.control & (bit::DUE_LOG | bit::DUE_WALL) {
@@ -426,7 +428,7 @@ impl<B: Body> Run<B> {
         Some((id, LogTime(pushed), due))
     }
 
-    /// The id that is so far behind another.
+    /// The id at this distance from another.
     #[inline]
     fn id_at(&self, before: u64, distance: u64) -> Option<TaskId> {
         let id = TaskId::from_raw(before.checked_add(distance)?)?;
@@ -439,7 +441,7 @@ impl<B: Body> Run<B> {
         self.id_at(self.first.raw() - 1, distance(control, &mut r)?)
     }
 
-    /// The last group that begins at this number or below it, or else the first.
+    /// The last group whose first id is at most this number, or else the first group.
     pub(super) fn group_of(&self, raw: u64) -> u16 {
         let (mut low, mut high) = (0, self.count.div_ceil(GROUP));
         while high - low > 1 {
@@ -469,7 +471,7 @@ impl<B: Body> Run<B> {
         None
     }
 
-    /// The bodies of the first entry of a group and of the last one before `upto`, if they are in it.
+    /// The bodies of the first entry of a group and of the last entry before `upto`, if the run has them.
     pub(super) fn ends(&self, group: u16, upto: u16) -> Option<(B, B)> {
         let first = self.next(&mut Cursor::at_group(group))?.body?;
         let mut cursor = Cursor::at_group((upto - 1) / GROUP);
@@ -480,7 +482,7 @@ impl<B: Body> Run<B> {
         Some((first, last?))
     }
 
-    /// Appends the bytes that [`Self::read`] makes the same run of.
+    /// Appends the bytes from which [`Self::read`] restores the run.
     pub(in crate::queue) fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.first.raw().to_le_bytes());
         write_number(self.last.raw() - self.first.raw(), out);
@@ -492,7 +494,7 @@ impl<B: Body> Run<B> {
         out.extend_from_slice(&self.bytes);
     }
 
-    /// A sealed run from its bytes. The entries are not looked at.
+    /// Restores a sealed run. The entries are not decoded.
     pub(in crate::queue) fn read(bytes: &[u8]) -> Option<Self> {
         let mut r = Reader::new(bytes);
         let first = r.id().ok()?;
@@ -514,7 +516,7 @@ impl<B: Body> Run<B> {
         run.has_groups_in_order().then_some(run)
     }
 
-    /// Whether the ids of the first entries of its groups rise. With [`Self::id_at`], which keeps the others between them, no
+    /// Whether the first ids of its groups increase. With [`Self::id_at`], which keeps the other ids between them, no
     /// two entries of a run have the same id, whatever its bytes are.
     fn has_groups_in_order(&self) -> bool {
         let ids = (0..self.count.div_ceil(GROUP)).map(|group| self.group_id(group));
@@ -523,7 +525,7 @@ impl<B: Body> Run<B> {
     }
 }
 
-/// How far behind the one before it an id is.
+/// The distance of an id from the one before.
 #[inline]
 fn distance(control: u8, r: &mut Reader<'_>) -> Option<u64> {
     if control & !bit::ALL != 0 {
@@ -532,15 +534,15 @@ fn distance(control: u8, r: &mut Reader<'_>) -> Option<u64> {
     if control & bit::NEXT == 0 { r.number().ok() } else { Some(1) }
 }
 
-/// Has the entry whose bytes begin at `at`, the last of all, be coded by those of the one before it, which begin at `before`,
-/// if they are the same; answers whether they are.
+/// Has the entry whose bytes begin at `at`, the last of all, be coded by those of the one before it, which begin at
+/// `before`, if they are the same; answers whether they are.
 fn fold(bytes: &mut Vec<u8>, before: usize, at: usize) -> bool {
     if before >= at {
         return false;
     }
     let is_repeated = bytes[before] & bit::REPEATED != 0;
     let head = if is_repeated { 2 } else { 1 };
-    // A byte or two, mostly: less than a call to compare them costs.
+    // Mostly a byte or two, so a loop is faster than a call to compare them.
     let is_same = bytes[before] & !bit::REPEATED == bytes[at]
         && bytes[before + head..at].iter().eq(bytes[at + 1..].iter());
     if is_same {

@@ -1,44 +1,44 @@
-//! Coded entries: a deque of chunks, each of them a delta-coded run of some thousand entries and the fates of those.
+//! Coded entries: a deque of chunks, each a delta-coded run of some thousand entries and its overlay.
 //!
-//! The first of all is found at once, any other by its id: a search over chunks, then one over the groups of a run.
-//! Chunks that few are left in are coded anew, so that a few old tasks do not keep the memory of many.
+//! The first entry is found at once, any other by its id: by a search over chunks, then over the groups of a run.
+//! Chunks with few entries left are coded anew, so that a few old tasks do not keep the memory of many.
 
 use alloc::collections::VecDeque;
 use alloc::collections::vec_deque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::chunk::{Chunk, Fates};
+use super::chunk::{Chunk, RunOverlay};
 use super::run::{Cursor, ENTRIES_MAX, Entry, GROUP, Run};
 use crate::codec::Reader;
 use crate::id::TaskId;
 use crate::meter;
-use crate::queue::packed::Upcoming;
+use crate::queue::packed::ReadAheadSpan;
 use crate::queue::shared::Shared;
 use crate::task::{Body, Due};
 use crate::time::LogTime;
 
-/// Entries of a chunk below which it is not worth coding anew, unless they take up much room.
+/// A chunk with fewer entries is not coded anew, unless they take much memory.
 const THIN_MIN: usize = 64;
 
-/// How many entries at the front are decoded at once.
+/// How many entries at the front are decoded at a time.
 const DECODED: usize = 16;
 
-/// Room at the front that is kept from one chunk to the next.
+/// The capacity of the decoded front that is kept from one chunk to the next.
 const KEPT_ENTRIES: usize = 128;
 
 /// Entries as runs.
 #[derive(Clone, Debug)]
 pub(super) struct Runs<B> {
-    /// None of them is without live entries.
+    /// Each has live entries.
     chunks: VecDeque<Chunk<B>>,
-    /// The first entries of all, at least one, with their indexes in the first chunk: looking at them and then taking
+    /// The first entries, at least one, decoded, with their indexes in the first chunk: so reading and then removing
     /// them decodes them once.
     front: VecDeque<(u16, Entry<B>)>,
-    /// Stands behind the last of those.
+    /// The cursor behind the last of those.
     head: Cursor<B>,
     len: usize,
-    /// Bytes of all chunks but the last, which changes too often to be counted each time.
+    /// The bytes of all chunks but the last, which changes too often to be counted each time.
     memory: usize,
 }
 
@@ -60,7 +60,7 @@ impl<B: Body> Runs<B> {
         self.memory + last + self.front.capacity() * size_of::<(u16, Entry<B>)>()
     }
 
-    /// The highest id that a run of it has had.
+    /// The highest id of any run.
     pub(super) fn last_id(&self) -> TaskId {
         self.chunks.back().map_or(TaskId::NONE, |chunk| chunk.last)
     }
@@ -92,7 +92,7 @@ impl<B: Body> Runs<B> {
 
     fn seal(&mut self, at: usize) {
         let chunk = &mut self.chunks[at];
-        // One that was read from a disk is sealed already, and keeps its stamp.
+        // A run that was read from disk is sealed already and keeps its stamp.
         if chunk.run().is_open() {
             chunk.run.change().seal();
         }
@@ -115,7 +115,7 @@ impl<B: Body> Runs<B> {
         (at < self.chunks.len()).then_some(at)
     }
 
-    /// The first of all.
+    /// The first entry.
     pub(super) fn first(&self) -> Option<Entry<B>> {
         match self.front.front() {
             Some((_, first)) => Some(first.clone()),
@@ -123,7 +123,7 @@ impl<B: Body> Runs<B> {
         }
     }
 
-    /// The first ones that are decoded already.
+    /// The first entries that are decoded already.
     pub(super) fn front(&self) -> impl ExactSizeIterator<Item = &Entry<B>> {
         self.front.iter().map(|(_, entry)| entry)
     }
@@ -137,7 +137,7 @@ impl<B: Body> Runs<B> {
         chunk.entry(chunk.find(id)?)
     }
 
-    /// Whether it would stand before the first of all: most that are asked for have been taken already.
+    /// Whether an id is below all entries: most ids that are looked up have been removed already.
     fn has_passed(&self, id: TaskId) -> bool {
         self.front.front().is_some_and(|(_, first)| id < first.id)
     }
@@ -146,14 +146,14 @@ impl<B: Body> Runs<B> {
         !self.has_passed(id) && self.chunk_of(id).is_some_and(|at| self.chunks[at].find(id).is_some())
     }
 
-    /// Takes an entry out, wherever it stands; the first one at once.
+    /// Removes an entry. The first one is found at once.
     pub(super) fn take(&mut self, id: TaskId) -> Option<Entry<B>> {
         if let Some(at) = self.front_at(id) {
             let (index, entry) = if at == 0 { self.front.pop_front()? } else { self.front.remove(at)? };
             self.chunks[0].forget(index);
             self.len -= 1;
             if !self.thin(0) && self.front.is_empty() {
-                self.look_ahead(DECODED);
+                self.decode_front(DECODED);
             }
             return Some(entry);
         }
@@ -172,14 +172,14 @@ impl<B: Body> Runs<B> {
             self.account(at);
         }
         if at == 0 && index < self.head.index() {
-            // Only in a damaged run, whose ids are not in order, is it at the front and not found there.
+            // Only in a damaged run, whose ids are out of order, is it at the front and not found there.
             self.front.retain(|(other, _)| *other != index);
-            self.look_ahead(1);
+            self.decode_front(1);
         }
         Some(entry)
     }
 
-    /// Where the entry with this id is at the front.
+    /// The index in the decoded front of the entry with this id.
     fn front_at(&self, id: TaskId) -> Option<usize> {
         let (first, last) = (&self.front.front()?.1, &self.front.back()?.1);
         if first.id == id {
@@ -189,9 +189,9 @@ impl<B: Body> Runs<B> {
         is_within.then(|| self.front.binary_search_by_key(&id, |(_, entry)| entry.id).ok()).flatten()
     }
 
-    /// Decodes entries at the front until there are so many, or none is left in the first chunk. A chunk of which nothing
-    /// more can be read, because it is damaged, is given up: what it counts as live would never be delivered.
-    pub(super) fn look_ahead(&mut self, count: usize) {
+    /// Decodes entries at the front until there are `count`, or none is left in the first chunk. A damaged chunk of
+    /// which nothing more can be read is dropped, since its live entries could never be delivered.
+    pub(super) fn decode_front(&mut self, count: usize) {
         let Some(chunk) = self.chunks.front() else { return };
         chunk.append_to(&mut self.front, count, &mut self.head);
         if self.front.is_empty() && count > 0 {
@@ -215,11 +215,11 @@ impl<B: Body> Runs<B> {
         Some(before)
     }
 
-    /// Drops or codes anew a chunk that an entry was taken from, if few are left in it; answers whether it did.
+    /// Drops or codes anew a chunk from which an entry was removed, if few are left; answers whether it did.
     fn thin(&mut self, at: usize) -> bool {
         let chunk = &self.chunks[at];
         let live = chunk.live();
-        // What was skipped at the very front is the way of all queues; it goes with its chunk.
+        // Entries removed from the front are normal for a queue, and their memory goes with the chunk.
         let skipped = if at == 0 { chunk.skipped() } else { 0 };
         let span = usize::from(chunk.run().count() - skipped);
         if live == 0 {
@@ -244,7 +244,7 @@ impl<B: Body> Runs<B> {
         }
     }
 
-    /// Codes the live entries of a chunk anew, together with those of a neighbour if both are few.
+    /// Codes the live entries of a chunk anew, together with those of a neighbour if both have few.
     fn rewrite(&mut self, at: usize) {
         let live = |at: usize| self.chunks.get(at).map_or(usize::MAX / 2, Chunk::live);
         let few = usize::from(ENTRIES_MAX) / 2;
@@ -254,11 +254,11 @@ impl<B: Body> Runs<B> {
         for _ in from..=upto {
             let chunk = self.chunks.remove(from).expect("both chunks are there");
             self.memory -= chunk.accounted;
-            // Entries that turn out to be damaged are lost with the old chunk.
+            // Damaged entries are lost with the old chunk.
             self.len -= chunk.live();
             for entry in chunk.into_entries() {
                 match fresh.last_mut() {
-                    // Only in a damaged run are ids not in order.
+                    // Only in a damaged run are ids out of order.
                     Some(last) if entry.id <= last.last => {}
                     Some(last) if last.run().has_room() => last.push(entry),
                     _ => {
@@ -283,16 +283,16 @@ impl<B: Body> Runs<B> {
         }
     }
 
-    /// Finds the first of all anew, once another chunk is the first.
+    /// Decodes the front anew, after another chunk became the first.
     fn rewind(&mut self) {
         self.front.clear();
         self.front.shrink_to(if self.len == 0 { 0 } else { KEPT_ENTRIES });
         let group = self.chunks.front().map_or(0, |first| first.skipped() / GROUP);
         self.head = Cursor::at_group(group);
-        self.look_ahead(1);
+        self.decode_front(1);
     }
 
-    /// How many have ids below this number: what whole chunks before it have, and what a group of one is decoded for.
+    /// How many entries have ids below this number: the sum of whole chunks, and one group is decoded.
     pub(super) fn count_below(&self, raw: u64) -> usize {
         let at = self.chunks.partition_point(|chunk| chunk.last.raw() < raw);
         let whole: usize = self.chunks.range(..at).inspect(|_| meter::step()).map(Chunk::live).sum();
@@ -304,7 +304,7 @@ impl<B: Body> Runs<B> {
         Iter { front: self.front.iter(), rest, chunk: None, cursor, head: Some(&self.head) }
     }
 
-    /// All from the one at this place on. Chunks before it are passed over whole.
+    /// All entries from position `start` on. Chunks before it are skipped as a whole.
     pub(super) fn iter_from(&self, start: usize) -> impl Iterator<Item = Entry<B>> {
         let (at, start) = self.locate(start);
         let chunk = self.chunks.get(at);
@@ -313,14 +313,14 @@ impl<B: Body> Runs<B> {
         Iter { front: vec_deque::Iter::default(), rest, chunk, cursor, head: None }.skip(left)
     }
 
-    /// The bodies of all from the one at this place on, of many neighbours by their ends.
-    pub(super) fn upcoming(&self, start: usize) -> impl Iterator<Item = Upcoming<B>> {
+    /// All entries from position `start` on, as spans.
+    pub(super) fn read_ahead_spans(&self, start: usize) -> impl Iterator<Item = ReadAheadSpan<B>> {
         let (at, start) = self.locate(start);
         let chunks = self.chunks.range(at..).enumerate();
-        chunks.flat_map(move |(n, chunk)| chunk.upcoming(if n == 0 { start } else { 0 }))
+        chunks.flat_map(move |(n, chunk)| chunk.read_ahead_spans(if n == 0 { start } else { 0 }))
     }
 
-    /// The chunk that the one at this place is in, and how many stand before it there.
+    /// The chunk of the entry at this position, and the position within that chunk.
     fn locate(&self, mut start: usize) -> (usize, usize) {
         let mut at = 0;
         while at < self.chunks.len() && self.chunks[at].live() <= start {
@@ -331,21 +331,25 @@ impl<B: Body> Runs<B> {
         (at, start)
     }
 
-    /// The live runs and the fates of their entries, for an image.
-    pub(super) fn image(&mut self, last_stamp: &mut u64, mut add: impl FnMut(&Fates<B>, u64, Arc<Run<B>>)) {
+    /// The live runs and their overlays, for an image.
+    pub(super) fn image(
+        &mut self,
+        last_stamp: &mut u64,
+        mut add: impl FnMut(&RunOverlay<B>, u64, Arc<Run<B>>),
+    ) {
         for chunk in &mut self.chunks {
             let (stamp, run) = chunk.run.stamped(last_stamp);
-            add(&chunk.fates, stamp, run);
+            add(&chunk.overlay, stamp, run);
         }
     }
 
     /// Adds a run from an image, behind all others. Its entries are decoded when they are needed.
-    pub(super) fn restore(&mut self, run: Run<B>, stamp: u64, fates: &mut Reader<'_>) -> Option<()> {
+    pub(super) fn restore(&mut self, run: Run<B>, stamp: u64, overlay: &mut Reader<'_>) -> Option<()> {
         if run.first() <= self.last_id() {
             return None;
         }
-        let fates = Fates::read(fates, run.count())?;
-        self.chunks.push_back(Chunk::of(Shared::Imaged(Arc::new(run), stamp), fates));
+        let overlay = RunOverlay::read(overlay, run.count())?;
+        self.chunks.push_back(Chunk::of(Shared::Imaged(Arc::new(run), stamp), overlay));
         let at = self.chunks.len() - 1;
         self.len += self.chunks[at].live();
         self.account(at);
@@ -355,7 +359,7 @@ impl<B: Body> Runs<B> {
         Some(())
     }
 
-    /// What does not hold of it, if anything.
+    /// A violated invariant, if there is one.
     pub(super) fn broken(&self) -> Option<&'static str> {
         let (mut last, mut seen) = (TaskId::NONE, 0);
         for entry in self.iter() {
@@ -374,7 +378,7 @@ impl<B: Body> Runs<B> {
             (self.front.front().map(|(index, _)| *index) == first, "the first entry"),
             (self.front.back().is_none_or(|(last, _)| self.head.index() > *last), "the head"),
             (
-                self.iter_from(0).map(|entry| told(&entry)).eq(self.iter().map(|entry| told(&entry))),
+                self.iter_from(0).map(|entry| facts(&entry)).eq(self.iter().map(|entry| facts(&entry))),
                 "the front",
             ),
             (self.chunks.iter().all(|chunk| chunk.live() > 0), "an empty chunk"),
@@ -383,8 +387,8 @@ impl<B: Body> Runs<B> {
     }
 }
 
-/// What an entry says of itself.
-fn told<B: Body>(entry: &Entry<B>) -> (TaskId, LogTime, Option<Due>, usize) {
+/// The fields of an entry, to compare.
+fn facts<B: Body>(entry: &Entry<B>) -> (TaskId, LogTime, Option<Due>, usize) {
     (entry.id, entry.pushed, entry.due, entry.body.len())
 }
 
@@ -394,7 +398,7 @@ pub(super) struct Iter<'p, B> {
     rest: vec_deque::Iter<'p, Chunk<B>>,
     chunk: Option<&'p Chunk<B>>,
     cursor: Cursor<B>,
-    /// Where the first chunk goes on behind the front.
+    /// Where the first chunk continues behind the decoded front.
     head: Option<&'p Cursor<B>>,
 }
 

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::run::Run;
-use super::{Entry, FRESH_MIN, Packed, Upcoming};
+use super::{Entry, FRESH_MIN, Packed, ReadAheadSpan};
 use crate::codec::{Reader, read_number, write_number};
 use crate::id::TaskId;
 use crate::task::{Body, Due};
@@ -34,7 +34,7 @@ impl Body for Number {
     }
 
     fn is_unpacked_from(&self, before: Option<&Self>, bytes: &[u8]) -> bool {
-        Self::unpack(before, bytes).is_some_and(|(told, rest)| told == *self && rest.is_empty())
+        Self::unpack(before, bytes).is_some_and(|(read, rest)| read == *self && rest.is_empty())
     }
 
     fn unpack<'b>(before: Option<&Self>, bytes: &'b [u8]) -> Option<(Self, &'b [u8])> {
@@ -45,18 +45,18 @@ impl Body for Number {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// So many, each so far behind the last one, in this way.
+    /// This many entries, each at this distance from the one before, of this kind.
     Push(u16, u64, u8),
     PopFront(u16),
     /// The one at this place, counted around.
     Take(usize),
-    /// All but every so manieth of the first few thousand.
+    /// All but every nth of the first few thousand.
     Decimate(usize),
     Replace(usize, u64),
-    /// So many in a row from there on.
+    /// This many in a row from there on.
     ReplaceMany(usize, u64),
     IterFrom(usize),
-    Upcoming(usize),
+    ReadAheadSpans(usize),
     LookAhead(usize),
     /// An image is taken, and goes on in its place.
     Image,
@@ -72,13 +72,13 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (prop_oneof![Just(0), any::<usize>()], any::<u64>()).prop_map(|(at, n)| Step::Replace(at, n)),
         2 => (any::<usize>(), any::<u64>()).prop_map(|(at, n)| Step::ReplaceMany(at, n)),
         4 => any::<usize>().prop_map(Step::IterFrom),
-        4 => any::<usize>().prop_map(Step::Upcoming),
+        4 => any::<usize>().prop_map(Step::ReadAheadSpans),
         4 => (0..300usize).prop_map(Step::LookAhead),
         2 => Just(Step::Image),
     ]
 }
 
-/// The packed entries, and what they should be.
+/// The packed entries, and the list that they should equal.
 #[derive(Default)]
 struct Pair {
     packed: Packed<Number>,
@@ -136,8 +136,8 @@ impl Pair {
                 let some: Vec<_> = self.packed.iter_from(at).take(100).collect();
                 assert_eq!(some, self.model[at..len.min(at + 100)]);
             }
-            Step::Upcoming(at) => self.upcoming(at % (len + 1)),
-            Step::LookAhead(count) => self.packed.look_ahead(count),
+            Step::ReadAheadSpans(at) => self.read_ahead_spans(at % (len + 1)),
+            Step::LookAhead(count) => self.packed.decode_front(count),
             Step::Image if !self.mixed => self.image(),
             _ if len == 0 => {}
             Step::Take(at) => self.take(at % len),
@@ -152,16 +152,16 @@ impl Pair {
         }
     }
 
-    /// What is told by its ends lies between them, and nothing is left out.
-    fn upcoming(&self, start: usize) {
+    /// The bodies of a span lie between its ends, and no entry is left out.
+    fn read_ahead_spans(&self, start: usize) {
         let mut at = start;
-        for upcoming in self.packed.upcoming(start) {
-            match upcoming {
-                Upcoming::Task(body) => {
+        for span in self.packed.read_ahead_spans(start) {
+            match span {
+                ReadAheadSpan::Task(body) => {
                     assert_eq!(body, self.model[at].body);
                     at += 1;
                 }
-                Upcoming::Run { first, last, tasks } => {
+                ReadAheadSpan::Run { first, last, tasks } => {
                     let run = &self.model[at..at + tasks];
                     // A body that was replaced may be anything.
                     let is_between = |entry: &Entry<Number>| (first.0..=last.0).contains(&entry.body.0);
@@ -174,15 +174,15 @@ impl Pair {
     }
 
     fn image(&mut self) {
-        let (mut fates, mut runs) = (Vec::new(), Vec::new());
-        self.packed.image(&mut self.stamps, |fate, stamp, run| {
-            fate.write(&mut fates);
+        let (mut overlays, mut runs) = (Vec::new(), Vec::new());
+        self.packed.image(&mut self.stamps, |overlay, stamp, run| {
+            overlay.write(&mut overlays);
             let mut bytes = Vec::new();
             run.write(&mut bytes);
             runs.push((stamp, bytes));
         });
         let mut restored = Packed::default();
-        let mut r = Reader::new(&fates);
+        let mut r = Reader::new(&overlays);
         for (stamp, bytes) in runs {
             let stored = self.stored.entry(stamp).or_insert_with(|| bytes.clone());
             assert_eq!(*stored, bytes, "a stamp stands for one content");
@@ -208,7 +208,7 @@ impl Pair {
 
 proptest! {
     #[test]
-    fn packed_entries_are_a_list(mixed: bool, steps in prop::collection::vec(step(), 1..40)) {
+    fn packed_entries_behave_like_a_list(mixed: bool, steps in prop::collection::vec(step(), 1..40)) {
         let mut pair = Pair { last: 1 << 30, mixed, ..Pair::default() };
         for step in &steps {
             pair.step(step);
@@ -222,8 +222,8 @@ fn a_backlog_of_neighbours_costs_a_few_bytes_each_and_nothing_once_it_is_gone() 
     let mut pair = Pair { last: 1 << 30, ..Pair::default() };
     (0..100_000).for_each(|_| pair.push(1, 0));
     assert!(pair.packed.memory() < 50_000, "{} bytes", pair.packed.memory());
-    let told_by_ends = pair.packed.upcoming(0).filter(|upcoming| matches!(upcoming, Upcoming::Run { .. }));
-    assert!(told_by_ends.count() > 190, "most of them are told by others");
+    let spans = pair.packed.read_ahead_spans(0).filter(|span| matches!(span, ReadAheadSpan::Run { .. }));
+    assert!(spans.count() > 190, "most tasks lie inside a span");
     let ids: Vec<TaskId> = pair.model.iter().map(|entry| entry.id).collect();
     for id in ids {
         assert!(pair.packed.take(id).is_some());
@@ -248,7 +248,7 @@ fn a_busy_queue_is_not_coded_and_one_that_waits_is() {
 }
 
 #[test]
-fn behind_a_long_line_nothing_is_set_aside() {
+fn entries_behind_many_coded_ones_are_coded_at_once() {
     let mut pair = Pair { last: 1 << 30, ..Pair::default() };
     (0..20_000).for_each(|_| pair.push(1, 0));
     assert!(pair.packed.fresh.is_empty(), "nobody has taken an image, and still it is coded at once");
@@ -282,7 +282,7 @@ impl Body for Large {
 }
 
 #[test]
-fn few_that_are_left_of_large_ones_do_not_keep_the_memory_of_all_either() {
+fn a_few_large_entries_do_not_keep_the_memory_of_all() {
     let mut packed = Packed::default();
     let ids: Vec<TaskId> = (1 << 30..(1 << 30) + 10_000).filter_map(TaskId::from_raw).collect();
     for &id in &ids {
@@ -298,7 +298,7 @@ fn few_that_are_left_of_large_ones_do_not_keep_the_memory_of_all_either() {
 }
 
 #[test]
-fn few_that_are_left_of_many_do_not_keep_the_memory_of_all() {
+fn a_few_entries_of_many_do_not_keep_the_memory_of_all() {
     let mut pair = Pair { last: 1 << 30, ..Pair::default() };
     (0..100_000).for_each(|_| pair.push(1 << 20, 2));
     let full = pair.packed.memory();

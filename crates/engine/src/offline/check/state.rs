@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use sureq_core::event::QueueNo;
-use sureq_core::task::{Body as _, State as TaskState};
+use sureq_core::task::{Body as _, TaskState};
 use sureq_core::{Broker, Event, TaskId, codec};
 
 use super::payloads::{Payloads, standing_for};

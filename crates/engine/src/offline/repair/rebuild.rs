@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use sureq_core::event::{Counters, Event, Fields, FullTask, QueueNo, Recorder, Totals};
-use sureq_core::task::{Holder, OrderKey, State};
+use sureq_core::task::{Holder, OrderKey, TaskState};
 use sureq_core::{Broker, LogTime, TaskId, codec};
 
 use super::Lost;
@@ -147,7 +147,7 @@ impl Copy {
     /// Writes a task unchanged, or as much of it as possible.
     fn task(&mut self, queue: &[u8], task: &FullTask<'_>) {
         let holder = match &task.state {
-            State::Leased(lease) => lease.holder(),
+            TaskState::Leased(lease) => lease.holder(),
             _ => None,
         };
         let is_held = match holder {
@@ -162,8 +162,8 @@ impl Copy {
             return;
         }
         // Its order, a name that another task has or a missing worker are given up to keep the task.
-        let state = State::Ready(OrderKey::pushed(task.id));
-        let waiting = FullTask { state, stray_lane: None, cancelled: false, ..task.clone() };
+        let state = TaskState::Ready(OrderKey::pushed(task.id));
+        let waiting = FullTask { state, stray_neg_priority: None, cancelled: false, ..task.clone() };
         let nameless = Fields { name: None, ..task.fields };
         if self.add(&Event::Task(&waiting))
             || self.add(&Event::Task(&FullTask { fields: nameless, ..waiting.clone() }))
@@ -201,7 +201,7 @@ impl Recorder for Blank {
 
     fn record(&mut self, _event: &Event<'_>) {}
 
-    fn body(&mut self, _index: usize, payload: &[u8]) -> Body {
+    fn new_body(&mut self, _index: usize, payload: &[u8]) -> Body {
         Body::Stored(Stored { segment: 1, offset: 0, len: payload.len() as u32 })
     }
 
@@ -210,5 +210,5 @@ impl Recorder for Blank {
         0
     }
 
-    fn release(&mut self, _body: Body) {}
+    fn release_body(&mut self, _body: Body) {}
 }

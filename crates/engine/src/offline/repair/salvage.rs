@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use sureq_core::event::{Event, Fields, FullTask, Ids, QueueNo, Removal};
 use sureq_core::settings::Settings;
-use sureq_core::task::{Cause, OrderKey, State, Tries};
+use sureq_core::task::{Cause, OrderKey, TaskState, Tries};
 use sureq_core::{Broker, TaskId, codec};
 
 use crate::commit::commit_buffer::ReplayRecorder;
@@ -232,14 +232,14 @@ impl Salvage {
         fields: &Fields<'_>,
         piece: &Piece<'_>,
     ) -> bool {
-        let state = fields.due.map_or(State::Ready(OrderKey::pushed(id)), State::Delayed);
+        let state = fields.due.map_or(TaskState::Ready(OrderKey::pushed(id)), TaskState::Delayed);
         let task = FullTask {
             queue,
             id,
             payload,
             pushed: self.broker.clock(),
             state,
-            stray_lane: None,
+            stray_neg_priority: None,
             incarnation: 0,
             deliveries: 0,
             tries: Tries::default(),
@@ -271,8 +271,8 @@ impl Salvage {
         if self.apply(&Event::Task(&task), piece) {
             return true;
         }
-        let state = State::Ready(OrderKey::pushed(task.id));
-        let plain = FullTask { state, stray_lane: None, cancelled: false, ..task };
+        let state = TaskState::Ready(OrderKey::pushed(task.id));
+        let plain = FullTask { state, stray_neg_priority: None, cancelled: false, ..task };
         !is_there && self.apply(&Event::Task(&plain), piece)
     }
 

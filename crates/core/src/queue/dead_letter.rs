@@ -1,7 +1,7 @@
-//! A dead task that moves to a queue which is recorded by itself.
+//! The move of a dead task between queues that have logs of their own, as in the Redis module.
 //!
-//! Within a store such a move is one event of both queues. Where each queue has a record of its own it is two: the task is
-//! removed here, and taken in whole there. Either way both queues are the same afterwards.
+//! In a broker such a move is one event of both queues. Here it is two: the task is removed from one queue and imported
+//! as a whole by the other. The queues are the same afterwards either way.
 
 use alloc::boxed::Box;
 
@@ -9,13 +9,14 @@ use super::Queue;
 use super::read::full;
 use crate::event::{Event, Recorder, Removal};
 use crate::id::TaskId;
-use crate::task::{Body, OrderKey, State, StateKind};
+use crate::task::{Body, OrderKey, StateKind, TaskState};
 use crate::time::Now;
 
 impl<B: Body> Queue<B> {
-    /// Moves a dead task to the end of another queue, with what its tries were spent on, unless that has a task of this id.
-    /// Its name stays behind if it is taken there. `payload` gets the bytes of a body. Answers whether it moved.
-    pub fn hand_over<F: Recorder<Body = B>, T: Recorder<Body = B>>(
+    /// Moves a dead task to the back of another queue, with its tries, unless that queue has a task with its id. The
+    /// task loses its name if another task there has it. `payload` reads the bytes of a body. Answers whether the task
+    /// moved.
+    pub fn move_dead_to<F: Recorder<Body = B>, T: Recorder<Body = B>>(
         &mut self,
         id: TaskId,
         to: &mut Self,
@@ -31,7 +32,7 @@ impl<B: Body> Queue<B> {
         let (from_rec, to_rec) = recs;
         self.remove_all(&[id], Removal::Deleted, now, from_rec);
         let major = to.last_id.max(id).raw().cast_signed();
-        task.state = State::Ready(OrderKey { major, minor: to.minor + 1 });
+        task.state = TaskState::Ready(OrderKey { major, minor: to.minor + 1 });
         task.live_on();
         if task.name().is_some_and(|name| to.names.contains_key(name)) {
             task.become_nameless();
