@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use sureq::{Options, limits};
-use sureq_server::{Bounds, Config, Server, Watcher};
+use sureq_server::{Bounds, Config, ReservationPolicy, Server};
 
 use crate::exit;
 use crate::go_uint::{self, NotUint};
@@ -51,7 +51,7 @@ struct Flags {
     port: String,
     home: String,
     idle_secs: u32,
-    watcher: Watcher,
+    watcher: ReservationPolicy,
     debug: bool,
 }
 
@@ -62,7 +62,7 @@ impl Default for Flags {
             port: "12000".to_owned(),
             home: DEFAULT_HOME.to_owned(),
             idle_secs: 0,
-            watcher: Watcher::default(),
+            watcher: ReservationPolicy::default(),
             debug: false,
         }
     }
@@ -205,7 +205,7 @@ impl Flags {
     fn start_line(&self, address: Option<SocketAddr>) -> String {
         let Self { host, idle_secs, watcher, debug, .. } = self;
         let port = address.map_or_else(|| self.port.clone(), |address| address.port().to_string());
-        let Watcher { timeout_secs, attempts } = watcher;
+        let ReservationPolicy { timeout_secs, attempts } = watcher;
         format!(
             "Listening {host}:{port} with options -ict={idle_secs} -rtt={timeout_secs} -rta={attempts} -debug={debug}"
         )
@@ -227,7 +227,7 @@ mod tests {
             host: "localhost".to_owned(),
             port: "13000".to_owned(),
             idle_secs: 5,
-            watcher: Watcher { timeout_secs: 7, attempts: 256 },
+            watcher: ReservationPolicy { timeout_secs: 7, attempts: 256 },
             debug: true,
             ..Flags::default()
         };

@@ -10,7 +10,7 @@ use clap::Args;
 use serde::Deserialize;
 use sureq::{CACHE_BYTES, Durability, Options, limits};
 use sureq_server::users::Users;
-use sureq_server::{Config, Watcher};
+use sureq_server::{Config, ReservationPolicy};
 
 use crate::people::{self, Person};
 use crate::{say, size};
@@ -290,7 +290,7 @@ impl Settings {
         Ok(Config {
             resp: address("--resp", self.resp.as_deref().unwrap_or("127.0.0.1:7379"))?,
             text: self.text_address(&users)?,
-            watcher: Watcher {
+            watcher: ReservationPolicy {
                 timeout_secs: self.text_rtt.unwrap_or(0),
                 attempts: self.text_rta.unwrap_or(0),
             },

@@ -9,8 +9,8 @@ use sureq_core::settings::Change;
 use sureq_core::task::Holder;
 use sureq_core::{Now, Refusal};
 use sureq_proto::resp::Pieces as _;
-use sureq_proto::verbs::{self, Caller, Request, SessionCommand, Shape};
-use sureq_proto::write_reply;
+use sureq_proto::verbs::{self, Caller, Request, SessionCommand};
+use sureq_proto::{ReplyForm, ReplyStyle, write_reply};
 
 use crate::followers;
 use crate::keyed::{Make, Steps, Untouched};
@@ -111,7 +111,7 @@ fn run(
 
 /// Writes an answer.
 pub(crate) fn answer(mut ctx: Ctx<'_>, command: &Command<'_>, reply: &Reply, out: &Replies<Payload>) {
-    write_reply(&mut ctx, command, Shape::Native, reply, out);
+    write_reply(&mut ctx, &ReplyForm::of(command, ReplyStyle::Native), reply, out);
 }
 
 type Decided = Result<Result<Reply, Refusal>, Untouched>;

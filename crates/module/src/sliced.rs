@@ -17,8 +17,8 @@ use sureq_core::reply::{Replies, Reply, Span};
 use sureq_core::task::{Body as _, Cause, Holder};
 use sureq_core::{Bulk, Now, Progress, Queue, Refusal, TaskId, limits};
 use sureq_proto::resp::Pieces;
-use sureq_proto::verbs::{self, Caller, Request, Shape};
-use sureq_proto::write_reply;
+use sureq_proto::verbs::{self, Caller, Request};
+use sureq_proto::{ReplyForm, ReplyStyle, write_reply};
 
 use crate::agenda::{Fronts, Place};
 use crate::callbacks;
@@ -521,7 +521,7 @@ impl Job {
         let all = Span::new(0, out.tasks.len());
         let reply = if matches!(self.work, Work::Pop(_)) { Reply::Tasks(all) } else { Reply::Inspected(all) };
         let mut elements = Elements { ctx: client.reply(), is_begun: false };
-        write_reply(&mut elements, command, Shape::Native, &reply, out);
+        write_reply(&mut elements, &ReplyForm::of(command, ReplyStyle::Native), &reply, out);
         self.written += out.tasks.len();
     }
 

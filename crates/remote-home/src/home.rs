@@ -142,7 +142,9 @@ impl RemoteHome {
             Some(own) => self.wait(own, batch),
         }
         let is_waiting = own.is_some_and(|own| own.block.is_some());
-        Ticket::new(if is_waiting { SlotTicket::for_tasks(slot, pipe) } else { SlotTicket::new(slot, pipe) })
+        let pending =
+            if is_waiting { SlotTicket::for_tasks(slot, pipe) } else { SlotTicket::new(slot, pipe) };
+        Ticket::new(n, pending)
     }
 
     /// The connection for what must not wait behind large payloads. It is made when it is first needed; while there is none, the
@@ -160,8 +162,8 @@ impl RemoteHome {
     fn wait(&self, own: Own, batch: Batch) {
         let shared = &self.shared;
         let Batch { bytes, mut said, slot } = batch;
-        let expected = match said.pop() {
-            Some(Said::Sent { expected, .. }) => expected,
+        let form = match said.pop() {
+            Some(Said::Sent { form, .. }) => form,
             Some(Said::Unsayable(no)) => return slot.refuse(1, &no),
             None => return,
         };
@@ -174,7 +176,7 @@ impl RemoteHome {
         };
         let dismissals = *shared.dismissals.borrow();
         let is_answered = Cell::new(false);
-        let pop = Waiting { bytes, expected, block: own.block, slot, dismissals, _place: place, is_answered };
+        let pop = Waiting { bytes, form, block: own.block, slot, dismissals, _place: place, is_answered };
         if let Err(mpsc::error::SendError(Job::Wait(_, pop))) = shared.jobs.send(Job::Wait(own.conn, pop)) {
             pop.refuse(&Refusal::Closed);
         }

@@ -12,7 +12,7 @@ use sureq_core::{Command, Receipt, Refusal, Replies, Reply, limits};
 use sureq_home_api::Payload;
 use sureq_home_api::elsewhere::{PopOf, ReplySizes, ReplySlot, Requeue, SizePlace, Untaken};
 use sureq_proto::resp::{BadReply, Piece, PieceReader};
-use sureq_proto::{Expected, decode_reply, encode_command};
+use sureq_proto::{ReplyForm, decode_reply, encode_command};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
@@ -37,7 +37,7 @@ pub(crate) struct Batch {
 /// One command of a batch.
 pub(crate) enum Said {
     /// It ends behind so many bytes, and the size of its reply is remembered there.
-    Sent { expected: Expected, end: u64, place: Option<SizePlace> },
+    Sent { form: ReplyForm<'static>, end: u64, place: Option<SizePlace> },
     /// There are no words for it, or it is beyond a limit.
     Unsayable(Refusal),
 }
@@ -54,11 +54,12 @@ impl Batch {
             }
             said.push(match encoded {
                 Ok(()) => {
-                    let expected = Expected::of(command);
-                    if let Some(queues) = expected.queues() {
-                        pops.push(PopOf { command: at, queues: Arc::clone(queues) });
+                    let form = ReplyForm::of_sent(command);
+                    if let Command::Pop(pop) = command {
+                        let queues = pop.queues.iter().map(|&queue| queue.into()).collect();
+                        pops.push(PopOf { command: at, queues });
                     }
-                    Said::Sent { expected, end: bytes.len() as u64, place: SizePlace::of(command) }
+                    Said::Sent { form, end: bytes.len() as u64, place: SizePlace::of(command) }
                 }
                 Err(no) => Said::Unsayable(no),
             });
@@ -116,9 +117,9 @@ impl Asked {
 
     /// Takes the next answer in.
     fn take(&mut self, frame: &[u8], sizes: &ReplySizes) {
-        if let Some(Said::Sent { expected, place, .. }) = self.said.get(self.replies.list.len()) {
+        if let Some(Said::Sent { form, place, .. }) = self.said.get(self.replies.list.len()) {
             let first = self.replies.tasks.len();
-            read_answer(expected, frame, &mut self.replies);
+            read_answer(form, frame, &mut self.replies);
             if let Some(place) = place {
                 let each = frame.len().checked_div(self.replies.tasks.len() - first);
                 sizes.learn(*place, each.into_iter());
@@ -141,13 +142,13 @@ impl Asked {
 }
 
 /// Puts an answer behind the others. Payloads stay in one copy of it.
-pub(crate) fn read_answer(expected: &Expected, frame: &[u8], replies: &mut Replies<Payload>) {
+pub(crate) fn read_answer(form: &ReplyForm<'_>, frame: &[u8], replies: &mut Replies<Payload>) {
     let mut shared: Option<Arc<[u8]>> = None;
     let cut = |range| {
         let frame = shared.get_or_insert_with(|| frame.into());
         Payload::within(frame, range)
     };
-    if let Err(bad) = decode_reply(expected, frame, cut, replies) {
+    if let Err(bad) = decode_reply(form, frame, cut, replies) {
         let why = format!("the server's answer makes no sense: {bad}").into();
         replies.list.push(Reply::Refused(Refusal::Unknown { why }));
     }

@@ -10,7 +10,7 @@ use sureq_core::command::Block;
 use sureq_core::{Refusal, Replies, Reply};
 use sureq_home_api::Payload;
 use sureq_home_api::elsewhere::{ReplySlot, Untaken};
-use sureq_proto::Expected;
+use sureq_proto::ReplyForm;
 use tokio::sync::{mpsc, watch};
 
 use crate::Patience;
@@ -27,7 +27,7 @@ pub(crate) const WAITING_MAX: usize = 512;
 /// One pop.
 pub(crate) struct Waiting {
     pub(crate) bytes: Vec<u8>,
-    pub(crate) expected: Expected,
+    pub(crate) form: ReplyForm<'static>,
     pub(crate) block: Option<Block>,
     pub(crate) slot: Arc<ReplySlot>,
     /// How often all were dismissed before it came.
@@ -164,7 +164,7 @@ impl Common {
         let mut replies = Replies::default();
         let began = frame.as_ref().ok().and_then(|frame| Some(frame.as_ref()?.began));
         match frame {
-            Ok(Some(frame)) => read_answer(&pop.expected, frame.bytes, &mut replies),
+            Ok(Some(frame)) => read_answer(&pop.form, frame.bytes, &mut replies),
             Ok(None) => replies.list.push(Reply::TimedOut),
             Err(no) => replies.list.push(Reply::Refused(no)),
         }

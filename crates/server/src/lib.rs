@@ -24,6 +24,7 @@ mod checker;
 mod clients;
 mod connection;
 mod durability_waiters;
+mod execute;
 mod group_commit;
 mod info;
 mod input;
@@ -37,5 +38,5 @@ mod text;
 
 pub use bounds::Bounds;
 pub use server::{Config, Server, ServerError, Stopper};
-pub use sureq_proto::text::Watcher;
+pub use sureq_proto::text::ReservationPolicy;
 pub use sureq_proto::verbs::{Rights, Role};

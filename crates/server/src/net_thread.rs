@@ -179,12 +179,14 @@ pub(crate) mod tests {
     use sureq_core::command::Command;
     use sureq_engine::{Engine, Options};
     use sureq_home_api::Position;
+    use sureq_proto::ReplyForm;
     use tokio::net::TcpListener;
     use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
     use super::*;
     use crate::bounds::Allowance;
-    use crate::connection::{Consumed, Dialect, DialectCx, Then};
+    use crate::connection::{Consumed, Dialect, Then};
+    use crate::execute::{LateReplies, SessionCx};
     use crate::output::Output;
     use crate::server::Config;
 
@@ -198,8 +200,11 @@ pub(crate) mod tests {
     }
 
     impl Dialect for Overtaken {
-        fn take(&mut self, input: &[u8], cx: &mut DialectCx<'_>) -> Consumed {
-            let executed = cx.submit(&[Command::Push { queue: b"q", payloads: &[input] }]);
+        type Record = ReplyForm<'static>;
+
+        fn take(&mut self, input: &[u8], cx: &mut SessionCx<'_>) -> Consumed<ReplyForm<'static>> {
+            let push = Command::Push { queue: b"q", payloads: &[input] };
+            let executed = cx.home.submit(&[push], cx.replies);
             let hold = Some(executed.position);
             assert!(hold > Some(self.home.durable()), "nobody has committed it");
             (self.hold, self.asked) = (hold, 0);
@@ -207,7 +212,11 @@ pub(crate) mod tests {
             Consumed { bytes: input.len(), next: Then::Read, hold, served: false }
         }
 
-        fn hear(&mut self, _out: &mut Output) -> io::Result<bool> {
+        fn write(&self, _: &mut LateReplies<ReplyForm<'static>>, _: (&mut Output, &Thread)) -> bool {
+            unreachable!("a push does not wait")
+        }
+
+        fn push_messages(&mut self, _out: &mut Output) -> io::Result<bool> {
             self.asked += 1;
             // First when it was taken; then when nothing more was read because of it.
             if let Some(hold) = self.hold
@@ -237,7 +246,7 @@ pub(crate) mod tests {
         let config = Config {
             resp: None,
             text: None,
-            watcher: sureq_proto::text::Watcher::default(),
+            watcher: sureq_proto::text::ReservationPolicy::default(),
             text_idle_secs: 0,
             text_line_bytes_max: 1 << 10,
             text_log: None,

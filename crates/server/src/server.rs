@@ -15,7 +15,7 @@ use rustix::process::{Resource, getrlimit};
 use rustix::thread::set_current_timer_slack;
 use socket2::{SockRef, TcpKeepalive};
 use sureq_home_api::{Broken, Home, Position};
-use sureq_proto::text::{Limits as TextLimits, Watcher};
+use sureq_proto::text::{Limits as TextLimits, ReservationPolicy};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
@@ -51,7 +51,7 @@ pub struct Config {
     /// Where the text dialect is spoken.
     pub text: Option<SocketAddr>,
     /// What a reservation of the text dialect may last.
-    pub watcher: Watcher,
+    pub watcher: ReservationPolicy,
     /// Seconds after which a quiet text connection is closed; 0 is never.
     pub text_idle_secs: u32,
     /// The longest line of the text dialect.

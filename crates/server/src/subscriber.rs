@@ -131,7 +131,7 @@ impl Subscriber {
     }
 
     /// Spells mail as far as there is room; answers whether there was any. An error ends the connection.
-    pub(crate) fn hear(&mut self, version: Version, out: &mut Output) -> io::Result<bool> {
+    pub(crate) fn push_messages(&mut self, version: Version, out: &mut Output) -> io::Result<bool> {
         self.read_mail(version, out).map_err(|TooSlow| {
             self.all.count_disconnected();
             io::ErrorKind::TimedOut.into()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use sureq::Home;
-use sureq_server::{Bounds, Config, Server, ServerError, Stopper, Watcher};
+use sureq_server::{Bounds, Config, ReservationPolicy, Server, ServerError, Stopper};
 
 /// A server that listens. Dropped, it stops.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl LocalServer {
     ///
     /// If loopback has no free port.
     pub fn start(home: &Home) -> Self {
-        Self::start_with(home, Watcher { timeout_secs: 0, attempts: 0 })
+        Self::start_with(home, ReservationPolicy { timeout_secs: 0, attempts: 0 })
     }
 
     /// Serves a home, whose reservations in the text dialect end like this.
@@ -33,7 +33,7 @@ impl LocalServer {
     /// # Panics
     ///
     /// If loopback has no free port.
-    pub fn start_with(home: &Home, watcher: Watcher) -> Self {
+    pub fn start_with(home: &Home, watcher: ReservationPolicy) -> Self {
         let anywhere = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         let config = Config {
             resp: anywhere,

@@ -354,7 +354,7 @@ struct Turn {
 
 impl From<EngineTicket> for Ticket {
     fn from(ticket: EngineTicket) -> Self {
-        Self::new(ticket)
+        Self::new(1, ticket)
     }
 }
 

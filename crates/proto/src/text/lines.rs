@@ -33,7 +33,7 @@ pub enum Item<'b> {
 
 /// A line, and where in the buffer it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Line<'b> {
+pub struct ParsedLine<'b> {
     /// What it says.
     pub item: Item<'b>,
     /// Behind its last byte. Whoever executes only up to a request goes on from here, after [`Parser::restart`].
@@ -75,9 +75,12 @@ impl Parser {
         Self { limits: Limits { endless_bytes_max, ..limits }, searched: 0, dropped: None }
     }
 
-    /// Forgets how far it was in the middle of a line: the next buffer begins with a line.
-    pub const fn restart(&mut self) {
-        (self.searched, self.dropped) = (0, None);
+    /// Goes on behind the last of `done`, the first lines of the last call: the next buffer begins where that line ends.
+    /// The rest of a line that is too long is dropped, and not complained of again.
+    pub fn restart(&mut self, done: &[ParsedLine<'_>]) {
+        let is_in_long_line =
+            done.last().is_some_and(|last| last.item == Item::Complaint(Complaint::LineTooLong));
+        (self.searched, self.dropped) = (0, is_in_long_line.then_some(0));
     }
 
     /// Adds what all lines of `buf` say to `lines`, and answers how many bytes are done with; the next call's
@@ -85,12 +88,14 @@ impl Parser {
     ///
     /// When it says to close, the lines before that are to be executed and answered first. What is left of the
     /// buffer at the end of a connection was never a line, and is dropped.
-    pub fn parse<'b>(&mut self, buf: &'b [u8], lines: &mut Vec<Line<'b>>) -> Result<usize, Close> {
+    pub fn parse<'b>(&mut self, buf: &'b [u8], lines: &mut Vec<ParsedLine<'b>>) -> Result<usize, Close> {
         let mut at = 0;
         loop {
             match self.next(buf, &mut at)? {
-                Next::Line(line) => lines.push(Line { item: understand(line)?, end: at }),
-                Next::TooLong => lines.push(Line { item: Item::Complaint(Complaint::LineTooLong), end: at }),
+                Next::Line(line) => lines.push(ParsedLine { item: understand(line)?, end: at }),
+                Next::TooLong => {
+                    lines.push(ParsedLine { item: Item::Complaint(Complaint::LineTooLong), end: at })
+                }
                 Next::Dropped => {}
                 Next::Unfinished => return Ok(at),
             }
@@ -166,7 +171,7 @@ mod tests {
             buf.extend_from_slice(piece);
             let mut items = Vec::new();
             let outcome = parser.parse(&buf, &mut items);
-            heard.extend(items.iter().map(|line: &Line<'_>| format!("{:?}", line.item)));
+            heard.extend(items.iter().map(|line: &ParsedLine<'_>| format!("{:?}", line.item)));
             match outcome {
                 Ok(consumed) => drop(buf.drain(..consumed)),
                 Err(close) => return (heard, Some(close)),
@@ -232,21 +237,33 @@ mod tests {
         assert_eq!(parser.parse(&line, &mut items), Ok(70_000));
         assert_eq!(parser.parse(&line, &mut items), Ok(70_000));
         assert_eq!(
-            items.iter().map(|line: &Line<'_>| line.item).collect::<Vec<_>>(),
+            items.iter().map(|line: &ParsedLine<'_>| line.item).collect::<Vec<_>>(),
             [Item::Complaint(Complaint::LineTooLong)]
         );
     }
 
     #[test]
-    fn whoever_stops_at_a_line_goes_on_behind_it() {
+    fn parsing_goes_on_behind_the_last_executed_line() {
         let input = b"RESERVE\r\nSTATS\n12345";
         let (mut parser, mut lines) = (Parser::new(SMALL), Vec::new());
         assert_eq!(parser.parse(input, &mut lines), Ok(15));
         assert_eq!(lines.iter().map(|line| line.end).collect::<Vec<_>>(), [9, 15]);
-        parser.restart();
+        parser.restart(&lines[..1]);
         let mut again = Vec::new();
         assert_eq!(parser.parse(&input[9..], &mut again), Ok(6));
         assert_eq!(again[0].item, lines[1].item);
+    }
+
+    #[test]
+    fn a_long_line_is_complained_of_once_also_if_what_follows_has_to_wait() {
+        let input = b"123456789\nSTATS\n";
+        let (mut parser, mut lines) = (Parser::new(SMALL), Vec::new());
+        assert_eq!(parser.parse(input, &mut lines), Ok(16));
+        assert_eq!(lines[0].item, Item::Complaint(Complaint::LineTooLong));
+        parser.restart(&lines[..1]);
+        let mut again = Vec::new();
+        assert_eq!(parser.parse(&input[lines[0].end..], &mut again), Ok(16));
+        assert_eq!(again, lines[1..]);
     }
 
     #[test]

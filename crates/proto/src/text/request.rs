@@ -73,14 +73,14 @@ impl fmt::Display for Complaint {
 
 /// DefferedQ's watcher: what becomes of a reservation that nobody ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Watcher {
+pub struct ReservationPolicy {
     /// `-rtt`: after so many seconds it is taken back, to be due as many seconds later; 0 is never.
     pub timeout_secs: u32,
     /// `-rta`: how often; the next time the task is deleted.
     pub attempts: u32,
 }
 
-impl Watcher {
+impl ReservationPolicy {
     /// The lease that a reservation gets.
     pub fn lease(self) -> LeaseAsk<'static> {
         if self.timeout_secs == 0 {
@@ -116,7 +116,7 @@ impl<'b> Request<'b> {
     }
 
     /// The command it stands for. It borrows the request, which may have to stand in for a list of one.
-    pub fn command(&self, watcher: Watcher) -> Command<'_> {
+    pub fn command(&self, watcher: ReservationPolicy) -> Command<'_> {
         const QUEUES: &[&[u8]] = &[QUEUE];
         match self {
             Self::Add { delay_ms: 0, body } => Command::Add(Add::plain(QUEUE, body)),
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn each_request_is_a_command() {
-        let off = Watcher::default();
+        let off = ReservationPolicy::default();
         let parse = |line: &'static str| Request::parse(line.as_bytes()).unwrap();
         assert_eq!(parse("ADD 0 x").command(off), Command::Add(Add::plain(b"default", b"x")));
         let request = parse("ADD 5 x");
@@ -277,11 +277,11 @@ mod tests {
     fn the_watcher_becomes_a_lease() {
         let lapse = LapsePolicy { to: Place::After(2_000), limit: Some(300), then: LapseEnd::Delete };
         let lease = LeaseAsk { ms: Some(2_000), lapse: Some(lapse), ..LeaseAsk::NONE };
-        let watcher = Watcher { timeout_secs: 2, attempts: 300 };
+        let watcher = ReservationPolicy { timeout_secs: 2, attempts: 300 };
         assert_eq!(
             Request::Reserve.command(watcher),
             Command::Pop(Pop { lease, ..Pop::plain(&[b"default"], 1) })
         );
-        assert_eq!(Watcher { timeout_secs: 0, attempts: 9 }.lease(), LeaseAsk::NONE);
+        assert_eq!(ReservationPolicy { timeout_secs: 0, attempts: 9 }.lease(), LeaseAsk::NONE);
     }
 }

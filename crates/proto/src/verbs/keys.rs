@@ -2,7 +2,8 @@
 #![expect(clippy::unnecessary_wraps, reason = "the table wants one signature of all")]
 
 use super::error::UsageError;
-use super::request::{Caller, Request, SessionCommand, Shape};
+use super::request::{Caller, Request, SessionCommand};
+use crate::ReplyStyle;
 use crate::decimal::{read_i64, read_u64};
 use sureq_core::command::Command;
 
@@ -21,12 +22,12 @@ pub(super) fn exists<'a>(argv: &'a [&'a [u8]], _: Caller) -> Result<Request<'a>,
 }
 
 pub(super) fn kind<'a>(argv: &'a [&'a [u8]], _: Caller) -> Result<Request<'a>, UsageError> {
-    Ok(Request::Home { command: Command::Exists { queues: &argv[1..] }, shape: Shape::Type })
+    Ok(Request::Home { command: Command::Exists { queues: &argv[1..] }, style: ReplyStyle::Type })
 }
 
 pub(super) fn keys<'a>(argv: &'a [&'a [u8]], _: Caller) -> Result<Request<'a>, UsageError> {
     let command = Command::Queues { pattern: pattern(argv[1]), cursor: 0, count: u32::MAX };
-    Ok(Request::Home { command, shape: Shape::Keys })
+    Ok(Request::Home { command, style: ReplyStyle::Keys })
 }
 
 pub(super) fn dbsize<'a>(_: &'a [&'a [u8]], _: Caller) -> Result<Request<'a>, UsageError> {
@@ -55,7 +56,10 @@ pub(super) fn scan<'a>(argv: &'a [&'a [u8]], _: Caller) -> Result<Request<'a>, U
     if !has_type {
         return Ok(Request::Session(SessionCommand::ScanNothing));
     }
-    Ok(Request::Home { command: Command::Queues { pattern: matching, cursor, count }, shape: Shape::Scan })
+    Ok(Request::Home {
+        command: Command::Queues { pattern: matching, cursor, count },
+        style: ReplyStyle::Scan,
+    })
 }
 
 /// The pattern that matches everything is none.

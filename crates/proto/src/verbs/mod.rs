@@ -30,7 +30,7 @@ pub use markdown::commands_markdown;
 pub(crate) use queue::is_pop_option;
 pub use request::{
     By, Caller, Client, Connections, Credentials, Describe, Hello, LibraryInfo, PubSub, Request,
-    SessionCommand, Shape,
+    SessionCommand,
 };
 pub use table::TABLE;
 pub(crate) use worker::read as read_worker;

@@ -1,5 +1,6 @@
 //! What a RESP command means: something for the home to execute, or something the session answers itself.
 
+use crate::ReplyStyle;
 use crate::resp::Version;
 use sureq_core::command::{Command, ConnId};
 
@@ -10,8 +11,8 @@ pub enum Request<'a> {
     Home {
         /// What to execute.
         command: Command<'a>,
-        /// How the answer looks in RESP.
-        shape: Shape,
+        /// Which verb its reply is for.
+        style: ReplyStyle,
     },
     /// For the session: no queue is touched.
     Session(SessionCommand<'a>),
@@ -19,22 +20,8 @@ pub enum Request<'a> {
 
 impl<'a> From<Command<'a>> for Request<'a> {
     fn from(command: Command<'a>) -> Self {
-        Self::Home { command, shape: Shape::Native }
+        Self::Home { command, style: ReplyStyle::Native }
     }
-}
-
-/// How an answer looks in RESP, where one command of the home serves several verbs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Shape {
-    /// As the command itself says.
-    #[default]
-    Native,
-    /// TYPE: the name of the type, or `none`.
-    Type,
-    /// KEYS: the names of the queues.
-    Keys,
-    /// SCAN: the cursor, and the names of the queues.
-    Scan,
 }
 
 /// Who asks, as far as a command may be about that.

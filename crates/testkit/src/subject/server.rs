@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use sureq::Home;
 use sureq_home_api::Home as _;
-use sureq_server::Watcher;
+use sureq_server::ReservationPolicy;
 
 use super::engine::SimStore;
 use super::wire::{encode_words, take_line, take_resp};
@@ -67,7 +67,7 @@ impl ServerSubject {
 
 /// Serves a store, as reservations of the text dialect are to end.
 pub(super) fn serve(store: &SimStore, watch: Watch) -> LocalServer {
-    let watcher = Watcher { timeout_secs: watch.rtt, attempts: watch.rta };
+    let watcher = ReservationPolicy { timeout_secs: watch.rtt, attempts: watch.rta };
     LocalServer::start_with(&Home::from_api(store.engine.clone()), watcher)
 }
 

@@ -1,4 +1,4 @@
-//! Commands of a home as the words of RQ.*: what a client says. [`crate::verbs`] reads them.
+//! Commands of a home as words of RQ.*, for clients: the inverse of [`crate::verbs::parse`].
 
 use std::fmt;
 
@@ -11,22 +11,22 @@ use sureq_core::command::{
 use sureq_core::id::{Spelling, TaskId};
 use sureq_core::settings::{Changes, Place, Shown};
 
-/// What RQ.* has no words for.
+/// A command that RQ.* cannot express.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unsayable {
-    /// What was to be said.
+pub struct Inexpressible {
+    /// What cannot be expressed.
     pub what: &'static str,
 }
 
-impl fmt::Display for Unsayable {
+impl fmt::Display for Inexpressible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RQ.* has no words for {}", self.what)
     }
 }
 
-impl std::error::Error for Unsayable {}
+impl std::error::Error for Inexpressible {}
 
-/// Appends a command, as an array of its words. Of what cannot be said, nothing is appended.
+/// Appends a command as an array of its words. Appends nothing if RQ.* cannot express it.
 ///
 /// ```
 /// use sureq_core::command::Command;
@@ -34,11 +34,11 @@ impl std::error::Error for Unsayable {}
 /// let mut out = Vec::new();
 /// sureq_proto::encode_command(&mut out, &Command::Pause { queue: b"emails" })?;
 /// assert_eq!(out, b"*2\r\n$8\r\nRQ.PAUSE\r\n$6\r\nemails\r\n");
-/// # Ok::<(), sureq_proto::Unsayable>(())
+/// # Ok::<(), sureq_proto::Inexpressible>(())
 /// ```
-pub fn encode_command(out: &mut Vec<u8>, command: &Command<'_>) -> Result<(), Unsayable> {
-    if let Some(what) = unsayable(command) {
-        return Err(Unsayable { what });
+pub fn encode_command(out: &mut Vec<u8>, command: &Command<'_>) -> Result<(), Inexpressible> {
+    if let Some(what) = inexpressible(command) {
+        return Err(Inexpressible { what });
     }
     let mut words = Words::default();
     say(&mut words, command);
@@ -46,8 +46,8 @@ pub fn encode_command(out: &mut Vec<u8>, command: &Command<'_>) -> Result<(), Un
     Ok(())
 }
 
-/// What of a command there are no words for, if anything.
-fn unsayable(command: &Command<'_>) -> Option<&'static str> {
+/// The part of a command that RQ.* cannot express, if any.
+fn inexpressible(command: &Command<'_>) -> Option<&'static str> {
     match *command {
         Command::Push { payloads: [], .. } => Some("a push of nothing"),
         Command::Pop(Pop { queues: [], .. })
@@ -108,7 +108,7 @@ impl Words {
     }
 
     fn task(&mut self, task: TaskRef<'_>) -> &mut Self {
-        match spelt_long(task) {
+        match long_id(task) {
             Some(id) => self.word(Spelling::of_id(id).as_bytes()),
             None => self.word(task.bytes),
         }
@@ -122,7 +122,7 @@ impl Words {
     }
 
     fn worker(&mut self, worker: WorkerRef<'_>) -> &mut Self {
-        self.word(crate::reply::worker_text(worker.name, worker.incarnation))
+        self.word(crate::reply_encoder::worker_text(worker.name, worker.incarnation))
     }
 
     /// An option and its value, if there is one.
@@ -141,7 +141,7 @@ impl Words {
 }
 
 /// The id behind ten letters, which RQ.* do not know; what is none stays as it is, and is refused as such.
-pub(crate) fn spelt_long(task: TaskRef<'_>) -> Option<TaskId> {
+pub(crate) fn long_id(task: TaskRef<'_>) -> Option<TaskId> {
     match task.form {
         IdForm::Long => None,
         IdForm::Short => TaskId::parse_short(task.bytes),
