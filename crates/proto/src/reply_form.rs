@@ -221,7 +221,9 @@ impl Words<'_> {
                     bytes: Vec::with_capacity(words.iter().map(|word| word.len()).sum()),
                     ends: Vec::with_capacity(words.len()),
                 };
-                words.iter().for_each(|word| packed.push(word));
+                for word in words {
+                    packed.push(word);
+                }
                 packed
             }
         })

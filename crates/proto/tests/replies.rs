@@ -306,9 +306,10 @@ fn command_describes_the_table() {
     let resp2 = info.replace('{', "*").replace('}', "") + "*-1";
     let resp3 = info.replace('{', "~").replace('}', "") + "_";
     check_answer("COMMAND INFO RQ.PUSH nothing", &resp2, &resp3);
-    let docs =
-        "$4 echo {3} $7 summary $26 Answers with its argument. $5 since $5 0.1.0 $5 group $10 connection";
-    let (resp2, resp3) = (docs.replace("{3}", "*6"), docs.replace("{3}", "%3"));
+    let docs = "$4 echo {4} $7 summary $26 Answers with its argument. $5 since $5 0.1.0 $5 group $10 connection \
+                $9 arguments *1 {2} $4 name $7 message $4 type $6 string";
+    let maps = |text: &str, marks: [&str; 2]| text.replace("{4}", marks[0]).replace("{2}", marks[1]);
+    let (resp2, resp3) = (maps(docs, ["*8", "*4"]), maps(docs, ["%4", "%2"]));
     check_answer("COMMAND DOCS echo nothing", &format!("*2 {resp2}"), &format!("%1 {resp3}"));
     check_answer("COMMAND GETKEYS RQ.POP COUNT 5 a b", "*2 $1 a $1 b", "*2 $1 a $1 b");
     check_answer("COMMAND GETKEYS RQ.PUSH a b", "*1 $1 a", "*1 $1 a");
@@ -345,7 +346,7 @@ fn the_documentation_names_every_command() {
     let text = sureq_proto::verbs::commands_markdown();
     for row in sureq_proto::verbs::TABLE {
         assert!(
-            text.contains(&format!("\n### {}\n\n```text\n{}\n```\n", row.name, row.syntax)),
+            text.contains(&format!("\n### {}\n\n```text\n{}\n```\n", row.name, row.syntax())),
             "{}",
             row.name
         );

@@ -442,7 +442,7 @@ fn what_is_not_in_the_table_is_unknown() {
 fn every_row_is_found_whatever_its_case_and_keeps_its_arity() {
     for row in TABLE {
         assert_eq!(find(row.name.to_ascii_lowercase().as_bytes()).map(|found| found.name), Some(row.name));
-        let least = row.arity.unsigned_abs() as usize;
+        let least = row.arity().unsigned_abs() as usize;
         let wrong = format!("ERR wrong number of arguments for '{}' command", row.name.to_ascii_lowercase());
         let argv = |words: usize| {
             let mut argv = vec![&b"1"[..]; words];
@@ -454,7 +454,7 @@ fn every_row_is_found_whatever_its_case_and_keeps_its_arity() {
             let answer = parse(&few, CALLER).map_err(|no| no.to_string());
             assert_eq!(answer, Err(wrong.clone()), "{} with too few", row.name);
         }
-        if row.arity > 0 {
+        if row.arity() > 0 {
             assert_eq!(
                 parse(&argv(least + 1), CALLER).map_err(|no| no.to_string()),
                 Err(wrong),
@@ -469,10 +469,10 @@ fn every_row_is_found_whatever_its_case_and_keeps_its_arity() {
 fn every_row_says_what_it_does() {
     for row in TABLE {
         assert!(row.name.bytes().all(|c| c.is_ascii_uppercase() || c == b'.'), "{}", row.name);
-        assert!(row.syntax.starts_with(row.name) && row.example.contains(row.name), "{}", row.name);
+        assert!(row.syntax().starts_with(row.name) && row.example.contains(row.name), "{}", row.name);
         assert!(row.summary.ends_with('.') && row.reply.ends_with('.'), "{}", row.name);
         // A command that can have one word only is parsed by its row even where it has subcommands.
-        assert!(row.subs.is_empty() || row.arity < 0, "{}", row.name);
+        assert!(row.subs.is_empty() || row.arity() < 0, "{}", row.name);
     }
 }
 

@@ -44,7 +44,7 @@ pub fn encode_reply<B: AsRef<[u8]>>(
         (ReplyForm::Deleted { .. }, Reply::Acked(finished)) => ok_or_unknown(out, !finished.is_empty()),
         // A task that was cancelled is gone once it is given back: it was there.
         (ReplyForm::Returned { .. }, Reply::Outcome(outcome)) => {
-            ok_or_unknown(out, *outcome != Outcome::Stale)
+            ok_or_unknown(out, *outcome != Outcome::Stale);
         }
         (ReplyForm::Deleted { .. } | ReplyForm::Returned { .. }, Reply::Refused(Refusal::MalformedId)) => {
             ok_or_unknown(out, false);

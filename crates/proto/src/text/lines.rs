@@ -94,7 +94,7 @@ impl Parser {
             match self.next(buf, &mut at)? {
                 Next::Line(line) => lines.push(ParsedLine { item: understand(line)?, end: at }),
                 Next::TooLong => {
-                    lines.push(ParsedLine { item: Item::Complaint(Complaint::LineTooLong), end: at })
+                    lines.push(ParsedLine { item: Item::Complaint(Complaint::LineTooLong), end: at });
                 }
                 Next::Dropped => {}
                 Next::Unfinished => return Ok(at),

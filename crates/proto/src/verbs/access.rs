@@ -1,7 +1,7 @@
-//! Who may do what: roles over patterns of queue names, and what of them a command needs.
+//! Authorization: roles over patterns of queue names, and the roles that commands need.
 //!
-//! The role that a command needs stands in its row of the table; which queues it needs it on is read off the parsed
-//! command, so that no option and no order of words can name a queue that is not looked at.
+//! The role that a command needs is declared in its row of the table. The queues are taken from the parsed command, so that
+//! no option and no order of words can name a queue that is not checked. A command without queues needs its role on all.
 
 use std::fmt::Write as _;
 
@@ -115,7 +115,7 @@ impl Rights {
         let Some(role) = row.role else { return Ok(()) };
         let asked = Asked { rights: self, name: row.name, role };
         match words.next() {
-            Some(key) if row.keys.first == 1 => asked.on(key),
+            Some(key) if row.keys().first == 1 => asked.on(key),
             _ => asked.somewhere(),
         }
     }
@@ -143,6 +143,16 @@ pub fn is_for_strangers(name: &[u8]) -> bool {
 /// What a peer is told that has to say first who it is.
 pub const NO_AUTH: UsageError = UsageError::text("NOAUTH Authentication required.");
 
+/// The queues that a command names.
+pub fn queues_of<'c, 'a>(command: &'c Command<'a>) -> impl Iterator<Item = &'a [u8]> + use<'c, 'a> {
+    let several = match *command {
+        Command::Pop(pop) => pop.queues,
+        Command::Drop { queues } | Command::Exists { queues } => queues,
+        _ => &[],
+    };
+    command.queue().into_iter().chain(several.iter().copied())
+}
+
 /// The role that a command needs, and who wants to run it.
 #[derive(Clone, Copy)]
 struct Asked<'r> {
@@ -152,46 +162,30 @@ struct Asked<'r> {
 }
 
 impl Asked<'_> {
-    /// Every command is named here: whoever adds one decides which queues it touches.
     fn check(self, command: &Command<'_>) -> Result<(), UsageError> {
         match *command {
-            Command::Push { queue, .. }
-            | Command::Ack { queue, .. }
-            | Command::Extend { queue, .. }
-            | Command::Recover { queue, .. }
-            | Command::Inspect { queue, .. }
-            | Command::Info { queue }
-            | Command::Cancel { queue, .. }
-            | Command::Bury { queue, .. }
-            | Command::Revive { queue, .. }
-            | Command::Delete { queue, .. }
-            | Command::Purge { queue, .. }
-            | Command::Pause { queue }
-            | Command::Resume { queue }
-            | Command::Explain { queue, .. }
-            | Command::Worker(Worker::Work(_, queue) | Worker::Rest(_, queue)) => self.on(queue),
-            Command::Add(add) => self.on(add.queue),
-            Command::Return(back) => self.on(back.queue),
-            Command::Pop(pop) => pop.queues.iter().try_for_each(|queue| self.on(queue)),
-            Command::Drop { queues } | Command::Exists { queues } => {
-                queues.iter().try_for_each(|queue| self.on(queue))
-            }
-            Command::Config { queue, changes } => {
-                self.on(queue)?;
-                // Whoever says where dead tasks go puts tasks there.
-                let produces = Self { role: Role::Produce, ..self };
-                changes.iter().try_for_each(|change| match change {
-                    Change::DeadLetter(target) if !target.is_empty() => produces.on(target),
-                    _ => Ok(()),
-                })
-            }
-            Command::Queues { pattern, .. } => self.on_pattern(pattern.unwrap_or(b"*")),
-            Command::Size => self.on_pattern(b"*"),
+            Command::Queues { pattern, .. } => return self.on_pattern(pattern.unwrap_or(b"*")),
+            Command::Size => return self.on_pattern(b"*"),
             // A worker belongs to no queue.
             Command::Worker(
                 Worker::Start { .. } | Worker::Beat(_) | Worker::Stop(_) | Worker::Fail { .. } | Worker::List,
-            ) => self.somewhere(),
+            ) => return self.somewhere(),
+            _ => {}
         }
+        let mut queues = queues_of(command).peekable();
+        if queues.peek().is_none() {
+            return self.on_pattern(b"*");
+        }
+        queues.try_for_each(|queue| self.on(queue))?;
+        if let Command::Config { changes, .. } = command {
+            // To name a dead-letter queue is to put tasks there.
+            let produces = Self { role: Role::Produce, ..self };
+            return changes.iter().try_for_each(|change| match change {
+                Change::DeadLetter(target) if !target.is_empty() => produces.on(target),
+                _ => Ok(()),
+            });
+        }
+        Ok(())
     }
 
     /// A channel tells of its queue, a pattern of all queues that it may match.

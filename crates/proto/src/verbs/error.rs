@@ -1,4 +1,4 @@
-//! What is wrong with a RESP command, as it is told. Nothing was executed, and the connection goes on.
+//! Errors of RESP commands that cannot be parsed. Nothing was executed, and the connection goes on.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
@@ -20,6 +20,12 @@ impl UsageError {
 
     pub(super) fn new(text: String) -> Self {
         Self(Cow::Owned(text))
+    }
+
+    /// A number that is none, or beyond these bounds.
+    #[cold]
+    pub(super) fn out_of_range(name: &str, low: impl fmt::Display, high: impl fmt::Display) -> Self {
+        Self::new(format!("ERR {name} must be an integer from {low} to {high}"))
     }
 
     /// Too few words, or too many. `name` is as Redis shows it: `rq.push`, `client|setname`.
