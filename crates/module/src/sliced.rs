@@ -490,7 +490,7 @@ impl Job {
         if !steps.ctx.select(self.db) {
             return self.refuse("ERR its database is gone");
         }
-        steps.event = event_of(&command);
+        steps.event = event_of(argv[0]);
         // A panic ends this command alone, and its client is told.
         let slice = guarded("slice", None, || {
             let ctx = steps.ctx;

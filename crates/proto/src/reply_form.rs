@@ -100,17 +100,7 @@ impl<'a> ReplyForm<'a> {
             Command::Worker(Worker::Start { name, .. }) => Self::Started(Cow::Borrowed(name)),
             Command::Worker(Worker::Beat(_)) => Self::Receipts,
             Command::Worker(Worker::List) => Self::Workers,
-            Command::Cancel { .. }
-            | Command::Bury { .. }
-            | Command::Revive { .. }
-            | Command::Delete { .. }
-            | Command::Purge { .. }
-            | Command::Drop { .. }
-            | Command::Exists { .. }
-            | Command::Pause { .. }
-            | Command::Resume { .. }
-            | Command::Size
-            | Command::Worker(_) => Self::Done,
+            _ => Self::Done,
         }
     }
 

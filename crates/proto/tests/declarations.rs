@@ -90,11 +90,10 @@ impl Words {
             if opt.is_nested && given.contains(&(at - 1)) && dice.is() {
                 given = vec![at - 1, at];
             }
-            let excludes = |&(one, other): &(&str, &str)| {
-                let has = |name: &str| given.iter().any(|&at| options.list[at].name == name);
-                (one == opt.name && has(other)) || (other == opt.name && has(one))
+            let excludes = |&(one, other): &(usize, usize)| {
+                (one == at && given.contains(&other)) || (other == at && given.contains(&one))
             };
-            if !opt.is_nested && dice.is() && !options.exclusive.iter().any(excludes) {
+            if !opt.is_nested && dice.is() && !options.exclusive().iter().any(excludes) {
                 given.push(at);
             }
         }

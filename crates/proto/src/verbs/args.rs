@@ -63,9 +63,15 @@ pub enum Count {
 pub struct Options {
     /// In the order of the syntax line.
     pub list: &'static [Opt],
-    /// Pairs of names that exclude each other. Neighbours in the list are shown as alternatives.
-    pub exclusive: &'static [(&'static str, &'static str)],
+    /// Pairs that exclude each other, by their places in the list.
+    exclusive: [(usize, usize); EXCLUSIVE_MAX],
+    exclusive_len: usize,
+    /// A bit for each length of a name: most words that are no options are known by it.
+    lengths: u64,
 }
+
+/// The largest number of pairs of options that exclude each other.
+const EXCLUSIVE_MAX: usize = 4;
 
 /// A keyword with the arguments behind it.
 #[derive(Clone, Copy, Debug)]
@@ -176,6 +182,23 @@ impl Opt {
 }
 
 impl Options {
+    /// These options. Neighbours that exclude each other are shown as alternatives.
+    pub(super) const fn new(list: &'static [Opt], exclusive: &[(&str, &str)]) -> Self {
+        let mut options =
+            Self { list, exclusive: [(0, 0); EXCLUSIVE_MAX], exclusive_len: exclusive.len(), lengths: 0 };
+        let mut at = 0;
+        while at < exclusive.len() {
+            options.exclusive[at] = (options.at(exclusive[at].0), options.at(exclusive[at].1));
+            at += 1;
+        }
+        at = 0;
+        while at < list.len() {
+            options.lengths |= 1 << list[at].name.len();
+            at += 1;
+        }
+        options
+    }
+
     /// The place of an option in the list.
     pub(super) const fn at(&self, name: &str) -> usize {
         let mut at = 0;
@@ -185,10 +208,22 @@ impl Options {
         at
     }
 
-    fn are_exclusive(&self, one: &Opt, other: &Opt) -> bool {
-        let pair =
-            |&(a, b): &(&str, &str)| (a == one.name && b == other.name) || (b == one.name && a == other.name);
-        self.exclusive.iter().any(pair)
+    /// The place of the option that this word is.
+    #[inline]
+    pub(super) fn find(&self, word: &[u8]) -> Option<usize> {
+        if word.len() >= 64 || self.lengths >> word.len() & 1 == 0 {
+            return None;
+        }
+        self.list.iter().position(|opt| word.eq_ignore_ascii_case(opt.name.as_bytes()))
+    }
+
+    /// Pairs that exclude each other, by their places in the list.
+    pub fn exclusive(&self) -> &[(usize, usize)] {
+        &self.exclusive[..self.exclusive_len]
+    }
+
+    fn are_exclusive(&self, one: usize, other: usize) -> bool {
+        self.exclusive().iter().any(|&pair| pair == (one, other) || pair == (other, one))
     }
 }
 
@@ -331,8 +366,7 @@ fn options_syntax(options: &Options, style: Syntax) -> String {
     let mut text = String::new();
     let mut open = false;
     for (at, opt) in options.list.iter().enumerate() {
-        let before = at.checked_sub(1).map(|before| &options.list[before]);
-        let is_alternative = before.is_some_and(|before| options.are_exclusive(before, opt));
+        let is_alternative = at > 0 && options.are_exclusive(at - 1, at);
         if is_alternative {
             text.push('|');
         } else if opt.is_nested {
@@ -361,15 +395,15 @@ fn opt_syntax(opt: &Opt, style: Syntax) -> String {
 mod tests {
     use super::*;
 
-    const COLOURS: Options = Options {
-        list: &[
+    const COLOURS: Options = Options::new(
+        &[
             Opt::value("RED", &[Arg::span("n")]),
             Opt::flag("GREEN"),
             Opt::value("WITH", &[Arg::text("what")]),
             Opt::flag("MORE").nested(),
         ],
-        exclusive: &[("RED", "GREEN")],
-    };
+        &[("RED", "GREEN")],
+    );
 
     fn check(args: &[Arg], plain: &str, angled: &str, arity_and_keys: (i32, (i8, i8))) {
         assert_eq!(syntax(args, Syntax::Plain).trim_start(), plain);

@@ -3,7 +3,6 @@
 
 use super::args::{Arg, Opt, Options};
 use super::error::UsageError;
-use super::options::find;
 use super::request::{Caller, Request, SessionCommand};
 use super::{BASE, CHANGE, Group, READ, READ_SLOW, Role, Row};
 use crate::ReplyStyle;
@@ -13,13 +12,16 @@ use sureq_core::command::Command;
 
 type Outcome<'a> = Result<Request<'a>, UsageError>;
 
+/// The commands of this file, in the order of the table.
+pub(super) const ROWS: &[Row] = &[DEL, UNLINK, EXISTS, TYPE, KEYS, SCAN, DBSIZE];
+
 /// What TYPE answers, as RedisRQ does.
 pub const TYPE_NAME: &str = "RELIABLEQ";
 
 /// How many keys a SCAN looks at by default.
 const SCAN_COUNT_DEFAULT: u32 = 10;
 
-pub(super) const DEL: Row = Row {
+const DEL: Row = Row {
     name: "DEL",
     args: &[Arg::key().many()],
     flags: CHANGE,
@@ -43,7 +45,7 @@ fn encode_del(command: &Command<'_>, words: &mut CommandWords) -> bool {
     true
 }
 
-pub(super) const UNLINK: Row = Row {
+const UNLINK: Row = Row {
     name: "UNLINK",
     args: &[Arg::key().many()],
     flags: CHANGE,
@@ -55,7 +57,7 @@ pub(super) const UNLINK: Row = Row {
     ..BASE
 };
 
-pub(super) const EXISTS: Row = Row {
+const EXISTS: Row = Row {
     name: "EXISTS",
     args: &[Arg::key().many()],
     role: Some(Role::Read),
@@ -79,7 +81,7 @@ fn encode_exists(command: &Command<'_>, words: &mut CommandWords) -> bool {
     true
 }
 
-pub(super) const TYPE: Row = Row {
+const TYPE: Row = Row {
     name: "TYPE",
     args: &[Arg::key()],
     role: Some(Role::Read),
@@ -96,7 +98,7 @@ fn kind<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     Ok(Request::Home { command: Command::Exists { queues: &argv[1..] }, style: ReplyStyle::Type })
 }
 
-pub(super) const KEYS: Row = Row {
+const KEYS: Row = Row {
     name: "KEYS",
     args: &[Arg::pattern("pattern")],
     role: Some(Role::Read),
@@ -115,7 +117,7 @@ fn keys<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     Ok(Request::Home { command, style: ReplyStyle::Keys })
 }
 
-pub(super) const SCAN: Row = Row {
+const SCAN: Row = Row {
     name: "SCAN",
     args: &[Arg::number("cursor", 0..=u64::MAX), Arg::options(&SCAN_OPTIONS)],
     role: Some(Role::Read),
@@ -129,14 +131,14 @@ pub(super) const SCAN: Row = Row {
     ..BASE
 };
 
-const SCAN_OPTIONS: Options = Options {
-    list: &[
+const SCAN_OPTIONS: Options = Options::new(
+    &[
         Opt::value("MATCH", &[Arg::pattern("pattern")]),
         Opt::value("COUNT", &[Arg::number("count", 1..=i64::MAX as u64)]),
         Opt::value("TYPE", &[Arg::text("type")]),
     ],
-    exclusive: &[],
-};
+    &[],
+);
 
 /// As Redis reads it: its errors name no option, and of an option that is given twice the last one counts.
 fn scan<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
@@ -145,7 +147,7 @@ fn scan<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     let mut rest = &argv[2..];
     while let [option, tail @ ..] = rest {
         let [value, tail @ ..] = tail else { return Err(UsageError::SYNTAX) };
-        let at = find(SCAN_OPTIONS.list, option).ok_or(UsageError::SYNTAX)?;
+        let at = SCAN_OPTIONS.find(option).ok_or(UsageError::SYNTAX)?;
         match SCAN_OPTIONS.list[at].name {
             "MATCH" => matching = pattern(value),
             "COUNT" => {
@@ -164,7 +166,7 @@ fn scan<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     Ok(Request::Home { command, style: ReplyStyle::Scan })
 }
 
-pub(super) const DBSIZE: Row = Row {
+const DBSIZE: Row = Row {
     name: "DBSIZE",
     role: Some(Role::Read),
     flags: READ,

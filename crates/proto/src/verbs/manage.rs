@@ -13,10 +13,13 @@ use sureq_core::settings::{BadSetting, Changes, SettingWords, Shown};
 
 type Outcome<'a> = Result<Request<'a>, UsageError>;
 
+/// The commands of this file, in the order of the table.
+pub(super) const ROWS: &[Row] = &[PAUSE, RESUME, PURGE, CONFIG, QUEUES];
+
 /// How many queues RQ.QUEUES looks at by default.
 const QUEUES_COUNT_DEFAULT: u64 = 100;
 
-pub(super) const PAUSE: Row = Row {
+const PAUSE: Row = Row {
     name: "RQ.PAUSE",
     args: &[Arg::key()],
     flags: CHANGE,
@@ -40,7 +43,7 @@ fn encode_pause(command: &Command<'_>, words: &mut CommandWords) -> bool {
     true
 }
 
-pub(super) const RESUME: Row = Row {
+const RESUME: Row = Row {
     name: "RQ.RESUME",
     args: &[Arg::key()],
     flags: CHANGE,
@@ -63,7 +66,7 @@ fn encode_resume(command: &Command<'_>, words: &mut CommandWords) -> bool {
     true
 }
 
-pub(super) const PURGE: Row = Row {
+const PURGE: Row = Row {
     name: "RQ.PURGE",
     args: &[Arg::key(), Arg::word(PURGED).optional()],
     flags: &["write"],
@@ -106,7 +109,7 @@ fn encode_purge(command: &Command<'_>, words: &mut CommandWords) -> bool {
     true
 }
 
-pub(super) const CONFIG: Row = Row {
+const CONFIG: Row = Row {
     name: "RQ.CONFIG",
     args: &[Arg::key(), Arg::block(&[Arg::text("option"), Arg::text("value")]).any()],
     flags: CHANGE,
@@ -149,7 +152,7 @@ fn encode_config(command: &Command<'_>, words: &mut CommandWords) -> bool {
     true
 }
 
-pub(super) const QUEUES: Row = Row {
+const QUEUES: Row = Row {
     name: "RQ.QUEUES",
     args: &[Arg::options(&QUEUES_OPTIONS)],
     role: Some(Role::Read),
@@ -165,14 +168,14 @@ pub(super) const QUEUES: Row = Row {
     ..BASE
 };
 
-const QUEUES_OPTIONS: Options = Options {
-    list: &[
+const QUEUES_OPTIONS: Options = Options::new(
+    &[
         Opt::value("MATCH", &[Arg::pattern("glob")]),
         Opt::value("COUNT", &[Arg::number("n", 1..=u32::MAX as u64)]),
         Opt::value("CURSOR", &[Arg::number("c", 0..=u64::MAX)]),
     ],
-    exclusive: &[],
-};
+    &[],
+);
 const QUEUES_MATCH: usize = QUEUES_OPTIONS.at("MATCH");
 const QUEUES_COUNT: usize = QUEUES_OPTIONS.at("COUNT");
 const QUEUES_CURSOR: usize = QUEUES_OPTIONS.at("CURSOR");

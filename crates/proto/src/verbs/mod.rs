@@ -237,7 +237,8 @@ pub fn find(name: &[u8]) -> Option<&'static Row> {
     position(name).map(|at| &TABLE[at])
 }
 
-fn position(name: &[u8]) -> Option<usize> {
+/// The place of a command in [`TABLE`], whatever the case of its name.
+pub fn position(name: &[u8]) -> Option<usize> {
     let code = Code::of(name)?;
     CODES.iter().position(|known| *known == code)
 }

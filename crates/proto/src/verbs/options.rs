@@ -53,9 +53,10 @@ impl<'a> Given<'a> {
     }
 
     /// Takes an option and its value off the words. Returns false if they begin with none.
+    #[inline]
     pub(super) fn take(&mut self, words: &mut &'a [&'a [u8]]) -> Result<bool, UsageError> {
         let [word, rest @ ..] = *words else { return Ok(false) };
-        let Some(at) = find(self.options.list, word) else { return Ok(false) };
+        let Some(at) = self.options.find(word) else { return Ok(false) };
         let opt = &self.options.list[at];
         let value = match opt.args {
             [] => {
@@ -84,13 +85,10 @@ impl<'a> Given<'a> {
 
     /// Refuses options that exclude each other.
     pub(super) fn check(&self) -> Result<(), UsageError> {
-        for &(one, other) in self.options.exclusive {
-            not_both(
-                (one, self.values[self.options.at(one)].is_some()),
-                (other, self.values[self.options.at(other)].is_some()),
-            )?;
-        }
-        Ok(())
+        let list = self.options.list;
+        self.options.exclusive().iter().try_for_each(|&(one, other)| {
+            not_both((list[one].name, self.has(one)), (list[other].name, self.has(other)))
+        })
     }
 
     pub(super) const fn has(&self, at: usize) -> bool {

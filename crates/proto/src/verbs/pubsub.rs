@@ -8,7 +8,10 @@ use super::{BASE, CONTAINER, Group, LISTENING, Role, Row, Sub};
 
 type Outcome<'a> = Result<Request<'a>, UsageError>;
 
-pub(super) const SUBSCRIBE: Row = Row {
+/// The commands of this file, in the order of the table.
+pub(super) const ROWS: &[Row] = &[SUBSCRIBE, UNSUBSCRIBE, PSUBSCRIBE, PUNSUBSCRIBE, PUBSUB];
+
+const SUBSCRIBE: Row = Row {
     name: "SUBSCRIBE",
     args: &[Arg::text("channel").many()],
     flags: LISTENING,
@@ -28,7 +31,7 @@ pub(super) const SUBSCRIBE: Row = Row {
     ..BASE
 };
 
-pub(super) const UNSUBSCRIBE: Row = Row {
+const UNSUBSCRIBE: Row = Row {
     name: "UNSUBSCRIBE",
     args: &[Arg::text("channel").any()],
     flags: LISTENING,
@@ -42,7 +45,7 @@ pub(super) const UNSUBSCRIBE: Row = Row {
     ..BASE
 };
 
-pub(super) const PSUBSCRIBE: Row = Row {
+const PSUBSCRIBE: Row = Row {
     name: "PSUBSCRIBE",
     args: &[Arg::pattern("pattern").many()],
     flags: LISTENING,
@@ -58,7 +61,7 @@ pub(super) const PSUBSCRIBE: Row = Row {
     ..BASE
 };
 
-pub(super) const PUNSUBSCRIBE: Row = Row {
+const PUNSUBSCRIBE: Row = Row {
     name: "PUNSUBSCRIBE",
     args: &[Arg::pattern("pattern").any()],
     flags: LISTENING,
@@ -72,7 +75,7 @@ pub(super) const PUNSUBSCRIBE: Row = Row {
     ..BASE
 };
 
-pub(super) const PUBSUB: Row = Row {
+const PUBSUB: Row = Row {
     name: "PUBSUB",
     args: CONTAINER,
     flags: &["pubsub", "loading", "stale"],

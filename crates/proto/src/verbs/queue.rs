@@ -3,7 +3,7 @@
 
 use super::args::{Arg, Opt, Options};
 use super::error::UsageError;
-use super::options::{Given, Value, find, is, number};
+use super::options::{Given, Value, is, number};
 use super::request::{Caller, Request};
 use super::{BASE, BLOCKING, CHANGE, Group, READ, READ_SLOW, Role, Row, WRITE};
 use crate::command_encoder::CommandWords;
@@ -12,11 +12,14 @@ use sureq_core::command::{AckScope, Block, Command, IdForm, Pop, TaskRefs, View}
 
 type Outcome<'a> = Result<Request<'a>, UsageError>;
 
+/// The commands of this file, in the order of the table.
+pub(super) const ROWS: &[Row] = &[PUSH, POP, ACK, RECOVER, INSPECT, INFO];
+
 const RECOVER_USAGE: UsageError = UsageError::text("ERR usage: RQ.RECOVER <key> <count:uint> <elapsed:uint>");
 const INSPECT_USAGE: UsageError =
     UsageError::text("ERR usage: RQ.INSPECT <key> [ PENDING | DELAYED | DEAD ] <start:int> <count:uint>");
 
-pub(super) const PUSH: Row = Row {
+const PUSH: Row = Row {
     name: "RQ.PUSH",
     args: &[Arg::key(), Arg::text("payload").many()],
     role: Some(Role::Produce),
@@ -42,7 +45,7 @@ fn encode_push(command: &Command<'_>, words: &mut CommandWords) -> bool {
     true
 }
 
-pub(super) const POP: Row = Row {
+const POP: Row = Row {
     name: "RQ.POP",
     args: &[Arg::options(&POP_OPTIONS), Arg::key().many()],
     role: Some(Role::Consume),
@@ -65,8 +68,8 @@ pub(super) const POP: Row = Row {
     ..BASE
 };
 
-const POP_OPTIONS: Options = Options {
-    list: &[
+const POP_OPTIONS: Options = Options::new(
+    &[
         Opt::value("COUNT", &[Arg::number("n", 0..=i64::MAX as u64)]),
         Opt::value("BLOCK", &[Arg::span("ms")]),
         Opt::value("LEASE", &[Arg::lasting("ms")]),
@@ -74,8 +77,8 @@ const POP_OPTIONS: Options = Options {
         Opt::flag("CONN"),
         Opt::flag("META"),
     ],
-    exclusive: &[("WORKER", "CONN")],
-};
+    &[("WORKER", "CONN")],
+);
 const POP_COUNT: usize = POP_OPTIONS.at("COUNT");
 const POP_BLOCK: usize = POP_OPTIONS.at("BLOCK");
 const POP_LEASE: usize = POP_OPTIONS.at("LEASE");
@@ -102,7 +105,7 @@ fn pop<'a>(argv: &'a [&'a [u8]], caller: Caller) -> Outcome<'a> {
         }
     }
     given.check()?;
-    if let Some(late) = rest.iter().find_map(|word| find(POP_OPTIONS.list, word)) {
+    if let Some(late) = rest.iter().find_map(|word| POP_OPTIONS.find(word)) {
         let name = POP_OPTIONS.list[late].name;
         return Err(UsageError::new(format!("ERR {name} must stand before the keys")));
     }
@@ -139,10 +142,10 @@ fn encode_pop(command: &Command<'_>, words: &mut CommandWords) -> bool {
 
 /// Whether RQ.POP takes this word for an option wherever it stands.
 pub(crate) fn is_pop_option(word: &[u8]) -> bool {
-    find(POP_OPTIONS.list, word).is_some()
+    POP_OPTIONS.find(word).is_some()
 }
 
-pub(super) const ACK: Row = Row {
+const ACK: Row = Row {
     name: "RQ.ACK",
     args: &[Arg::key(), Arg::task("id|receipt").many()],
     role: Some(Role::Consume),
@@ -172,7 +175,7 @@ fn encode_ack(command: &Command<'_>, words: &mut CommandWords) -> bool {
     true
 }
 
-pub(super) const RECOVER: Row = Row {
+const RECOVER: Row = Row {
     name: "RQ.RECOVER",
     args: &[Arg::key(), Arg::number("count", 0..=u64::MAX), Arg::number("elapsed", 0..=u64::MAX)],
     role: Some(Role::Consume),
@@ -203,7 +206,7 @@ fn encode_recover(command: &Command<'_>, words: &mut CommandWords) -> bool {
     true
 }
 
-pub(super) const INSPECT: Row = Row {
+const INSPECT: Row = Row {
     name: "RQ.INSPECT",
     args: &[
         Arg::key(),
@@ -257,7 +260,7 @@ fn read_view(word: &[u8]) -> Option<View> {
     VIEWS.iter().find(|(name, _)| is(word, name)).map(|(_, view)| *view)
 }
 
-pub(super) const INFO: Row = Row {
+const INFO: Row = Row {
     name: "RQ.INFO",
     args: &[Arg::key()],
     role: Some(Role::Read),

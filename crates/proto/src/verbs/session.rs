@@ -13,7 +13,11 @@ use crate::resp::Version;
 
 type Outcome<'a> = Result<Request<'a>, UsageError>;
 
-pub(super) const PING: Row = Row {
+/// The commands of this file, in the order of the table.
+pub(super) const ROWS: &[Row] =
+    &[PING, ECHO, HELLO, AUTH, ACL, CLIENT, SELECT, RESET, QUIT, INFO, COMMAND, CONFIG, TIME];
+
+const PING: Row = Row {
     name: "PING",
     args: &[Arg::text("message").optional()],
     role: None,
@@ -25,7 +29,7 @@ pub(super) const PING: Row = Row {
     ..BASE
 };
 
-pub(super) const ECHO: Row = Row {
+const ECHO: Row = Row {
     name: "ECHO",
     args: &[Arg::text("message")],
     role: None,
@@ -37,13 +41,13 @@ pub(super) const ECHO: Row = Row {
     ..BASE
 };
 
-const HELLO_OPTIONS: Options = Options {
-    list: &[
+const HELLO_OPTIONS: Options = Options::new(
+    &[
         Opt::args("AUTH", &[Arg::text("username"), Arg::text("password")]),
         Opt::value("SETNAME", &[Arg::text("clientname")]),
     ],
-    exclusive: &[],
-};
+    &[],
+);
 
 const ON_OFF: &[&str] = &["ON", "OFF"];
 
@@ -52,7 +56,7 @@ const LISTED: &[Opt] = &[
     Opt::args("ID", &[Arg::number("id", 1..=i64::MAX as u64).many()]),
 ];
 
-pub(super) const HELLO: Row = Row {
+const HELLO: Row = Row {
     name: "HELLO",
     args: &[Arg::block(&[Arg::number("protover", 2..=3), Arg::options(&HELLO_OPTIONS)]).optional()],
     role: None,
@@ -65,7 +69,7 @@ pub(super) const HELLO: Row = Row {
     ..BASE
 };
 
-pub(super) const AUTH: Row = Row {
+const AUTH: Row = Row {
     name: "AUTH",
     args: &[Arg::text("username").optional(), Arg::text("password")],
     role: None,
@@ -81,7 +85,7 @@ pub(super) const AUTH: Row = Row {
     ..BASE
 };
 
-pub(super) const ACL: Row = Row {
+const ACL: Row = Row {
     name: "ACL",
     args: &[Arg::word(&["WHOAMI"]), Arg::IGNORED],
     role: None,
@@ -93,7 +97,7 @@ pub(super) const ACL: Row = Row {
     ..BASE
 };
 
-pub(super) const CLIENT: Row = Row {
+const CLIENT: Row = Row {
     name: "CLIENT",
     args: CONTAINER,
     role: None,
@@ -105,7 +109,7 @@ pub(super) const CLIENT: Row = Row {
     ..BASE
 };
 
-pub(super) const SELECT: Row = Row {
+const SELECT: Row = Row {
     name: "SELECT",
     args: &[Arg::number("index", 0..=0)],
     role: None,
@@ -117,7 +121,7 @@ pub(super) const SELECT: Row = Row {
     ..BASE
 };
 
-pub(super) const RESET: Row = Row {
+const RESET: Row = Row {
     name: "RESET",
     role: None,
     flags: HANDSHAKE,
@@ -130,7 +134,7 @@ pub(super) const RESET: Row = Row {
     ..BASE
 };
 
-pub(super) const QUIT: Row = Row {
+const QUIT: Row = Row {
     name: "QUIT",
     args: &[Arg::IGNORED],
     role: None,
@@ -143,7 +147,7 @@ pub(super) const QUIT: Row = Row {
     ..BASE
 };
 
-pub(super) const INFO: Row = Row {
+const INFO: Row = Row {
     name: "INFO",
     args: &[Arg::text("section").any()],
     role: None,
@@ -155,7 +159,7 @@ pub(super) const INFO: Row = Row {
     ..BASE
 };
 
-pub(super) const COMMAND: Row = Row {
+const COMMAND: Row = Row {
     name: "COMMAND",
     args: &[Arg::block(CONTAINER).optional()],
     role: None,
@@ -167,7 +171,7 @@ pub(super) const COMMAND: Row = Row {
     ..BASE
 };
 
-pub(super) const CONFIG: Row = Row {
+const CONFIG: Row = Row {
     name: "CONFIG",
     args: CONTAINER,
     role: None,
@@ -179,7 +183,7 @@ pub(super) const CONFIG: Row = Row {
     ..BASE
 };
 
-pub(super) const TIME: Row = Row {
+const TIME: Row = Row {
     name: "TIME",
     role: None,
     summary: "Answers the server's clock.",

@@ -14,7 +14,10 @@ use sureq_core::time::WallTime;
 
 type Outcome<'a> = Result<Request<'a>, UsageError>;
 
-pub(super) const ADD: Row = Row {
+/// The commands of this file, in the order of the table.
+pub(super) const ROWS: &[Row] = &[ADD, EXTEND, RETURN, CANCEL, BURY, REVIVE, DELETE, EXPLAIN];
+
+const ADD: Row = Row {
     name: "RQ.ADD",
     args: &[Arg::key(), Arg::text("payload"), Arg::options(&ADD_OPTIONS)],
     role: Some(Role::Produce),
@@ -36,8 +39,8 @@ pub(super) const ADD: Row = Row {
     ..BASE
 };
 
-const ADD_OPTIONS: Options = Options {
-    list: &[
+const ADD_OPTIONS: Options = Options::new(
+    &[
         Opt::value("NAME", &[Arg::text("name")]),
         Opt::value("DELAY", &[Arg::span("ms")]),
         Opt::value("AT", &[Arg::number("unix-ms", 0..=i64::MAX as u64)]),
@@ -47,8 +50,8 @@ const ADD_OPTIONS: Options = Options {
         Opt::value("TTL", &[Arg::lasting("ms")]),
         Opt::flag("UNIQUE"),
     ],
-    exclusive: &[("NAME", "UNIQUE"), ("DELAY", "AT")],
-};
+    &[("NAME", "UNIQUE"), ("DELAY", "AT")],
+);
 const ADD_NAME: usize = ADD_OPTIONS.at("NAME");
 const ADD_DELAY: usize = ADD_OPTIONS.at("DELAY");
 const ADD_AT: usize = ADD_OPTIONS.at("AT");
@@ -102,7 +105,7 @@ fn encode_add(command: &Command<'_>, words: &mut CommandWords) -> bool {
     true
 }
 
-pub(super) const EXTEND: Row = Row {
+const EXTEND: Row = Row {
     name: "RQ.EXTEND",
     args: &[Arg::key(), Arg::task("id|receipt"), Arg::lasting("ms")],
     role: Some(Role::Consume),
@@ -130,7 +133,7 @@ fn encode_extend(command: &Command<'_>, words: &mut CommandWords) -> bool {
     true
 }
 
-pub(super) const RETURN: Row = Row {
+const RETURN: Row = Row {
     name: "RQ.RETURN",
     args: &[Arg::key(), Arg::task("id|receipt"), Arg::options(&RETURN_OPTIONS)],
     role: Some(Role::Consume),
@@ -149,16 +152,16 @@ pub(super) const RETURN: Row = Row {
     ..BASE
 };
 
-const RETURN_OPTIONS: Options = Options {
-    list: &[
+const RETURN_OPTIONS: Options = Options::new(
+    &[
         Opt::value("DELAY", &[Arg::span("ms")]),
         Opt::flag("FRONT"),
         Opt::flag("BACK"),
         Opt::value("FAILED", &[Arg::text("reason")]),
         Opt::flag("DEAD").nested(),
     ],
-    exclusive: &[("DELAY", "FRONT"), ("DELAY", "BACK"), ("FRONT", "BACK")],
-};
+    &[("DELAY", "FRONT"), ("DELAY", "BACK"), ("FRONT", "BACK")],
+);
 const RETURN_DELAY: usize = RETURN_OPTIONS.at("DELAY");
 const RETURN_FRONT: usize = RETURN_OPTIONS.at("FRONT");
 const RETURN_BACK: usize = RETURN_OPTIONS.at("BACK");
@@ -196,7 +199,7 @@ fn encode_return(command: &Command<'_>, words: &mut CommandWords) -> bool {
     true
 }
 
-pub(super) const CANCEL: Row = Row {
+const CANCEL: Row = Row {
     name: "RQ.CANCEL",
     args: &[Arg::key(), Arg::one_of(CANCEL_BY)],
     role: Some(Role::Produce),
@@ -245,7 +248,7 @@ fn encode_cancel(command: &Command<'_>, words: &mut CommandWords) -> bool {
     true
 }
 
-pub(super) const BURY: Row = Row {
+const BURY: Row = Row {
     name: "RQ.BURY",
     args: &[Arg::key(), Arg::task("id|receipt").many()],
     role: Some(Role::Consume),
@@ -270,7 +273,7 @@ fn encode_bury(command: &Command<'_>, words: &mut CommandWords) -> bool {
     true
 }
 
-pub(super) const REVIVE: Row = Row {
+const REVIVE: Row = Row {
     name: "RQ.REVIVE",
     args: &[Arg::key(), Arg::one_of(&[Opt::flag("ALL"), Opt::args("", &[Arg::task("id").many()])])],
     flags: CHANGE,
@@ -303,7 +306,7 @@ fn encode_revive(command: &Command<'_>, words: &mut CommandWords) -> bool {
     true
 }
 
-pub(super) const DELETE: Row = Row {
+const DELETE: Row = Row {
     name: "RQ.DELETE",
     args: &[Arg::key(), Arg::task("id").many()],
     flags: CHANGE,
@@ -328,7 +331,7 @@ fn encode_delete(command: &Command<'_>, words: &mut CommandWords) -> bool {
     true
 }
 
-pub(super) const EXPLAIN: Row = Row {
+const EXPLAIN: Row = Row {
     name: "RQ.EXPLAIN",
     args: &[Arg::key(), Arg::task("id")],
     role: Some(Role::Read),

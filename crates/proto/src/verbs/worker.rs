@@ -13,7 +13,10 @@ use sureq_core::limits::WORKER_TTL_MS_DEFAULT;
 
 type Outcome<'a> = Result<Request<'a>, UsageError>;
 
-pub(super) const WORKER: Row = Row {
+/// The commands of this file, in the order of the table.
+pub(super) const ROWS: &[Row] = &[WORKER];
+
+const WORKER: Row = Row {
     name: "RQ.WORKER",
     args: CONTAINER,
     role: Some(Role::Consume),
@@ -70,7 +73,7 @@ const SUBCOMMANDS: &[Sub] = &[
     Sub { name: "HELP", args: &[], summary: "This text.", parse: help },
 ];
 
-const START_OPTIONS: Options = Options { list: &[Opt::value("TTL", &[Arg::lasting("ms")])], exclusive: &[] };
+const START_OPTIONS: Options = Options::new(&[Opt::value("TTL", &[Arg::lasting("ms")])], &[]);
 const START_TTL: usize = START_OPTIONS.at("TTL");
 
 fn start<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
