@@ -1,8 +1,11 @@
 //! The declarations of the commands agree with themselves: whatever words a declaration allows are understood, name the
 //! queues that it says, and come back when the command is written again.
 
+use std::path::Path;
+use std::process::Command;
+
 use proptest::prelude::*;
-use sureq_core::command::{Command, ConnId};
+use sureq_core::command::{self, ConnId};
 use sureq_proto::resp::{Args, Limits, Parser};
 use sureq_proto::verbs::{Arg, Caller, Count, Kind, Opt, Options, Request, Row, TABLE, parse, queues_of};
 use sureq_proto::{ReplyStyle, encode_command};
@@ -119,7 +122,7 @@ fn words_of(row: &Row, dice: &mut Dice) -> Words {
 }
 
 /// Reads what [`encode_command`] wrote.
-fn read_back(command: &Command<'_>, check: impl FnOnce(&Command<'_>)) {
+fn read_back(command: &command::Command<'_>, check: impl FnOnce(&command::Command<'_>)) {
     let mut out = Vec::new();
     encode_command(&mut out, command).expect("what was parsed can be written");
     let (mut unquoted, mut args) = (Vec::new(), Args::default());
@@ -192,4 +195,24 @@ fn syntax_lines_follow_from_the_declarations() {
         let name = line.split(' ').next().expect("a line has a word");
         assert_eq!(syntax(name), line);
     }
+}
+
+/// The patch adds a command, RQ.WAITING, by the list in CONTRIBUTING.md. It compiles when it is applied; that is too slow to be
+/// tried here, but a list that is no longer true mostly shows in a patch that no longer applies.
+#[test]
+fn a_command_is_added_by_the_eight_files_that_contributing_lists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let patch = include_str!("add_a_command.patch");
+    let files: Vec<&str> = patch.lines().filter_map(|line| line.strip_prefix("+++ b/")).collect();
+    assert_eq!(files.len(), 8, "{files:?}");
+    let text = std::fs::read_to_string(root.join("CONTRIBUTING.md")).expect("it is there");
+    let list =
+        text.split("## Add a command").nth(1).and_then(|rest| rest.split("Some commands need more").next());
+    let list = list.expect("it has the section");
+    for file in files {
+        assert!(list.contains(&format!("`{file}`")), "CONTRIBUTING.md does not list {file}");
+    }
+    let check = ["apply", "--check", "-C1", "crates/proto/tests/add_a_command.patch"];
+    let output = Command::new("git").args(check).current_dir(&root).output().expect("git runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -1,4 +1,4 @@
-//! One connection: reads, hands what arrived to its dialect, writes what may leave.
+//! One connection: reads input, hands it to the dialect, writes the replies that may be sent.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -24,22 +24,22 @@ use crate::net_thread::Thread;
 use crate::output::Output;
 use crate::users::User;
 
-/// How much is read at once.
+/// Bytes of one read.
 const READ_BYTES: usize = 64 << 10;
 
-/// How much of a connection that waits for a task is read ahead, to notice that it is gone.
+/// Bytes that are read ahead from a connection that waits, so that its end is noticed.
 const READ_AHEAD_BYTES: usize = 1 << 20;
 
-/// How much is written at once.
+/// Bytes of one write.
 const WRITE_BYTES: usize = 256 << 10;
 
-/// How often a connection writes before others get their turn.
+/// Writes of a connection before others get their turn.
 const WRITES_PER_TURN: usize = 4;
 
-/// How often a connection reads before others get their turn, and what was gathered is committed.
+/// Reads of a connection before others get their turn, and the executed commands are committed.
 const READS_PER_TURN: usize = 4;
 
-/// What a connection takes up besides its buffers, about: its task, its socket, its place in lists.
+/// About the memory of a connection besides its buffers: its task, its socket, its places in lists.
 const CONNECTION_BYTES: usize = 1 << 10;
 
 thread_local! {
@@ -135,20 +135,20 @@ pub(crate) struct Connection<D: Dialect> {
     parked: Option<Position>,
     reading: Reading,
     idle: Option<Idle>,
-    /// Closes it if its peer has not said in time who it is.
+    /// Closes it if its peer has not authenticated in time.
     login_ends: Option<Pin<Box<Sleep>>>,
-    /// The thread knows how to reach this connection.
+    /// The thread has the waker of this connection.
     is_met: bool,
-    /// Others are to be answered before this one.
+    /// Others get their turn before this one goes on.
     gives_way: bool,
-    /// How much memory the home has been told that this connection takes up.
+    /// The memory of this connection as the home counts it.
     charged: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reading {
     Open,
-    /// The peer has sent its last byte, or nothing more is wanted of it.
+    /// The peer has sent its last byte, or no more input is accepted.
     Ended,
 }
 
@@ -189,7 +189,7 @@ impl<D: Dialect> Connection<D> {
 
     /// Serves the connection until it ends.
     pub(crate) async fn serve(mut self) {
-        // Whether the peer went or failed makes no difference: what it did not get goes back.
+        // It makes no difference whether the peer left or failed: undelivered tasks go back.
         let _ = poll_fn(|cx| {
             let polled = self.poll(cx);
             let buffers = self.input.capacity() + self.out.capacity();
@@ -207,13 +207,13 @@ impl<D: Dialect> Connection<D> {
             if self.thread.home.failure().is_some() {
                 return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
             }
-            // Looked at once: whoever is held back by it is parked by it, however far the log gets meanwhile.
+            // Read once: a connection is held back and parked by the same value, even if the log gets further meanwhile.
             let durable = self.thread.home.durable();
             let Poll::Ready(waits_for) = self.flush(cx)? else {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             };
-            // Reading goes first: of a peer that is known to be gone, no answer is taken that it would never get.
+            // Read first: if the peer is known to be gone, no tasks are taken for it.
             let mut progress = self.poll_read(durable, cx)?;
             progress |= self.poll_awaited(cx);
             // No message is sent in the middle of a reply.
@@ -221,7 +221,7 @@ impl<D: Dialect> Connection<D> {
                 progress |= self.dialect.push_messages(&mut self.out)?;
             }
             if progress && mem::take(&mut self.gives_way) {
-                // What they get leaves before the answer to who pushed it: they have waited longer.
+                // The served waiters have waited longer: their replies leave before the reply to the push.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -251,7 +251,7 @@ impl<D: Dialect> Connection<D> {
         awaited + self.late.as_ref().map_or(0, LateReplies::bytes)
     }
 
-    /// Has the home count what this connection takes up.
+    /// Tells the home how much memory this connection takes up.
     fn charge(&mut self, bytes: usize) {
         if bytes != self.charged {
             self.thread.home.charge(bytes, self.charged);
@@ -259,8 +259,8 @@ impl<D: Dialect> Connection<D> {
         }
     }
 
-    /// Sends what may leave; answers what the rest waits for. Pending, if there is so much that others are to have their turn
-    /// before it goes on.
+    /// Sends replies that are durable. Returns the position that the others wait for. Pending, if there is so much to send that
+    /// others get their turn first.
     fn flush(&mut self, cx: &mut Context<'_>) -> io::Result<Poll<Option<Position>>> {
         for _ in 0..WRITES_PER_TURN {
             let waits_for = self.out.release(self.thread.home.durable());
@@ -311,7 +311,7 @@ impl<D: Dialect> Connection<D> {
         }
     }
 
-    /// Reads once, if there is room; answers whether anything came of it.
+    /// Reads once, if there is room. Returns whether there was progress.
     fn poll_read(&mut self, durable: Position, cx: &mut Context<'_>) -> io::Result<bool> {
         if self.thread.is_draining() && self.awaited.is_none() {
             self.reading = Reading::Ended;
@@ -339,8 +339,8 @@ impl<D: Dialect> Connection<D> {
             let len = buffer.filled().len();
             if len == 0 {
                 self.reading = Reading::Ended;
-                // Nobody is there to take what a waiting pop would get. Whatever else was asked for is still answered: the
-                // peer may only have said all that it has to say.
+                // There is nobody to take the tasks of a waiting pop. Other commands are still answered: the peer may have
+                // closed only its half of the connection.
                 self.awaited.take_if(
                     |awaited| matches!(awaited, Awaited::Replies(waiting) if waiting.waits_for_tasks()),
                 );
@@ -359,12 +359,12 @@ impl<D: Dialect> Connection<D> {
         })
     }
 
-    /// Keeps what has arrived until more does.
+    /// Keeps input until more arrives.
     fn keep(&mut self, input: &[u8]) {
         self.input.keep(input, self.dialect.allowance().input_bytes_max);
     }
 
-    /// Whether nothing more is to be executed for now: the peer does not take its answers, or the disk is behind.
+    /// Whether nothing more is executed for now: the peer does not read its replies, or the disk is behind.
     fn is_held(&self, durable: Position) -> bool {
         self.hold.is_some_and(|hold| hold > durable)
             || self.out.len() > self.dialect.allowance().output_bytes_max
@@ -422,7 +422,7 @@ impl<D: Dialect> Connection<D> {
         }
     }
 
-    /// Has the pump wake this connection when what it waits for is durable.
+    /// Has the pump wake this connection when the position that it waits for is durable.
     fn park(&mut self, waits_for: Option<Position>, durable: Position, cx: &Context<'_>) {
         let hold = self.hold.filter(|&hold| hold > durable);
         let position = [waits_for, hold].into_iter().flatten().min();
@@ -458,10 +458,10 @@ impl<D: Dialect> Connection<D> {
     }
 }
 
-/// However a connection ends, what it was handed and never got goes back.
+/// However a connection ends, tasks that were delivered to it and never sent go back.
 impl<D: Dialect> Drop for Connection<D> {
     fn drop(&mut self) {
-        // If this is a panic, the home may be what failed; it is not asked for more.
+        // During a panic the home may be what failed, so it is not called.
         if !std::thread::panicking() {
             self.thread.home.charge(0, self.charged);
             drop(self.awaited.take());
@@ -473,7 +473,7 @@ impl<D: Dialect> Drop for Connection<D> {
             }
             self.thread.home.close_conn(self.conn);
         }
-        // Whoever sees that it is gone finds what it held where it belongs.
+        // Last, so that an observer who sees that the connection is gone finds its tasks returned.
         self.thread.leave(self.conn);
     }
 }

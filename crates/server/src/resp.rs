@@ -30,20 +30,20 @@ use crate::output::Output;
 use crate::subscriber::Subscriber;
 use crate::users::{Claim, DEFAULT_USER, User};
 
-/// What a RESP connection is in the middle of.
+/// The state of a RESP connection.
 pub(crate) struct RespSession {
     conn: ConnId,
     version: Version,
     parser: Parser,
     batch: BatchSize,
-    /// What it listens to, if it does.
+    /// Its subscriptions, if it has any.
     subscriber: Option<Box<Subscriber>>,
     peer: IpAddr,
     identity: Identity,
     bounds: Bounds,
     /// The reply to the login that is under way, if it succeeds.
     login_reply: LoginReply,
-    /// How often in a row a password was wrong.
+    /// Wrong passwords in a row.
     wrong_passwords: u32,
 }
 
@@ -107,7 +107,7 @@ impl RespSession {
         session
     }
 
-    /// Whether it is sent messages that it could not tell from replies, and so may ask for nothing that has one.
+    /// Whether it is sent messages that it could not tell from replies, so that most commands are refused.
     fn is_confined(&self) -> bool {
         self.subscriber.is_some() && self.version == Version::Resp2
     }
@@ -128,7 +128,7 @@ impl RespSession {
         thread.clients().note(self.conn, |client| client.user = user);
     }
 
-    /// What the peer is called.
+    /// The name of its user.
     fn user(&self) -> Option<&str> {
         match &self.identity {
             Identity::Unneeded => Some(DEFAULT_USER),
@@ -137,7 +137,7 @@ impl RespSession {
         }
     }
 
-    /// What the peer may do, unless that is everything.
+    /// The rights of the peer, unless it may do everything.
     fn rights(&self) -> Option<&Rights> {
         match &self.identity {
             Identity::User(user) => Some(user.rights()).filter(|rights| !rights.has_everywhere(Role::Admin)),
@@ -145,7 +145,7 @@ impl RespSession {
         }
     }
 
-    /// Understands a command, if the peer may send it.
+    /// Parses a command, and refuses it if the peer may not send it.
     fn admit<'a>(&self, argv: &'a [&'a [u8]], rights: Option<&Rights>) -> Result<Request<'a>, UsageError> {
         if matches!(self.identity, Identity::Unknown) && !verbs::is_for_strangers(argv[0]) {
             return Err(verbs::NO_AUTH);
@@ -157,8 +157,8 @@ impl RespSession {
         Ok(request)
     }
 
-    /// Refuses a command that has not arrived whole, once its first words tell that the peer may not send it. What is
-    /// still to come of it is then let go as it arrives. Answers whether there was one.
+    /// Refuses a command that has not arrived whole, once its first words show that the peer may not send it. The rest of it
+    /// is then dropped as it arrives. Returns whether there was one.
     fn refuse_unfinished(&mut self, rest: &[u8], out: &mut Output) -> bool {
         let checked = self.rights().map(|rights| rights.check_beginning(self.parser.unfinished(rest)));
         let Some(Err(no)) = checked else { return false };
@@ -169,7 +169,7 @@ impl RespSession {
     }
 }
 
-/// Whether what stands behind this is said by someone else.
+/// Whether the commands behind this one may come from another user.
 const fn changes_user(command: &SessionCommand<'_>) -> bool {
     matches!(
         command,
@@ -417,7 +417,7 @@ impl RespSession {
         Answered::Done
     }
 
-    /// Finds out who this is: at once by a token, or by a password, which takes its time.
+    /// Authenticates the peer: at once by a token, or by a password, which takes time.
     fn log_in(&mut self, said: &Credentials<'_>, reply: LoginReply, cx: &mut SessionCx<'_>) -> Answered {
         let (thread, out) = (cx.thread, cx.out.bytes_mut());
         let users = thread.users();
@@ -484,7 +484,7 @@ impl RespSession {
         self.note_subscriptions(cx.thread);
     }
 
-    /// Brings what others see of it in step.
+    /// Updates its entry in CLIENT LIST.
     fn note_subscriptions(&mut self, thread: &Thread) {
         self.subscriber.take_if(|subscriber| subscriber.is_empty());
         let counts = self.subscriber.as_ref().map_or((0, 0), |subscriber| subscriber.counts());
@@ -516,7 +516,7 @@ impl RespSession {
     fn answer_client(&self, client: &Client<'_>, thread: &Thread, out: &mut Vec<u8>) {
         let clients = thread.clients();
         let mut w = Writer::new(out, self.version);
-        // Whoever may not do everything is told of its own connections only.
+        // A user who may not do everything sees its own connections only.
         let is_shown = |client: &Known| self.rights().is_none() || client.user.as_deref() == self.user();
         match client {
             Client::Id => w.count(self.conn.0),
@@ -553,7 +553,7 @@ impl RespSession {
     }
 }
 
-/// Whether a connection may ask for this that is sent messages where replies would be.
+/// Whether a RESP2 connection with subscriptions may send this.
 const fn is_free(request: &Request<'_>) -> bool {
     matches!(
         request,
