@@ -55,4 +55,4 @@ pub use pubsub::{Change, encode_change, encode_message, encode_pong};
 pub use reply_decoder::{decode_refusal, decode_reply};
 pub use reply_encoder::{Part, encode_part, encode_reply, write_reply};
 pub use reply_form::{PackedWords, PopFields, ReplyForm, ReplyStyle, Words};
-pub use session::{Greeting, encode_answer, encode_hello};
+pub use session::{HelloFields, encode_answer, encode_hello};

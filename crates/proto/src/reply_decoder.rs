@@ -20,7 +20,7 @@ use sureq_core::settings::{SettingWords, Settings};
 use sureq_core::task::{Holder, StateKind, Tries};
 use sureq_core::time::LogTime;
 
-/// Reads one whole reply, and puts it behind the others. A payload is the stretch of `bytes` that `cut` is told.
+/// Reads one whole reply, and appends it to the others. `cut` makes a payload of a range of `bytes`.
 pub fn decode_reply<B>(
     form: &ReplyForm<'_>,
     bytes: &[u8],
@@ -54,9 +54,9 @@ pub fn decode_refusal(error: &[u8]) -> Refusal {
         "ERR" if words == Refusal::NoMoreIds.to_string() => Refusal::NoMoreIds,
         "ERR" => Refusal::Said { words: words.into() },
         "WRONGTYPE" => Refusal::WrongType { words: words.into() },
-        // The same question gets the same answer, until somebody else changes a user.
+        // A retry gets the same reply, until an administrator changes the user.
         "NOPERM" => Refusal::Said { words: text.into() },
-        // Who has not said who it is, or asks too early, gets nothing done.
+        // Not authenticated, or not ready yet: nothing was done.
         _ => Refusal::Unavailable { why: text.into() },
     }
 }
@@ -78,7 +78,7 @@ fn damaged(words: &str) -> Refusal {
     named.unwrap_or_else(|| Refusal::Said { words: words.into() })
 }
 
-/// What is read, and where it goes.
+/// The input of the decoder, and its output.
 struct Decoder<'r, 'b, B, C> {
     pieces: PieceReader<'b>,
     cut: C,
@@ -284,7 +284,7 @@ impl<'b, B, C: FnMut(Range<usize>) -> B> Decoder<'_, 'b, B, C> {
         Ok(task)
     }
 
-    /// What was echoed, each behind the one before.
+    /// Which of the tasks were echoed, each behind the one before.
     fn acked(&mut self, n: usize, tasks: &Words<'_>) -> Result<Span, BadReply> {
         let (start, mut from) = (self.replies.indexes.len(), 0);
         for _ in 0..n {

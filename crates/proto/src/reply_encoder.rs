@@ -29,7 +29,7 @@ pub fn encode_reply<B: AsRef<[u8]>>(
 pub struct Part {
     /// The first item.
     pub from: usize,
-    /// How long it may get, but for its last item.
+    /// Its length in bytes, which the last item may exceed.
     pub bytes: usize,
 }
 
@@ -217,7 +217,7 @@ fn write_meta(w: &mut impl Pieces, more: &More) {
     write_optional(w, more.reason.as_deref());
 }
 
-/// How many fields a task has that RQ.INSPECT shows.
+/// The number of fields that RQ.INSPECT shows of a task.
 pub(crate) const fn inspected_fields(view: View) -> usize {
     match view {
         View::Ready => 2,
@@ -295,7 +295,7 @@ pub(crate) fn worker_text(name: &[u8], incarnation: u64) -> Vec<u8> {
 }
 
 /// RedisRQ's two fields first; its clients take them by position.
-/// What a home does not count is left out.
+/// Figures that a home does not count are left out.
 fn write_info(w: &mut impl Pieces, info: &Info) {
     if info.lengths_only {
         let lengths = [
@@ -384,7 +384,7 @@ fn write_explanation(w: &mut impl Pieces, explained: &Explanation) {
     }
 }
 
-/// What keeps the whole queue, in numbers; zeros where it is nothing of that kind.
+/// The reasons why the whole queue is blocked, in numbers; zeros where a reason does not apply.
 fn write_held_up(w: &mut impl Pieces, held_up: Option<HeldUp>) {
     let (paused_since, leased, leased_max) = match held_up {
         None => (0, 0, 0),

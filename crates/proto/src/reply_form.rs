@@ -11,7 +11,7 @@ use sureq_core::id::Spelling;
 
 use crate::command_encoder::long_id;
 
-/// What a reply looks like in RESP.
+/// The form of a reply in RESP.
 #[derive(Clone, Debug)]
 pub enum ReplyForm<'a> {
     /// RQ.PUSH: ids.
@@ -22,7 +22,7 @@ pub enum ReplyForm<'a> {
     Popped {
         /// The queues of the pop, to which the tasks refer by number.
         queues: Words<'a>,
-        /// What is shown of each task.
+        /// The fields that are shown of each task.
         fields: PopFields,
     },
     /// RQ.RECOVER: tasks as RQ.INSPECT shows ready ones.

@@ -9,7 +9,7 @@ use sureq_core::time::LogTime;
 use sureq_proto::resp::Version;
 use sureq_proto::verbs::{Caller, Request, TABLE, parse};
 use sureq_proto::{
-    Greeting, Part, ReplyForm, ReplyStyle, encode_answer, encode_hello, encode_part, encode_reply,
+    HelloFields, Part, ReplyForm, ReplyStyle, encode_answer, encode_hello, encode_part, encode_reply,
 };
 
 const PUSH: Command<'_> = Command::Push { queue: b"q", payloads: &[] };
@@ -335,7 +335,7 @@ fn hello_is_a_map() {
                   $7 modules *0";
     for (version, head) in [(Version::Resp2, "*14"), (Version::Resp3, "%7")] {
         let mut out = Vec::new();
-        encode_hello(&mut out, version, Greeting { version: "7.4.0", conn: 7 });
+        encode_hello(&mut out, version, HelloFields { version: "7.4.0", conn: 7 });
         let fields = fields.replace("{v}", &version.number().to_string());
         assert_eq!(shown(out, version), format!("{head} {fields}"));
     }

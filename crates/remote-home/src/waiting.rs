@@ -18,10 +18,10 @@ use crate::conn::{AnswerBy, Conn, ConnectError, Frame, Lost};
 use crate::pipe::{Pipe, read_answer};
 use crate::target::Target;
 
-/// How many connections are kept for the next pop that waits.
+/// Idle connections that are kept for the next pop that waits.
 const IDLE_MAX: usize = 8;
 
-/// How many pops of one home may be under way on connections of their own.
+/// The largest number of pops of one home on connections of their own.
 pub(crate) const WAITING_MAX: usize = 512;
 
 /// One pop.
@@ -38,7 +38,7 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// Gives it its answer; says what has to go back if nobody takes it.
+    /// Resolves its ticket. Returns the deliveries that have to go back if the ticket was dropped.
     fn fill(&self, replies: Replies<Payload>, began: Instant) -> Vec<Untaken> {
         self.is_answered.set(true);
         self.slot.fill_at(replies, began)
@@ -51,7 +51,7 @@ impl Waiting {
 }
 
 impl Drop for Waiting {
-    /// Whoever closes a home waits only so long for its pops.
+    /// Closing a home waits this long for its pops.
     fn drop(&mut self) {
         if !self.is_answered.get() {
             let why = "the home was closed before the server answered".into();
@@ -78,7 +78,7 @@ impl Drop for Place {
     }
 }
 
-/// What all pops of a home have in common.
+/// State that all pops of a home share.
 pub(crate) struct Common {
     pub(crate) target: Target,
     pub(crate) patience: Patience,
@@ -147,7 +147,7 @@ impl Common {
         None
     }
 
-    /// A connection that nobody uses, or a new one.
+    /// An idle connection, or a new one.
     async fn any(&self) -> Result<Conn, ConnectError> {
         loop {
             let kept = self.idle.borrow_mut().pop();

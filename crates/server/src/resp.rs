@@ -15,7 +15,8 @@ use sureq_proto::verbs::{
     SessionCommand, UsageError,
 };
 use sureq_proto::{
-    Change, Greeting, Part, ReplyForm, encode_answer, encode_change, encode_hello, encode_part, encode_pong,
+    Change, HelloFields, Part, ReplyForm, encode_answer, encode_change, encode_hello, encode_part,
+    encode_pong,
 };
 
 use crate::batch::BatchSize;
@@ -211,12 +212,11 @@ impl Dialect for RespSession {
                     Stop::LogsIn(login) => Then::LogIn(login),
                     Stop::Quits => Then::Close,
                 };
-                match next {
-                    Then::Close => (input.len(), next),
-                    _ => {
-                        self.batch.stopped_after(done);
-                        (end_of(&args, done), next)
-                    }
+                if matches!(next, Then::Close) {
+                    (input.len(), next)
+                } else {
+                    self.batch.stopped_after(done);
+                    (end_of(&args, done), next)
                 }
             }
             (None, _) if turns => {
@@ -434,16 +434,12 @@ impl RespSession {
             Some(claim) => thread.checker().check(self.peer, claim),
             None => Some(Login::wrong()),
         };
-        match login {
-            Some(login) => {
-                self.login_reply = reply;
-                Answered::LogsIn(login)
-            }
-            None => {
-                Writer::new(out, self.version).error(TOO_MANY_LOGINS);
-                Answered::Done
-            }
-        }
+        let Some(login) = login else {
+            Writer::new(out, self.version).error(TOO_MANY_LOGINS);
+            return Answered::Done;
+        };
+        self.login_reply = reply;
+        Answered::LogsIn(login)
     }
 
     fn admit_user(&mut self, user: Arc<User>, reply: &LoginReply, thread: &Thread, out: &mut Vec<u8>) {
@@ -460,7 +456,7 @@ impl RespSession {
                     thread.clients().note(self.conn, |client| client.name = name.to_vec());
                 }
                 self.version = version.unwrap_or(self.version);
-                encode_hello(out, self.version, Greeting { version: REDIS_VERSION, conn: self.conn.0 });
+                encode_hello(out, self.version, HelloFields { version: REDIS_VERSION, conn: self.conn.0 });
             }
         }
     }

@@ -1,19 +1,21 @@
-//! Replies as DefferedQ words them, each one line that ends in LF.
+//! Replies in DefferedQ's words, each one line that ends in LF.
 
 use std::io::Write as _;
 
-use super::base64;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+
 use super::reply_form::ReplyForm;
 use super::request::Complaint;
 use crate::decimal;
 use sureq_core::reply::{Info, Outcome, Refusal, Replies, Reply, TaskView};
 
-/// What STATS tells of the server itself.
+/// The figures of STATS about the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gauges {
-    /// How many connections are open.
+    /// The number of open connections.
     pub connections: usize,
-    /// How many bytes of memory are in use.
+    /// The resident memory.
     pub memory_bytes: u64,
 }
 
@@ -42,7 +44,7 @@ pub fn encode_reply<B: AsRef<[u8]>>(
         },
         (ReplyForm::Reserved, Reply::TimedOut) => line(out, b"nil"),
         (ReplyForm::Deleted { .. }, Reply::Acked(finished)) => ok_or_unknown(out, !finished.is_empty()),
-        // A task that was cancelled is gone once it is given back: it was there.
+        // A cancelled task is gone once it is returned, but it was there.
         (ReplyForm::Returned { .. }, Reply::Outcome(outcome)) => {
             ok_or_unknown(out, *outcome != Outcome::Stale);
         }
@@ -51,7 +53,7 @@ pub fn encode_reply<B: AsRef<[u8]>>(
         }
         (ReplyForm::Stats, Reply::Info(info)) => stats(out, info, gauges),
         (_, Reply::Refused(refusal)) => refused(out, refusal),
-        // No home answers anything else to these five; a line is owed all the same.
+        // No home gives another reply to these five; the peer expects a line all the same.
         _ => line(out, b"ok"),
     }
 }
@@ -91,7 +93,7 @@ fn reserved<B: AsRef<[u8]>>(out: &mut Vec<u8>, task: &TaskView<B>) {
     }
     if body.iter().any(|c| matches!(c, b' ' | b'\r' | b'\n')) {
         out.extend_from_slice(b" BODY64 ");
-        base64::encode(body, out);
+        out.extend_from_slice(BASE64_STANDARD.encode(body).as_bytes());
     } else {
         out.extend_from_slice(b" BODY ");
         out.extend_from_slice(body);

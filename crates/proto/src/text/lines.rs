@@ -1,13 +1,13 @@
 //! Bytes to lines to requests.
 //!
-//! All lines of a read are taken, whether they end in LF or CRLF. Of an unfinished one it is remembered how far
-//! it was searched; a line that is too long is complained of once, and its bytes are let go as they come.
+//! All lines of a read are taken, whether they end in LF or CRLF. The parser remembers how far it has searched an
+//! unfinished line; of a line that is too long it complains once, and drops its bytes as they arrive.
 
 use super::request::{Complaint, Request};
 use crate::guard;
 use sureq_core::limits::{TEXT_ENDLESS_BYTES_MAX, TEXT_LINE_BYTES_MAX};
 
-/// How long lines may be.
+/// The limits of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// A longer one, without its end, is not executed.
@@ -22,25 +22,26 @@ impl Default for Limits {
     }
 }
 
-/// One line, understood or not.
+/// The meaning of one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Item<'b> {
     /// To be executed.
     Request(Request<'b>),
-    /// To be told; the connection goes on.
+    /// An error reply; the connection goes on.
     Complaint(Complaint),
 }
 
 /// A line, and where in the buffer it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParsedLine<'b> {
-    /// What it says.
+    /// Its meaning.
     pub item: Item<'b>,
-    /// Behind its last byte. Whoever executes only up to a request goes on from here, after [`Parser::restart`].
+    /// Behind its last byte. A caller that executes only the lines up to this one goes on from here, after
+    /// [`Parser::restart`].
     pub end: usize,
 }
 
-/// Why a connection is closed without a word.
+/// Why a connection is closed without a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
     /// The peer speaks HTTP: perhaps a browser that was led here.
@@ -53,13 +54,13 @@ pub enum Close {
 #[derive(Debug)]
 pub struct Parser {
     limits: Limits,
-    /// How far the unfinished line at the start of the buffer was searched for its end.
+    /// The bytes of the unfinished line at the start of the buffer that were searched for its end.
     searched: usize,
-    /// How many bytes of a line that is too long have been let go; none if there is no such line.
+    /// The bytes of a line that is too long that have been dropped; none if there is no such line.
     dropped: Option<usize>,
 }
 
-/// What the next bytes are.
+/// The meaning of the next bytes.
 enum Next<'b> {
     Line(&'b [u8]),
     TooLong,
@@ -83,8 +84,8 @@ impl Parser {
         (self.searched, self.dropped) = (0, is_in_long_line.then_some(0));
     }
 
-    /// Adds what all lines of `buf` say to `lines`, and answers how many bytes are done with; the next call's
-    /// buffer must begin with the byte behind them.
+    /// Parses all lines of `buf`, and returns the number of bytes that are done with; the next call's buffer must begin
+    /// behind them.
     ///
     /// When it says to close, the lines before that are to be executed and answered first. What is left of the
     /// buffer at the end of a connection was never a line, and is dropped.
@@ -126,7 +127,7 @@ impl Parser {
         Ok(Next::TooLong)
     }
 
-    /// Lets go of bytes of a line that is too long, up to its end if that is there.
+    /// Drops bytes of a line that is too long, up to its end if that is there.
     fn drop_on<'b>(&mut self, dropped: usize, rest: &'b [u8], at: &mut usize) -> Result<Next<'b>, Close> {
         let room = self.limits.endless_bytes_max - dropped;
         let window = &rest[..rest.len().min(room.saturating_add(1))];
@@ -163,7 +164,7 @@ fn understand(line: &[u8]) -> Result<Item<'_>, Close> {
 mod tests {
     use super::*;
 
-    /// What a connection that sends these pieces makes of them.
+    /// The items that a connection gets from these pieces, and why it is closed.
     fn hear(limits: Limits, pieces: &[&[u8]]) -> (Vec<String>, Option<Close>) {
         let mut parser = Parser::new(limits);
         let (mut buf, mut heard) = (Vec::new(), Vec::new());

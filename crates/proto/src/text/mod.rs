@@ -9,7 +9,6 @@
 //!
 //! All its tasks are in one queue, [`QUEUE`].
 
-mod base64;
 mod encode;
 mod lines;
 mod reply_form;
@@ -20,5 +19,5 @@ pub use lines::{Close, Item, Limits, ParsedLine, Parser};
 pub use reply_form::ReplyForm;
 pub use request::{Complaint, Request, ReservationPolicy};
 
-/// What this dialect's queue is called in the others.
+/// The name of this dialect's queue in the others.
 pub const QUEUE: &[u8] = b"default";

@@ -1,4 +1,4 @@
-//! What has to be known of a request to write its reply.
+//! The form of a reply: all that has to be known of a request to write it.
 
 use std::borrow::Cow;
 

@@ -13,7 +13,7 @@ use sureq_core::command::{
 };
 use sureq_core::settings::Place;
 
-/// What a line asks for.
+/// A request, which is one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'b> {
     /// `ADD <ms> <body>`
@@ -41,7 +41,7 @@ pub enum Request<'b> {
     Stats,
 }
 
-/// What is wrong with a line. The connection goes on.
+/// Why a line is refused. The connection goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Complaint {
     /// It begins with none of the five words.
@@ -71,12 +71,12 @@ impl fmt::Display for Complaint {
     }
 }
 
-/// DefferedQ's watcher: what becomes of a reservation that nobody ends.
+/// What happens to a reservation that is not ended: DefferedQ's watcher.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReservationPolicy {
-    /// `-rtt`: after so many seconds it is taken back, to be due as many seconds later; 0 is never.
+    /// `-rtt`: seconds after which the task is taken back, and becomes due as many seconds later; 0 is never.
     pub timeout_secs: u32,
-    /// `-rta`: how often; the next time the task is deleted.
+    /// `-rta`: timed-out reservations before the task is deleted.
     pub attempts: u32,
 }
 

@@ -13,14 +13,14 @@ use sureq_core::broker::glob_matches;
 use sureq_core::command::{Command, Worker};
 use sureq_core::settings::Change;
 
-/// What a user may be allowed to do with a queue.
+/// A permission on queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Look at tasks, counts and settings.
     Read,
     /// Add tasks, and cancel them.
     Produce,
-    /// Take tasks, finish them, give them back.
+    /// Pop tasks, finish and return them.
     Consume,
     /// All of that, and remove tasks and queues, pause queues, change their settings.
     Admin,
@@ -41,7 +41,7 @@ impl Role {
     }
 }
 
-/// What one user may do.
+/// The rights of one user.
 ///
 /// ```
 /// use sureq_core::command::{Command, ConnId};
@@ -110,7 +110,7 @@ impl Rights {
 
     /// Refuses a command of which only the first words have arrived, if they tell already that it will be refused.
     pub fn check_beginning<'w>(&self, mut words: impl Iterator<Item = &'w [u8]>) -> Result<(), UsageError> {
-        // What is no command is told when all of it is there, with its arguments.
+        // An unknown command is refused when it is there as a whole, with its arguments.
         let Some(row) = words.next().and_then(find) else { return Ok(()) };
         let Some(role) = row.role else { return Ok(()) };
         let asked = Asked { rights: self, name: row.name, role };
@@ -135,12 +135,12 @@ impl Rights {
     }
 }
 
-/// Whether a command may be sent before its sender has said who it is.
+/// Whether a command may be sent before authentication.
 pub fn is_for_strangers(name: &[u8]) -> bool {
     find(name).is_some_and(|row| row.flags.contains(&"no_auth"))
 }
 
-/// What a peer is told that has to say first who it is.
+/// The error for a peer that has not authenticated.
 pub const NO_AUTH: UsageError = UsageError::text("NOAUTH Authentication required.");
 
 /// The queues that a command names.
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_read_a_queue_may_listen_to_it() {
+    fn the_role_read_allows_subscriptions() {
         let rights = Rights::new("u").with(Role::Read, b"a").with(Role::Read, b"b*");
         check(
             &rights,
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_says_where_dead_tasks_go_may_put_tasks_there() {
+    fn naming_a_dead_letter_queue_needs_the_right_to_add_tasks_to_it() {
         let rights = Rights::new("u").with(Role::Admin, b"a*").with(Role::Produce, b"dead");
         check(
             &rights,
@@ -398,7 +398,7 @@ mod tests {
             |line: &str| rights.check_beginning(words(line).into_iter()).map_err(|no| no.to_string());
         assert_eq!(refused("RQ.PUSH mail"), Ok(()));
         assert_eq!(refused("RQ.PUSH"), Ok(()));
-        assert_eq!(refused("NONSENSE x"), Ok(()), "that is told later");
+        assert_eq!(refused("NONSENSE x"), Ok(()), "that is refused later");
         assert!(refused("rq.push other").is_err());
         assert_eq!(
             refused("RQ.POP").unwrap_err(),
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_may_only_say_who_they_are_and_leave() {
+    fn a_peer_may_only_authenticate_or_leave_before_it_has_authenticated() {
         let open: Vec<_> = TABLE.iter().filter(|row| is_for_strangers(row.name.as_bytes())).collect();
         let names: Vec<_> = open.iter().map(|row| row.name).collect();
         assert_eq!(names, ["HELLO", "AUTH", "RESET", "QUIT"]);

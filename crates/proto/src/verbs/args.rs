@@ -10,13 +10,13 @@ use sureq_core::limits::SPAN_MS_MAX;
 pub struct Arg {
     /// Its name in the syntax line.
     pub name: &'static str,
-    /// What it consists of.
+    /// Its type.
     pub kind: Kind,
-    /// How often it is given.
+    /// How often it can be given.
     pub count: Count,
 }
 
-/// What an argument consists of.
+/// The type of an argument.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// The name of a queue.
@@ -45,7 +45,7 @@ pub enum Kind {
     Ignored,
 }
 
-/// How often an argument is given.
+/// How often an argument can be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
     /// Once.
@@ -317,7 +317,7 @@ pub(super) const fn keys(args: &[Arg]) -> Keys {
     Keys { first: 0, last: 0, step: 0 }
 }
 
-/// How the syntax of arguments is written.
+/// The notation of a syntax line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Syntax {
     /// `key payload [payload ...]`, in documents.

@@ -1,4 +1,4 @@
-//! What COMMAND and HELP answer, from the table.
+//! The replies to COMMAND and HELP, from the table.
 
 use super::access::queues_of;
 use super::args::{Arg, Count, Keys, Kind, Opt};

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
-/// How much of a foreign text an error repeats.
+/// The bytes of a client's text that an error repeats.
 pub(super) const QUOTED_BYTES_MAX: usize = 128;
 
 /// An error reply to a command that could not be understood: its code and text, always printable ASCII.

@@ -15,7 +15,7 @@ type Outcome<'a> = Result<Request<'a>, UsageError>;
 /// The commands of this file, in the order of the table.
 pub(super) const ROWS: &[Row] = &[DEL, UNLINK, EXISTS, TYPE, KEYS, SCAN, DBSIZE];
 
-/// What TYPE answers, as RedisRQ does.
+/// The reply to TYPE, as in RedisRQ.
 pub const TYPE_NAME: &str = "RELIABLEQ";
 
 /// How many keys a SCAN looks at by default.

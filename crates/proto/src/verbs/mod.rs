@@ -59,11 +59,11 @@ pub struct Row {
     pub role: Option<Role>,
     /// As COMMAND INFO shows them.
     pub flags: &'static [&'static str],
-    /// What it is about.
+    /// Its chapter in the documentation.
     pub group: Group,
     /// One sentence.
     pub summary: &'static str,
-    /// What it answers.
+    /// The reply.
     pub reply: &'static str,
     /// Further documentation.
     pub notes: &'static str,
@@ -155,7 +155,7 @@ fn only_subcommands<'a>(_: &'a [&'a [u8]], _: Caller) -> Result<Request<'a>, Usa
     Err(UsageError::SYNTAX)
 }
 
-/// What a command is about.
+/// The chapters of the documentation of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
     /// Tasks.
@@ -186,7 +186,7 @@ impl Group {
     }
 }
 
-/// Understands one command. `argv` has at least the name.
+/// Parses one command. `argv` has at least the name.
 ///
 /// ```
 /// use sureq_core::command::{Command, ConnId};
@@ -243,7 +243,7 @@ pub fn position(name: &[u8]) -> Option<usize> {
     CODES.iter().position(|known| *known == code)
 }
 
-/// Whether a command may have this many words.
+/// Whether a command may have this number of words.
 const fn fits(arity: i32, words: usize) -> bool {
     let least = arity.unsigned_abs() as usize;
     if arity < 0 { words >= least } else { words == least }

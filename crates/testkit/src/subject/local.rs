@@ -7,7 +7,7 @@ use sureq_core::{Replies, Reply};
 use sureq_home_api::Payload;
 use sureq_proto::resp::{Pieces as _, Version, Writer};
 use sureq_proto::verbs::{self, Caller, SessionCommand};
-use sureq_proto::{Greeting, ReplyForm, encode_answer, encode_hello, encode_reply, text};
+use sureq_proto::{HelloFields, ReplyForm, encode_answer, encode_hello, encode_reply, text};
 
 use super::wire::{take_line, take_resp};
 use super::{Request, Subject};
@@ -251,7 +251,7 @@ fn answer_first(session: &mut Session, replies: &Replies<Payload>) {
 fn answer_itself(session: &mut Session, command: &SessionCommand<'_>) {
     if let SessionCommand::Hello(hello) = command {
         session.version = hello.version.unwrap_or(session.version);
-        let greeting = Greeting { version: "7.4.0", conn: session.conn.0 };
+        let greeting = HelloFields { version: "7.4.0", conn: session.conn.0 };
         return encode_hello(&mut session.out, session.version, greeting);
     }
     let answered = encode_answer(&mut session.out, session.version, command);
