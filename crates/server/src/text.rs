@@ -14,6 +14,7 @@ use sureq_proto::text::{
     self, Close, Complaint, Gauges, Item, ParsedLine, Parser, ReplyForm, ReservationPolicy,
 };
 
+use crate::batch::BatchSize;
 use crate::bounds::{Allowance, Bounds};
 use crate::connection::{Consumed, Dialect, Then};
 use crate::execute::{Answered, Executed, LateReplies, ReplyRecord, Session, SessionCx, Stop, execute};
@@ -34,6 +35,7 @@ const LINES_KEPT: usize = 4 << 10;
 /// The state of a text connection.
 pub(crate) struct TextSession {
     parser: Parser,
+    batch: BatchSize,
     policy: ReservationPolicy,
     log: Option<fn(fmt::Arguments<'_>)>,
     user: Option<Arc<User>>,
@@ -44,6 +46,7 @@ impl TextSession {
     pub(crate) fn new(config: &Config) -> Self {
         Self {
             parser: Parser::new(config.text_limits()),
+            batch: BatchSize::default(),
             policy: config.watcher,
             log: config.text_log,
             user: config.text_user.clone(),
@@ -69,6 +72,8 @@ impl Dialect for TextSession {
 
     fn take(&mut self, input: &[u8], cx: &mut SessionCx<'_>) -> Consumed<ReplyForm<'static>> {
         let mut lines: Vec<ParsedLine<'_>> = recycle(LINES.take());
+        let batch_max = self.batch.next();
+        self.parser.set_batch_max(batch_max);
         let outcome = self.parser.parse(input, &mut lines);
         self.refuse(&mut lines);
         let Executed { requests: done, stop, hold, served } = execute(self, &lines, cx);
@@ -76,12 +81,17 @@ impl Dialect for TextSession {
             (Some(stop), _) => {
                 // Lines that were not executed are parsed again when their turn comes.
                 self.parser.restart(&lines[..done]);
+                self.batch.stopped_after(done);
                 let next = match stop {
                     Stop::Waits(waiting) => Then::Wait(waiting),
                     Stop::Later => Then::Later,
                     Stop::LogsIn(_) | Stop::Quits => unreachable!("no line does that"),
                 };
                 (lines[..done].last().map_or(0, |last| last.end), next)
+            }
+            (None, Ok(consumed)) if done == batch_max => {
+                self.batch.went_through(done);
+                (consumed, Then::Again)
             }
             (None, Ok(consumed)) => (consumed, Then::Read),
             (None, Err(Close::Http | Close::Endless)) => (input.len(), Then::Close),

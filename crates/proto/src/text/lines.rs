@@ -58,6 +58,7 @@ pub struct Parser {
     searched: usize,
     /// The bytes of a line that is too long that have been dropped; none if there is no such line.
     dropped: Option<usize>,
+    batch_max: usize,
 }
 
 /// The meaning of the next bytes.
@@ -73,7 +74,17 @@ impl Parser {
     /// A parser at the start of a connection. An endless line is at least one that is too long.
     pub fn new(limits: Limits) -> Self {
         let endless_bytes_max = limits.endless_bytes_max.max(limits.line_bytes_max.saturating_add(1));
-        Self { limits: Limits { endless_bytes_max, ..limits }, searched: 0, dropped: None }
+        Self {
+            limits: Limits { endless_bytes_max, ..limits },
+            searched: 0,
+            dropped: None,
+            batch_max: usize::MAX,
+        }
+    }
+
+    /// Changes how many lines a call of [`Self::parse`] takes from now on.
+    pub const fn set_batch_max(&mut self, batch_max: usize) {
+        self.batch_max = batch_max;
     }
 
     /// Goes on behind the last of `done`, the first lines of the last call: the next buffer begins where that line ends.
@@ -91,16 +102,18 @@ impl Parser {
     /// buffer at the end of a connection was never a line, and is dropped.
     pub fn parse<'b>(&mut self, buf: &'b [u8], lines: &mut Vec<ParsedLine<'b>>) -> Result<usize, Close> {
         let mut at = 0;
-        loop {
+        let most = lines.len().saturating_add(self.batch_max);
+        while lines.len() < most {
             match self.next(buf, &mut at)? {
                 Next::Line(line) => lines.push(ParsedLine { item: understand(line)?, end: at }),
                 Next::TooLong => {
                     lines.push(ParsedLine { item: Item::Complaint(Complaint::LineTooLong), end: at });
                 }
                 Next::Dropped => {}
-                Next::Unfinished => return Ok(at),
+                Next::Unfinished => break,
             }
         }
+        Ok(at)
     }
 
     fn next<'b>(&mut self, buf: &'b [u8], at: &mut usize) -> Result<Next<'b>, Close> {
@@ -265,6 +278,20 @@ mod tests {
         let mut again = Vec::new();
         assert_eq!(parser.parse(&input[lines[0].end..], &mut again), Ok(16));
         assert_eq!(again, lines[1..]);
+    }
+
+    #[test]
+    fn a_batch_ends_behind_a_line() {
+        let input = b"RESERVE\n123456789\nSTATS\n";
+        let (mut parser, mut lines, mut at) = (Parser::new(SMALL), Vec::new(), 0);
+        parser.set_batch_max(1);
+        for consumed in [8, 0, 16] {
+            lines.clear();
+            assert_eq!(parser.parse(&input[at..], &mut lines), Ok(consumed));
+            assert_eq!(lines.len(), 1);
+            at += consumed;
+        }
+        assert_eq!(lines[0].item, Item::Request(Request::Stats));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::ops::RangeInclusive;
 
+use super::code::Code;
 use sureq_core::limits::SPAN_MS_MAX;
 
 /// One argument.
@@ -66,9 +67,12 @@ pub struct Options {
     /// Pairs that exclude each other, by their places in the list.
     exclusive: [(usize, usize); EXCLUSIVE_MAX],
     exclusive_len: usize,
-    /// A bit for each length of a name: most words that are no options are known by it.
-    lengths: u64,
+    /// The names as numbers, so that finding one is a few comparisons.
+    codes: [Code; OPTIONS_MAX],
 }
+
+/// The largest number of options of a command.
+pub(super) const OPTIONS_MAX: usize = 8;
 
 /// The largest number of pairs of options that exclude each other.
 const EXCLUSIVE_MAX: usize = 4;
@@ -184,8 +188,9 @@ impl Opt {
 impl Options {
     /// These options. Neighbours that exclude each other are shown as alternatives.
     pub(super) const fn new(list: &'static [Opt], exclusive: &[(&str, &str)]) -> Self {
+        let codes = [Code { len: 0, first: 0, last: 0 }; OPTIONS_MAX];
         let mut options =
-            Self { list, exclusive: [(0, 0); EXCLUSIVE_MAX], exclusive_len: exclusive.len(), lengths: 0 };
+            Self { list, exclusive: [(0, 0); EXCLUSIVE_MAX], exclusive_len: exclusive.len(), codes };
         let mut at = 0;
         while at < exclusive.len() {
             options.exclusive[at] = (options.at(exclusive[at].0), options.at(exclusive[at].1));
@@ -193,7 +198,7 @@ impl Options {
         }
         at = 0;
         while at < list.len() {
-            options.lengths |= 1 << list[at].name.len();
+            options.codes[at] = Code::of(list[at].name.as_bytes()).expect("a name is short enough");
             at += 1;
         }
         options
@@ -211,10 +216,8 @@ impl Options {
     /// The place of the option that this word is.
     #[inline]
     pub(super) fn find(&self, word: &[u8]) -> Option<usize> {
-        if word.len() >= 64 || self.lengths >> word.len() & 1 == 0 {
-            return None;
-        }
-        self.list.iter().position(|opt| word.eq_ignore_ascii_case(opt.name.as_bytes()))
+        let code = Code::of(word)?;
+        self.codes.iter().position(|known| *known == code)
     }
 
     /// Pairs that exclude each other, by their places in the list.

@@ -22,6 +22,18 @@ impl UsageError {
         Self(Cow::Owned(text))
     }
 
+    /// An option without its value.
+    #[cold]
+    pub(super) fn no_value(option: &str) -> Self {
+        Self::new(format!("ERR {option} needs a value behind it"))
+    }
+
+    /// An option that stands twice.
+    #[cold]
+    pub(super) fn given_twice(option: &str) -> Self {
+        Self::new(format!("ERR {option} is given twice"))
+    }
+
     /// A number that is none, or beyond these bounds.
     #[cold]
     pub(super) fn out_of_range(name: &str, low: impl fmt::Display, high: impl fmt::Display) -> Self {

@@ -4,7 +4,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::args::{Kind, Opt, Options};
+use super::args::{Kind, OPTIONS_MAX, Opt, Options};
 use super::error::{UsageError, quoted};
 use super::worker;
 use crate::command_encoder::CommandWords;
@@ -13,9 +13,6 @@ use sureq_core::command::WorkerRef;
 
 /// How much an error repeats of a word that is no option.
 const QUOTED_WORD_BYTES_MAX: usize = 32;
-
-/// The largest number of options that a command has.
-const OPTIONS_MAX: usize = 8;
 
 /// The value of an option.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +39,8 @@ impl<'a> Given<'a> {
 
     /// Reads options up to the last word.
     pub(super) fn read(options: &'static Options, words: &'a [&'a [u8]]) -> Result<Self, UsageError> {
-        let (mut given, mut rest) = (Self::none(options), words);
+        let mut given = Self::none(options);
+        let mut rest = words;
         while let Some(word) = rest.first() {
             if !given.take(&mut rest)? {
                 return Err(unknown(word, options.list));
@@ -64,9 +62,7 @@ impl<'a> Given<'a> {
                 Value::Flag
             }
             [arg, ..] => {
-                let [value, rest @ ..] = rest else {
-                    return Err(UsageError::new(format!("ERR {} needs a value behind it", opt.name)));
-                };
+                let [value, rest @ ..] = rest else { return Err(UsageError::no_value(opt.name)) };
                 *words = rest;
                 read_value(opt.name, &arg.kind, value)?
             }
@@ -76,9 +72,10 @@ impl<'a> Given<'a> {
     }
 
     /// Adds a value that was read elsewhere.
+    #[inline]
     pub(super) fn put(&mut self, at: usize, value: Value<'a>) -> Result<(), UsageError> {
         if self.values[at].replace(value).is_some() {
-            return Err(UsageError::new(format!("ERR {} is given twice", self.options.list[at].name)));
+            return Err(UsageError::given_twice(self.options.list[at].name));
         }
         Ok(())
     }
@@ -149,6 +146,7 @@ pub(super) fn find(list: &[Opt], word: &[u8]) -> Option<usize> {
     list.iter().position(|opt| is(word, opt.name))
 }
 
+#[inline]
 fn read_value<'a>(name: &str, kind: &Kind, word: &'a [u8]) -> Result<Value<'a>, UsageError> {
     Ok(match *kind {
         Kind::Number(low, high) => Value::Number(number(name, word, low..=high)?),
@@ -162,6 +160,7 @@ fn read_value<'a>(name: &str, kind: &Kind, word: &'a [u8]) -> Result<Value<'a>, 
 }
 
 /// A number within a range.
+#[inline]
 pub(super) fn number(name: &str, word: &[u8], range: RangeInclusive<u64>) -> Result<u64, UsageError> {
     let (low, high) = (*range.start(), *range.end());
     read_u64(word).filter(|n| range.contains(n)).ok_or_else(|| UsageError::out_of_range(name, low, high))

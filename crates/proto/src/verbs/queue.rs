@@ -87,7 +87,8 @@ const POP_CONN: usize = POP_OPTIONS.at("CONN");
 const POP_META: usize = POP_OPTIONS.at("META");
 
 fn pop<'a>(argv: &'a [&'a [u8]], caller: Caller) -> Outcome<'a> {
-    let (mut given, mut rest) = (Given::none(&POP_OPTIONS), &argv[1..]);
+    let mut given = Given::none(&POP_OPTIONS);
+    let mut rest = &argv[1..];
     loop {
         if given.take(&mut rest)? {
             continue;
@@ -105,7 +106,7 @@ fn pop<'a>(argv: &'a [&'a [u8]], caller: Caller) -> Outcome<'a> {
         }
     }
     given.check()?;
-    if let Some(late) = rest.iter().find_map(|word| POP_OPTIONS.find(word)) {
+    if let Some(late) = rest[1..].iter().find_map(|word| POP_OPTIONS.find(word)) {
         let name = POP_OPTIONS.list[late].name;
         return Err(UsageError::new(format!("ERR {name} must stand before the keys")));
     }
