@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use sureq_core::command::{Command, LeaseAsk, Pop, TaskRef, IdForm, View, Worker};
 use sureq_core::reply::Replies;
 use sureq_proto::resp::{PieceReader, Scanner};
-use sureq_proto::{Expected, decode_reply};
+use sureq_proto::{ReplyForm, decode_reply};
 
 type Heard = (Vec<Vec<u8>>, bool);
 
@@ -54,7 +54,7 @@ fn understand(reply: &[u8]) {
     ];
     for question in &questions {
         let mut replies = Replies::default();
-        let read = decode_reply(&Expected::of(question), reply, |range| reply[range].len(), &mut replies);
+        let read = decode_reply(&ReplyForm::of_sent(question), reply, |range| reply[range].len(), &mut replies);
         assert_eq!(replies.list.len(), usize::from(read.is_ok()));
     }
 }

@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use sureq_core::command::Command;
-use sureq_proto::text::{Close, Item, Limits, Line, Parser, ReservationPolicy};
+use sureq_proto::text::{Close, Item, Limits, ParsedLine, Parser, ReservationPolicy};
 
 const SMALL: Limits = Limits { line_bytes_max: 20, endless_bytes_max: 50 };
 
@@ -26,7 +26,7 @@ fn hear<'p>(limits: Limits, pieces: impl IntoIterator<Item = &'p [u8]>) -> Heard
         buf.extend_from_slice(piece);
         let mut items = Vec::new();
         let outcome = parser.parse(&buf, &mut items);
-        heard.extend(items.iter().map(|line: &Line<'_>| understand(&line.item)));
+        heard.extend(items.iter().map(|line: &ParsedLine<'_>| understand(&line.item)));
         match outcome {
             Err(close) => return (heard, Some(close)),
             Ok(consumed) => drop(buf.drain(..consumed)),

@@ -25,11 +25,10 @@ use crate::waiting::wait;
 /// 2. A reply may be **sent** only once its position is [durable](Self::durable), or after [`Self::failure`] as an
 ///    error. This holds for reads too: no client sees a state that a crash could take back.
 /// 3. After one or more batches the caller **commits**. Until then a home may keep what it executed in memory.
-/// 4. A [`Ticket`] **resolves once**. Its answer contains one reply for each command that it stands for, and is
-///    durable.
-/// 5. A ticket of a pop that is **dropped** before its answer was taken gives back the tasks in it, to the front of
-///    their queues. Tasks in a reply that could not be sent go back by [`Self::requeue`]. Recovered tasks stay with
-///    their caller.
+/// 4. A [`Ticket`] states for how many commands it stands and **resolves once**. Its answer contains one reply for each of
+///    them, and is durable.
+/// 5. A ticket of a pop that is **dropped** before its answer was taken gives back the tasks in it, to the front of their
+///    queues. Tasks in a reply that could not be sent go back by [`Self::requeue`]. Recovered tasks stay with their caller.
 /// 6. A [`Listener`] delivers only what is durable, in order. If it falls behind, it reports that it missed something.
 /// 7. [`Self::close`] takes bounded time, whatever the disk or the network does. Everything after it is refused.
 ///
@@ -190,7 +189,7 @@ pub enum Flow {
     /// All commands were executed; submit more at any time.
     #[default]
     Ready,
-    /// The next command, and perhaps some after it, will be answered by this ticket.
+    /// The next [`Ticket::commands`] commands will be answered by this ticket.
     Waiting(Ticket),
     /// Send the replies so far before submitting more; if there is a position, wait until that is durable, too.
     Backpressure(Option<Position>),

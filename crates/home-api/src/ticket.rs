@@ -37,22 +37,34 @@ pub trait Pending: Send + Sync {
 /// The right to the replies of commands that wait: for tasks, for payloads on disk, or for a home elsewhere.
 ///
 /// Dropping it before its answer was taken returns the tasks of a pop to the front of their queues.
-pub struct Ticket(Box<dyn Pending>);
+pub struct Ticket {
+    commands: usize,
+    pending: Box<dyn Pending>,
+}
 
 impl Ticket {
-    /// A ticket for what this home will answer.
-    pub fn new(pending: impl Pending + 'static) -> Self {
-        Self(Box::new(pending))
+    /// A ticket for this many commands, which this home will answer.
+    pub fn new(commands: usize, pending: impl Pending + 'static) -> Self {
+        Self { commands, pending: Box::new(pending) }
+    }
+
+    /// The number of commands that it stands for, and of the replies in its answer.
+    pub const fn commands(&self) -> usize {
+        self.commands
     }
 
     /// The answer, once it is there and may be sent. It is returned once.
     pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Answer> {
-        self.0.poll(cx)
+        let answer = self.pending.poll(cx);
+        if let Poll::Ready(answer) = &answer {
+            debug_assert_eq!(answer.replies.list.len(), self.commands, "a reply for each command");
+        }
+        answer
     }
 
     /// Whether it stands for a pop that waits for tasks.
     pub fn waits_for_tasks(&self) -> bool {
-        self.0.waits_for_tasks()
+        self.pending.waits_for_tasks()
     }
 
     /// Blocks until the answer is there.

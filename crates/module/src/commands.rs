@@ -1,6 +1,7 @@
 //! From the words of a command to a queue, and back to a reply.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
+use std::sync::LazyLock;
 
 use sureq_core::command::{Command, ConnId};
 use sureq_core::queue::{Pushes, Queue};
@@ -9,8 +10,8 @@ use sureq_core::settings::Change;
 use sureq_core::task::Holder;
 use sureq_core::{Now, Refusal};
 use sureq_proto::resp::Pieces as _;
-use sureq_proto::verbs::{self, Caller, Request, SessionCommand, Shape};
-use sureq_proto::write_reply;
+use sureq_proto::verbs::{self, Caller, Request, Row, SessionCommand, TABLE};
+use sureq_proto::{ReplyForm, ReplyStyle, write_reply};
 
 use crate::followers;
 use crate::keyed::{Make, Steps, Untouched};
@@ -59,7 +60,7 @@ fn understand(mut ctx: Ctx<'_>, words: &[Str<'_>], argv: &[&[u8]], popper: Poppe
         Ok(Request::Home { command, .. }) => command,
     };
     process::with(|process| {
-        let (now, event) = (process.clock.now(), event_of(&command));
+        let (now, event) = (process.clock.now(), event_of(argv[0]));
         let mut steps = Steps { ctx, process, now, is_followed: followers::are_possible(), event };
         let answered = process::with_replies(|out| run(&mut steps, &command, words, popper, out));
         if popper == Popper::Asking {
@@ -111,7 +112,7 @@ fn run(
 
 /// Writes an answer.
 pub(crate) fn answer(mut ctx: Ctx<'_>, command: &Command<'_>, reply: &Reply, out: &Replies<Payload>) {
-    write_reply(&mut ctx, command, Shape::Native, reply, out);
+    write_reply(&mut ctx, &ReplyForm::of(command, ReplyStyle::Native), reply, out);
 }
 
 type Decided = Result<Result<Reply, Refusal>, Untouched>;
@@ -255,31 +256,13 @@ fn list(
     Ok(Reply::Queues { cursor, rows: Span::new(start, out.queues.len()) })
 }
 
-/// What those are told who listen to keys.
-pub(crate) const fn event_of(command: &Command<'_>) -> &'static CStr {
-    match command {
-        Command::Push { .. } => c"rq.push",
-        Command::Add(_) => c"rq.add",
-        Command::Pop(_) => c"rq.pop",
-        Command::Ack { .. } => c"rq.ack",
-        Command::Extend { .. } => c"rq.extend",
-        Command::Return(_) => c"rq.return",
-        Command::Recover { .. } => c"rq.recover",
-        Command::Cancel { .. } => c"rq.cancel",
-        Command::Bury { .. } => c"rq.bury",
-        Command::Revive { .. } => c"rq.revive",
-        Command::Delete { .. } => c"rq.delete",
-        Command::Purge { .. } => c"rq.purge",
-        Command::Pause { .. } => c"rq.pause",
-        Command::Resume { .. } => c"rq.resume",
-        Command::Config { .. } => c"rq.config",
-        Command::Worker(_) => c"rq.worker",
-        Command::Inspect { .. }
-        | Command::Info { .. }
-        | Command::Explain { .. }
-        | Command::Queues { .. }
-        | Command::Size
-        | Command::Drop { .. }
-        | Command::Exists { .. } => c"rq.look",
-    }
+/// The keyspace events of the commands, in the order of the table: each is called like its command.
+static EVENTS: LazyLock<Vec<CString>> = LazyLock::new(|| {
+    let event = |row: &Row| CString::new(row.name.to_ascii_lowercase()).expect("a name has no NUL");
+    TABLE.iter().map(event).collect()
+});
+
+/// The keyspace event of the command of this name, which is in the table.
+pub(crate) fn event_of(name: &[u8]) -> &'static CStr {
+    verbs::position(name).map_or(c"", |at| &EVENTS[at])
 }

@@ -211,7 +211,7 @@ impl Native {
             _ if has("fast") => ("readonly fast", "read fast", Keys::Read),
             _ => ("readonly", "read slow", Keys::Read),
         };
-        let (name, summary, arity) = (row.name, row.summary, row.arity);
+        let (name, summary, arity) = (row.name, row.summary, row.arity());
         Self { name, function: Some(callbacks::command), flags, categories, summary, arity, keys }
     }
 }

@@ -17,8 +17,8 @@ use sureq_core::reply::{Replies, Reply, Span};
 use sureq_core::task::{Body as _, Cause, Holder};
 use sureq_core::{Bulk, Now, Progress, Queue, Refusal, TaskId, limits};
 use sureq_proto::resp::Pieces;
-use sureq_proto::verbs::{self, Caller, Request, Shape};
-use sureq_proto::write_reply;
+use sureq_proto::verbs::{self, Caller, Request};
+use sureq_proto::{ReplyForm, ReplyStyle, write_reply};
 
 use crate::callbacks;
 use crate::commands::{answer, event_of};
@@ -490,8 +490,8 @@ impl Job {
         if !steps.ctx.select(self.db) {
             return self.refuse("ERR its database is gone");
         }
-        steps.event = event_of(&command);
-        // A panic ends this command alone, with an error for its client.
+        steps.event = event_of(argv[0]);
+        // A panic ends this command alone, and its client is told.
         let slice = guarded("slice", None, || {
             let ctx = steps.ctx;
             let keys: Vec<Owned<'_>> =
@@ -521,7 +521,7 @@ impl Job {
         let all = Span::new(0, out.tasks.len());
         let reply = if matches!(self.work, Work::Pop(_)) { Reply::Tasks(all) } else { Reply::Inspected(all) };
         let mut elements = Elements { ctx: client.reply(), is_begun: false };
-        write_reply(&mut elements, command, Shape::Native, &reply, out);
+        write_reply(&mut elements, &ReplyForm::of(command, ReplyStyle::Native), &reply, out);
         self.written += out.tasks.len();
     }
 

@@ -8,8 +8,8 @@ use sureq_core::id::TaskId;
 use sureq_core::reply::{Replies, Reply, Span, TaskView};
 use sureq_core::time::LogTime;
 use sureq_proto::resp::{Args, Limits, Parser, Version};
-use sureq_proto::verbs::{self, Caller, Request, Shape};
-use sureq_proto::{encode_reply, text};
+use sureq_proto::verbs::{self, Caller, Request};
+use sureq_proto::{ReplyForm, ReplyStyle, encode_reply, text};
 
 const PUSH: &[u8] = b"*3\r\n$7\r\nRQ.PUSH\r\n$6\r\nemails\r\n$16\r\n0123456789abcdef\r\n";
 const POP: &[u8] = b"*4\r\n$6\r\nRQ.POP\r\n$5\r\nCOUNT\r\n$2\r\n10\r\n$6\r\nemails\r\n";
@@ -95,7 +95,8 @@ fn pop_reply() {
     time("popped task: reply to bytes", BATCH, || {
         out.clear();
         let reply = Reply::Tasks(Span::new(0, BATCH));
-        encode_reply(&mut out, Version::Resp2, black_box(&command), Shape::Native, &reply, &replies);
+        let form = ReplyForm::of(black_box(&command), ReplyStyle::Native);
+        encode_reply(&mut out, Version::Resp2, &form, &reply, &replies);
         black_box(&out);
     });
 }

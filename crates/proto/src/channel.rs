@@ -1,10 +1,10 @@
-//! Channels: how RESP spells what is told of which queue, `sureq:<kind>:<queue>`.
+//! Names of notification channels: `sureq:<kind>:<queue>`.
 
 use sureq_core::notice::{Kind, Kinds};
 
 const PREFIX: &[u8] = b"sureq:";
 
-/// What a channel is about; `None` if nothing is ever told there.
+/// The kind and the queue of a channel; `None` if nothing is ever published on it.
 ///
 /// ```
 /// use sureq_core::notice::Kind;

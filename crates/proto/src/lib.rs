@@ -1,20 +1,21 @@
-//! Bytes to commands, and replies to bytes: the two dialects that sureq speaks over a socket.
+//! Bytes to commands, and replies to bytes: the two dialects that a server speaks.
 //!
-//! Nothing here reads or writes a socket, waits, or knows a queue. A dialect borrows the read buffer, says which
-//! [`Command`](sureq_core::command::Command)s are in it, and later appends what the home answered to a write
-//! buffer. Input is hostile: it costs memory only as it arrives, and each byte is looked at a bounded number of
-//! times.
+//! Nothing here reads or writes a socket, waits, or knows a queue. A parser borrows the read buffer and finds the
+//! [`Command`](sureq_core::command::Command)s in it; an encoder appends the home's replies to a write buffer. Input is
+//! hostile: it costs memory only as it arrives, and each byte is looked at a bounded number of times.
 //!
 //! The map:
 //!
 //! * [`resp`]: the framing of RESP2 and RESP3, requests in, replies out.
-//! * [`verbs`]: one table of the RESP commands, and what their words mean.
-//! * [`write_reply`]: the pieces of a reply, for whoever writes them. [`encode_reply`], [`encode_part`], [`encode_answer`],
-//!   [`encode_hello`]: the replies in RESP.
-//! * [`encode_command`], [`decode_reply`]: the other side, for who asks a server.
-//! * [`channel`]: what a subscriber can hear. [`encode_message`], [`encode_change`], [`encode_pong`]: what it is sent.
-//! * [`text`]: DefferedQ's dialect, whole.
-//! * [`decimal`]: numbers as both of them spell them.
+//! * [`verbs`]: one table of the RESP commands, from which parsing, help and documents follow.
+//! * [`ReplyForm`]: what has to be known of a command to write or read its reply.
+//! * [`write_reply`], [`encode_reply`], [`encode_part`]: replies of a home. [`encode_answer`], [`encode_hello`]: replies that
+//!   a session gives by itself.
+//! * [`encode_command`], [`decode_reply`]: the client's side.
+//! * [`channel`]: the names of notification channels. [`encode_message`], [`encode_change`], [`encode_pong`]: messages to
+//!   subscribers.
+//! * [`text`]: DefferedQ's dialect.
+//! * [`decimal`]: decimal numbers as both dialects write them.
 //!
 //! ```
 //! use sureq_core::command::ConnId;
@@ -36,20 +37,22 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod answer;
-mod ask;
 pub mod channel;
+mod command_encoder;
 pub mod decimal;
 mod guard;
 mod pubsub;
-mod reply;
+mod reply_decoder;
+mod reply_encoder;
+mod reply_form;
 pub mod resp;
 mod session;
 pub mod text;
 pub mod verbs;
 
-pub use answer::{Expected, decode_refusal, decode_reply};
-pub use ask::{Unsayable, encode_command};
+pub use command_encoder::{Inexpressible, encode_command};
 pub use pubsub::{Change, encode_change, encode_message, encode_pong};
-pub use reply::{Part, encode_part, encode_reply, write_reply};
-pub use session::{Greeting, encode_answer, encode_hello};
+pub use reply_decoder::{decode_refusal, decode_reply};
+pub use reply_encoder::{Part, encode_part, encode_reply, write_reply};
+pub use reply_form::{PackedWords, PopFields, ReplyForm, ReplyStyle, Words};
+pub use session::{HelloFields, encode_answer, encode_hello};

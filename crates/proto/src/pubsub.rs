@@ -1,4 +1,4 @@
-//! What a subscriber is sent, as Redis frames it: arrays in RESP2, pushes in RESP3.
+//! Messages to subscribers, as Redis frames them: arrays in RESP2, pushes in RESP3.
 
 use crate::resp::{Pieces as _, Version, Writer};
 use crate::verbs::By;

@@ -1,11 +1,10 @@
-//! Answers that a RESP session gives by itself, as far as they depend on nothing but the question.
+//! Replies that a RESP session gives by itself, as far as they depend on nothing but the request.
 
 use crate::resp::{Pieces as _, Version, Writer};
 use crate::verbs::{Client, SessionCommand, describe, help};
 
-/// Appends the answer to `command` if it needs to know nothing of the server or the connection; answers whether
-/// it did. The rest (HELLO, AUTH, INFO, TIME, QUIT, RESET, subscriptions, and the connection's names and numbers) is
-/// the server's to answer.
+/// Appends the reply to `command` if it depends neither on the server nor on the connection. Returns whether it did. The
+/// server answers the others: HELLO, AUTH, INFO, TIME, QUIT, RESET, subscriptions, and the connection's names and numbers.
 #[must_use]
 pub fn encode_answer(out: &mut Vec<u8>, version: Version, command: &SessionCommand<'_>) -> bool {
     let w = &mut Writer::new(out, version);
@@ -36,27 +35,27 @@ pub fn encode_answer(out: &mut Vec<u8>, version: Version, command: &SessionComma
     true
 }
 
-/// What HELLO tells of the server.
+/// The fields of a reply to HELLO that depend on the server and the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Greeting<'a> {
+pub struct HelloFields<'a> {
     /// The version that clients compare with Redis' features.
     pub version: &'a str,
     /// The number of this connection.
     pub conn: u64,
 }
 
-/// Appends the answer to HELLO, in the version that it led to.
-pub fn encode_hello(out: &mut Vec<u8>, version: Version, greeting: Greeting<'_>) {
+/// Appends the reply to HELLO, in the version that it chose.
+pub fn encode_hello(out: &mut Vec<u8>, version: Version, fields: HelloFields<'_>) {
     let w = &mut Writer::new(out, version);
     w.map(7);
-    for (name, value) in [("server", "sureq"), ("version", greeting.version)] {
+    for (name, value) in [("server", "sureq"), ("version", fields.version)] {
         w.bulk(name.as_bytes());
         w.bulk(value.as_bytes());
     }
     w.bulk(b"proto");
     w.integer(i64::from(version.number()));
     w.bulk(b"id");
-    w.count(greeting.conn);
+    w.count(fields.conn);
     for (name, value) in [("mode", "standalone"), ("role", "master")] {
         w.bulk(name.as_bytes());
         w.bulk(value.as_bytes());

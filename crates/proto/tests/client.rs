@@ -15,8 +15,10 @@ use sureq_core::settings::{Change, Changes, Expired, Overflow, Place, Settings};
 use sureq_core::task::{Holder, StateKind, Tries};
 use sureq_core::time::{LogTime, WallTime};
 use sureq_proto::resp::{Args, Limits, Parser, Scanner, Version};
-use sureq_proto::verbs::{Caller, Request, Shape, parse};
-use sureq_proto::{Expected, Unsayable, decode_refusal, decode_reply, encode_command, encode_reply};
+use sureq_proto::verbs::{Caller, Request, parse};
+use sureq_proto::{
+    Inexpressible, ReplyForm, ReplyStyle, decode_refusal, decode_reply, encode_command, encode_reply,
+};
 
 const CONN: ConnId = ConnId(7);
 const KINDS: u64 = 28;
@@ -241,10 +243,10 @@ proptest! {
         Parser::new(Limits::TRUSTED).parse(&out, &mut unquoted, &mut args).unwrap();
         let argv: Vec<Vec<&[u8]>> = args.iter().map(<[&[u8]]>::to_vec).collect();
         prop_assert_eq!(argv.len(), 1);
-        let Ok(Request::Home { command: read, shape }) = parse(&argv[0], Caller { conn: CONN }) else {
+        let Ok(Request::Home { command: read, style }) = parse(&argv[0], Caller { conn: CONN }) else {
             return Err(TestCaseError::fail(format!("{command:?} is not understood")));
         };
-        prop_assert_eq!(shape, Shape::Native);
+        prop_assert_eq!(style, ReplyStyle::Native);
         prop_assert!(same(&read, &command), "{:?}\n{:?}", read, command);
     }
 
@@ -259,11 +261,11 @@ proptest! {
         replies.list.push(reply);
         for version in [Version::Resp2, Version::Resp3] {
             let mut out = Vec::new();
-            encode_reply(&mut out, version, &command, Shape::Native, &replies.list[0], &replies);
+            encode_reply(&mut out, version, &ReplyForm::of(&command, ReplyStyle::Native), &replies.list[0], &replies);
             prop_assert_eq!(Scanner::new(1 << 20).scan(&out), Ok(Some(out.len())));
             let mut read = Replies::default();
             let cut = |range: std::ops::Range<usize>| out[range].to_vec();
-            prop_assert_eq!(decode_reply(&Expected::of(&command), &out, cut, &mut read), Ok(()));
+            prop_assert_eq!(decode_reply(&ReplyForm::of_sent(&command), &out, cut, &mut read), Ok(()));
             prop_assert_eq!(format!("{read:?}"), format!("{replies:?}"), "{:?}", version);
         }
     }
@@ -279,10 +281,10 @@ proptest! {
         let mut replies = Replies::default();
         let reply = reply(&mut dice, &answered, &mut replies);
         let mut out = Vec::new();
-        encode_reply(&mut out, Version::Resp3, &answered, Shape::Native, &reply, &replies);
+        encode_reply(&mut out, Version::Resp3, &ReplyForm::of(&answered, ReplyStyle::Native), &reply, &replies);
         out.truncate(cut);
         let mut read = Replies::default();
-        if decode_reply(&Expected::of(&asked), &out, |_| Vec::<u8>::new(), &mut read).is_ok() {
+        if decode_reply(&ReplyForm::of_sent(&asked), &out, |_| Vec::<u8>::new(), &mut read).is_ok() {
             prop_assert_eq!(read.list.len(), 1);
         }
     }
@@ -534,7 +536,7 @@ fn what_other_servers_say_is_kept() {
 fn what_cannot_be_said_is_named() {
     fn check(command: &Command<'_>, what: &'static str) {
         let mut out = b"before".to_vec();
-        assert_eq!(encode_command(&mut out, command), Err(Unsayable { what }));
+        assert_eq!(encode_command(&mut out, command), Err(Inexpressible { what }));
         assert_eq!(out, b"before");
     }
     let policy = LapsePolicy { to: Place::Back, limit: Some(3), then: LapseEnd::Delete };
@@ -565,6 +567,6 @@ fn short_ids_are_said_as_long_ones() {
     assert_eq!(text, "*4 $6 RQ.ACK $1 q $15 1700000000000-5 $4 none ");
     let mut replies = Replies::<Vec<u8>>::default();
     let answer = b"*1\r\n$15\r\n1700000000000-5\r\n";
-    decode_reply(&Expected::of(&ack), answer, |_| Vec::new(), &mut replies).unwrap();
+    decode_reply(&ReplyForm::of_sent(&ack), answer, |_| Vec::new(), &mut replies).unwrap();
     assert_eq!((&replies.list[..], &replies.indexes[..]), (&[Reply::Acked(Span::new(0, 1))][..], &[0][..]));
 }

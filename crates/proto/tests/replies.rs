@@ -7,8 +7,10 @@ use sureq_core::settings::Settings;
 use sureq_core::task::{StateKind, Tries};
 use sureq_core::time::LogTime;
 use sureq_proto::resp::Version;
-use sureq_proto::verbs::{Caller, Request, Shape, TABLE, parse};
-use sureq_proto::{Greeting, Part, encode_answer, encode_hello, encode_part, encode_reply};
+use sureq_proto::verbs::{Caller, Request, TABLE, parse};
+use sureq_proto::{
+    HelloFields, Part, ReplyForm, ReplyStyle, encode_answer, encode_hello, encode_part, encode_reply,
+};
 
 const PUSH: Command<'_> = Command::Push { queue: b"q", payloads: &[] };
 const POP: Command<'_> = Command::Pop(Pop::plain(&[b"q", b"other"], 2));
@@ -60,16 +62,16 @@ fn shown(out: Vec<u8>, version: Version) -> String {
     text
 }
 
-fn check_as(command: &Command<'_>, shape: Shape, reply: &Reply, resp2: &str, resp3: &str) {
+fn check_as(command: &Command<'_>, style: ReplyStyle, reply: &Reply, resp2: &str, resp3: &str) {
     for (version, expect) in [(Version::Resp2, resp2), (Version::Resp3, resp3)] {
         let mut out = Vec::new();
-        encode_reply(&mut out, version, command, shape, reply, &samples());
+        encode_reply(&mut out, version, &ReplyForm::of(command, style), reply, &samples());
         assert_eq!(shown(out, version), expect, "{version:?}");
     }
 }
 
 fn check(command: &Command<'_>, reply: &Reply, expect: &str) {
-    check_as(command, Shape::Native, reply, expect, expect);
+    check_as(command, ReplyStyle::Native, reply, expect, expect);
 }
 
 fn all() -> Span {
@@ -90,7 +92,7 @@ fn pop_answers_key_id_and_payload() {
     check(&POP, &Reply::Tasks(none()), "*0");
     let expect = "*2 *3 $1 q $15 1601155608777-1 $1 a *3 $5 other $16 1601155608777-12 $0";
     check(&POP, &Reply::Tasks(all()), expect);
-    check_as(&POP, Shape::Native, &Reply::TimedOut, "$-1", "_");
+    check_as(&POP, ReplyStyle::Native, &Reply::TimedOut, "$-1", "_");
 }
 
 #[test]
@@ -111,7 +113,7 @@ fn pop_with_meta_answers_a_map_too() {
     let head = "*1 *4 $1 q $15 1601155608777-1 $1 a";
     let resp2 = format!("{head} *14 {}", fields.replace("{null}", "$-1"));
     let resp3 = format!("{head} %7 {}", fields.replace("{null}", "_"));
-    check_as(&pop, Shape::Native, &Reply::Tasks(Span::new(0, 1)), &resp2, &resp3);
+    check_as(&pop, ReplyStyle::Native, &Reply::Tasks(Span::new(0, 1)), &resp2, &resp3);
 }
 
 #[test]
@@ -135,7 +137,7 @@ fn recover_and_inspect_show_tasks() {
     let dead = "*1 *7 $15 1601155608777-1 $1 a :100 {null} :0 :0 :0";
     check_as(
         &inspect(View::Dead),
-        Shape::Native,
+        ReplyStyle::Native,
         &one,
         &dead.replace("{null}", "$-1"),
         &dead.replace("{null}", "_"),
@@ -156,8 +158,7 @@ fn a_dead_task_tells_why() {
     encode_reply(
         &mut out,
         Version::Resp2,
-        &inspect,
-        Shape::Native,
+        &ReplyForm::of(&inspect, ReplyStyle::Native),
         &Reply::Inspected(Span::new(0, 1)),
         &replies,
     );
@@ -189,24 +190,24 @@ fn info_has_redis_rqs_two_fields_first() {
                   $7 expired $6 delete $8 overflow $6 refuse $11 dead-letter $3 dlq";
     let command = Command::Info { queue: b"q" };
     let reply = Reply::Info(Box::new(info));
-    check_as(&command, Shape::Native, &reply, &format!("*48 {fields}"), &format!("%24 {fields}"));
+    check_as(&command, ReplyStyle::Native, &reply, &format!("*48 {fields}"), &format!("%24 {fields}"));
     let lengths = Info { ready: 1, leased: 3, lengths_only: true, ..Info::default() };
     let fields = "$11 undelivered :1 $9 delivered :3 $5 ready :1 $6 leased :3";
     let reply = Reply::Info(Box::new(lengths));
-    check_as(&command, Shape::Native, &reply, &format!("*8 {fields}"), &format!("%4 {fields}"));
+    check_as(&command, ReplyStyle::Native, &reply, &format!("*8 {fields}"), &format!("%4 {fields}"));
 }
 
 #[test]
-fn one_command_of_the_home_has_several_shapes() {
+fn one_command_of_the_home_has_several_reply_forms() {
     let exists = Command::Exists { queues: &[b"q"] };
     let (zero, one) = (Reply::Count(0), Reply::Count(1));
     check(&exists, &one, ":1");
-    check_as(&exists, Shape::Type, &one, "+RELIABLEQ", "+RELIABLEQ");
-    check_as(&exists, Shape::Type, &zero, "+none", "+none");
+    check_as(&exists, ReplyStyle::Type, &one, "+RELIABLEQ", "+RELIABLEQ");
+    check_as(&exists, ReplyStyle::Type, &zero, "+none", "+none");
     let queues = Command::Queues { pattern: None, cursor: 0, count: 1 };
     let page = Reply::Queues { cursor: 17, rows: Span::new(0, 1) };
-    check_as(&queues, Shape::Keys, &page, "*1 $1 q", "*1 $1 q");
-    check_as(&queues, Shape::Scan, &page, "*2 $2 17 *1 $1 q", "*2 $2 17 *1 $1 q");
+    check_as(&queues, ReplyStyle::Keys, &page, "*1 $1 q", "*1 $1 q");
+    check_as(&queues, ReplyStyle::Scan, &page, "*2 $2 17 *1 $1 q", "*2 $2 17 *1 $1 q");
     check(&Command::Size, &one, ":1");
     check(&queues, &page, "*2 $2 17 *1 *5 $1 q :1 :2 :3 :4");
 }
@@ -244,7 +245,13 @@ fn ids_that_a_home_spells_its_own_way_are_shown_as_they_are() {
     pop.lease.ms = Some(1);
     let mut out = Vec::new();
     let tasks = Reply::Tasks(all());
-    encode_reply(&mut out, Version::Resp2, &Command::Pop(pop), Shape::Native, &tasks, &replies);
+    encode_reply(
+        &mut out,
+        Version::Resp2,
+        &ReplyForm::of(&Command::Pop(pop), ReplyStyle::Native),
+        &tasks,
+        &replies,
+    );
     let popped = "*2 *5 $1 q $2 x1 $1 a $2 x1 :3 *5 $5 other $2 x2 $0  $2 x2 :3";
     assert_eq!(shown(out, Version::Resp2), popped);
 }
@@ -256,7 +263,7 @@ fn where_tasks_have_no_id_yet_there_is_null() {
     replies.tasks[0].id = TaskId::NONE;
     let shown_as = |command: &Command<'_>, reply: &Reply| {
         let mut out = Vec::new();
-        encode_reply(&mut out, Version::Resp2, command, Shape::Native, reply, &replies);
+        encode_reply(&mut out, Version::Resp2, &ReplyForm::of(command, ReplyStyle::Native), reply, &replies);
         shown(out, Version::Resp2)
     };
     assert_eq!(shown_as(&PUSH, &Reply::PushedForeign(Span::new(0, 1))), "*1 $-1");
@@ -299,9 +306,10 @@ fn command_describes_the_table() {
     let resp2 = info.replace('{', "*").replace('}', "") + "*-1";
     let resp3 = info.replace('{', "~").replace('}', "") + "_";
     check_answer("COMMAND INFO RQ.PUSH nothing", &resp2, &resp3);
-    let docs =
-        "$4 echo {3} $7 summary $26 Answers with its argument. $5 since $5 0.1.0 $5 group $10 connection";
-    let (resp2, resp3) = (docs.replace("{3}", "*6"), docs.replace("{3}", "%3"));
+    let docs = "$4 echo {4} $7 summary $26 Answers with its argument. $5 since $5 0.1.0 $5 group $10 connection \
+                $9 arguments *1 {2} $4 name $7 message $4 type $6 string";
+    let maps = |text: &str, marks: [&str; 2]| text.replace("{4}", marks[0]).replace("{2}", marks[1]);
+    let (resp2, resp3) = (maps(docs, ["*8", "*4"]), maps(docs, ["%4", "%2"]));
     check_answer("COMMAND DOCS echo nothing", &format!("*2 {resp2}"), &format!("%1 {resp3}"));
     check_answer("COMMAND GETKEYS RQ.POP COUNT 5 a b", "*2 $1 a $1 b", "*2 $1 a $1 b");
     check_answer("COMMAND GETKEYS RQ.PUSH a b", "*1 $1 a", "*1 $1 a");
@@ -327,7 +335,7 @@ fn hello_is_a_map() {
                   $7 modules *0";
     for (version, head) in [(Version::Resp2, "*14"), (Version::Resp3, "%7")] {
         let mut out = Vec::new();
-        encode_hello(&mut out, version, Greeting { version: "7.4.0", conn: 7 });
+        encode_hello(&mut out, version, HelloFields { version: "7.4.0", conn: 7 });
         let fields = fields.replace("{v}", &version.number().to_string());
         assert_eq!(shown(out, version), format!("{head} {fields}"));
     }
@@ -338,7 +346,7 @@ fn the_documentation_names_every_command() {
     let text = sureq_proto::verbs::commands_markdown();
     for row in sureq_proto::verbs::TABLE {
         assert!(
-            text.contains(&format!("\n### {}\n\n```text\n{}\n```\n", row.name, row.syntax)),
+            text.contains(&format!("\n### {}\n\n```text\n{}\n```\n", row.name, row.syntax())),
             "{}",
             row.name
         );
@@ -353,18 +361,19 @@ fn the_parts_of_a_reply_are_the_reply() {
     let recover = Command::Recover { queue: b"q", count: 2, elapsed_ms: 0 };
     let keys = Reply::Queues { cursor: 0, rows: Span::new(0, 1) };
     let cases = [
-        (&pop, Shape::Native, Reply::Tasks(all()), 2),
-        (&pop, Shape::Native, Reply::Tasks(none()), 1),
-        (&inspect, Shape::Native, Reply::Inspected(all()), 2),
-        (&recover, Shape::Native, Reply::Tasks(all()), 2),
-        (&PUSH, Shape::Keys, keys, 1),
-        (&PUSH, Shape::Native, Reply::Pushed(all()), 1),
+        (&pop, ReplyStyle::Native, Reply::Tasks(all()), 2),
+        (&pop, ReplyStyle::Native, Reply::Tasks(none()), 1),
+        (&inspect, ReplyStyle::Native, Reply::Inspected(all()), 2),
+        (&recover, ReplyStyle::Native, Reply::Tasks(all()), 2),
+        (&PUSH, ReplyStyle::Keys, keys, 1),
+        (&PUSH, ReplyStyle::Native, Reply::Pushed(all()), 1),
     ];
-    for (command, shape, reply, parts) in cases {
+    for (command, style, reply, parts) in cases {
+        let form = &ReplyForm::of(command, style);
         let (mut whole, mut out, mut part, mut count) =
             (Vec::new(), Vec::new(), Part { from: 0, bytes: 1 }, 1);
-        encode_reply(&mut whole, Version::Resp2, command, shape, &reply, &replies);
-        while let Some(next) = encode_part(&mut out, Version::Resp2, command, shape, &reply, &replies, part) {
+        encode_reply(&mut whole, Version::Resp2, form, &reply, &replies);
+        while let Some(next) = encode_part(&mut out, Version::Resp2, form, &reply, &replies, part) {
             assert!(next > part.from, "a part has one item at least");
             (part.from, count) = (next, count + 1);
         }

@@ -6,10 +6,11 @@ use sureq_core::command::{
     View, When, Worker, WorkerRef,
 };
 use sureq_core::settings::{Change, Changes, Place, SettingWords};
+use sureq_proto::ReplyStyle;
 use sureq_proto::resp::Version;
 use sureq_proto::verbs::{
-    Caller, Client, Connections, Credentials, Describe, Hello, LibraryInfo, Request, SessionCommand, Shape,
-    TABLE, find, parse,
+    Caller, Client, Connections, Credentials, Describe, Hello, LibraryInfo, Request, SessionCommand, TABLE,
+    find, parse,
 };
 
 const CALLER: Caller = Caller { conn: ConnId(7) };
@@ -22,8 +23,8 @@ fn check_home(line: &str, expect: Command<'_>) {
     assert_eq!(parse(&words(line), CALLER), Ok(Request::from(expect)), "{line:?}");
 }
 
-fn check_shape(line: &str, command: Command<'_>, shape: Shape) {
-    assert_eq!(parse(&words(line), CALLER), Ok(Request::Home { command, shape }), "{line:?}");
+fn check_style(line: &str, command: Command<'_>, style: ReplyStyle) {
+    assert_eq!(parse(&words(line), CALLER), Ok(Request::Home { command, style }), "{line:?}");
 }
 
 fn check_session(line: &str, expect: SessionCommand<'_>) {
@@ -175,14 +176,14 @@ fn keys_are_queues() {
     check_home("DEL a b", Command::Drop { queues: &[b"a", b"b"] });
     check_home("UNLINK a", Command::Drop { queues: &[b"a"] });
     check_home("EXISTS a a", Command::Exists { queues: &[b"a", b"a"] });
-    check_shape("TYPE a", Command::Exists { queues: &[b"a"] }, Shape::Type);
+    check_style("TYPE a", Command::Exists { queues: &[b"a"] }, ReplyStyle::Type);
     let queues = |pattern, cursor, count| Command::Queues { pattern, cursor, count };
-    check_shape("KEYS *", queues(None, 0, u32::MAX), Shape::Keys);
-    check_shape("KEYS a*", queues(Some(b"a*"), 0, u32::MAX), Shape::Keys);
+    check_style("KEYS *", queues(None, 0, u32::MAX), ReplyStyle::Keys);
+    check_style("KEYS a*", queues(Some(b"a*"), 0, u32::MAX), ReplyStyle::Keys);
     check_home("DBSIZE", Command::Size);
-    check_shape("SCAN 0", queues(None, 0, 10), Shape::Scan);
-    check_shape("SCAN 7 COUNT 5 MATCH a* TYPE reliableq", queues(Some(b"a*"), 7, 5), Shape::Scan);
-    check_shape("SCAN 18446744073709551615 MATCH *", queues(None, u64::MAX, 10), Shape::Scan);
+    check_style("SCAN 0", queues(None, 0, 10), ReplyStyle::Scan);
+    check_style("SCAN 7 COUNT 5 MATCH a* TYPE reliableq", queues(Some(b"a*"), 7, 5), ReplyStyle::Scan);
+    check_style("SCAN 18446744073709551615 MATCH *", queues(None, u64::MAX, 10), ReplyStyle::Scan);
     check_session("SCAN 0 TYPE string", SessionCommand::ScanNothing);
     check_error("SCAN x", "ERR invalid cursor");
     check_error("SCAN -1", "ERR invalid cursor");
@@ -441,7 +442,7 @@ fn what_is_not_in_the_table_is_unknown() {
 fn every_row_is_found_whatever_its_case_and_keeps_its_arity() {
     for row in TABLE {
         assert_eq!(find(row.name.to_ascii_lowercase().as_bytes()).map(|found| found.name), Some(row.name));
-        let least = row.arity.unsigned_abs() as usize;
+        let least = row.arity().unsigned_abs() as usize;
         let wrong = format!("ERR wrong number of arguments for '{}' command", row.name.to_ascii_lowercase());
         let argv = |words: usize| {
             let mut argv = vec![&b"1"[..]; words];
@@ -453,7 +454,7 @@ fn every_row_is_found_whatever_its_case_and_keeps_its_arity() {
             let answer = parse(&few, CALLER).map_err(|no| no.to_string());
             assert_eq!(answer, Err(wrong.clone()), "{} with too few", row.name);
         }
-        if row.arity > 0 {
+        if row.arity() > 0 {
             assert_eq!(
                 parse(&argv(least + 1), CALLER).map_err(|no| no.to_string()),
                 Err(wrong),
@@ -468,10 +469,10 @@ fn every_row_is_found_whatever_its_case_and_keeps_its_arity() {
 fn every_row_says_what_it_does() {
     for row in TABLE {
         assert!(row.name.bytes().all(|c| c.is_ascii_uppercase() || c == b'.'), "{}", row.name);
-        assert!(row.syntax.starts_with(row.name) && row.example.contains(row.name), "{}", row.name);
+        assert!(row.syntax().starts_with(row.name) && row.example.contains(row.name), "{}", row.name);
         assert!(row.summary.ends_with('.') && row.reply.ends_with('.'), "{}", row.name);
         // A command that can have one word only is parsed by its row even where it has subcommands.
-        assert!(row.subs.is_empty() || row.arity < 0, "{}", row.name);
+        assert!(row.subs.is_empty() || row.arity() < 0, "{}", row.name);
     }
 }
 

@@ -167,11 +167,9 @@ impl RedisHome {
             batch.refuse();
         }
         let home = Arc::clone(&self.shared);
-        Ticket::new(if first.is_some() {
-            SlotTicket::for_tasks(slot, home)
-        } else {
-            SlotTicket::new(slot, home)
-        })
+        let pending =
+            if first.is_some() { SlotTicket::for_tasks(slot, home) } else { SlotTicket::new(slot, home) };
+        Ticket::new(n, pending)
     }
 
     /// The layout of its keys.

@@ -1,4 +1,4 @@
-//! What time it is. Replies tell nothing of the server's clocks, so that these are of this machine.
+//! The clocks of this machine, since replies carry nothing of the server's.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 

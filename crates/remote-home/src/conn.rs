@@ -69,9 +69,9 @@ pub(crate) struct Frame<'a> {
 pub(crate) struct AnswerBy {
     /// When it has to have begun; at any time if there is none.
     first: Option<Instant>,
-    /// How long the rest may stand still once it has begun.
+    /// How long the rest of a reply may make no progress.
     progress: Duration,
-    /// How long it was waited for, to be told.
+    /// How long it was waited for, for the error.
     wait: Duration,
 }
 
@@ -191,7 +191,7 @@ impl Conn {
         }
     }
 
-    /// The next thing that the server says, to whoever did not ask for it.
+    /// The next message of the server that is not a reply.
     pub(crate) async fn hear(&mut self) -> io::Result<&[u8]> {
         match self.read().await? {
             Some(()) => Ok(self.inbox.taken()),
@@ -211,7 +211,7 @@ impl Conn {
         }
     }
 
-    /// Whether the server has closed it, or says what nobody asked for.
+    /// Whether the server has closed it, or sends what was not asked for.
     pub(crate) fn is_stale(&self) -> bool {
         let mut one = [std::mem::MaybeUninit::uninit()];
         match SockRef::from(&*self.stream).peek(&mut one) {
@@ -237,7 +237,7 @@ pub(crate) fn words_of(words: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// What is wrong with an answer to HELLO.
+/// Why a reply to HELLO is refused.
 enum Greeted {
     Refused(String),
     Odd(BadReply),

@@ -59,16 +59,16 @@ struct Shared {
     control: Arc<Pipe>,
     has_control: AtomicBool,
     jobs: mpsc::UnboundedSender<Job>,
-    /// How many pops are under way on connections of their own.
+    /// The number of pops on connections of their own.
     waiting: Arc<AtomicUsize>,
     dismissals: watch::Sender<u64>,
-    /// What the server stands in front of may know none.
+    /// False once the server has refused one: the home behind it may know no leases.
     has_leases: AtomicBool,
     clock: Clock,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the thread is to do.
+/// A job for the thread.
 enum Job {
     Wait(Option<ConnId>, Waiting),
     CloseConn(ConnId),
@@ -84,7 +84,7 @@ impl RemoteHome {
         Self::open_by(target, Patience::default())
     }
 
-    /// Connects to a server, and gives it so much time.
+    /// Connects to a server, with these timeouts.
     pub fn open_by(target: Target, patience: Patience) -> Result<Self, OpenError> {
         let address = target.to_string();
         let (pipe, control) = (Arc::new(Pipe::new()), Arc::new(Pipe::new()));
@@ -142,7 +142,9 @@ impl RemoteHome {
             Some(own) => self.wait(own, batch),
         }
         let is_waiting = own.is_some_and(|own| own.block.is_some());
-        Ticket::new(if is_waiting { SlotTicket::for_tasks(slot, pipe) } else { SlotTicket::new(slot, pipe) })
+        let pending =
+            if is_waiting { SlotTicket::for_tasks(slot, pipe) } else { SlotTicket::new(slot, pipe) };
+        Ticket::new(n, pending)
     }
 
     /// The connection for what must not wait behind large payloads. It is made when it is first needed; while there is none, the
@@ -160,8 +162,8 @@ impl RemoteHome {
     fn wait(&self, own: Own, batch: Batch) {
         let shared = &self.shared;
         let Batch { bytes, mut said, slot } = batch;
-        let expected = match said.pop() {
-            Some(Said::Sent { expected, .. }) => expected,
+        let form = match said.pop() {
+            Some(Said::Sent { form, .. }) => form,
             Some(Said::Unsayable(no)) => return slot.refuse(1, &no),
             None => return,
         };
@@ -174,7 +176,7 @@ impl RemoteHome {
         };
         let dismissals = *shared.dismissals.borrow();
         let is_answered = Cell::new(false);
-        let pop = Waiting { bytes, expected, block: own.block, slot, dismissals, _place: place, is_answered };
+        let pop = Waiting { bytes, form, block: own.block, slot, dismissals, _place: place, is_answered };
         if let Err(mpsc::error::SendError(Job::Wait(_, pop))) = shared.jobs.send(Job::Wait(own.conn, pop)) {
             pop.refuse(&Refusal::Closed);
         }
@@ -269,7 +271,7 @@ impl fmt::Debug for RemoteHome {
     }
 }
 
-/// What a pop needs a connection of its own for.
+/// Why a pop needs a connection of its own.
 #[derive(Clone, Copy)]
 struct Own {
     block: Option<Block>,
@@ -296,7 +298,7 @@ fn run(
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            // Whoever opens waits for this.
+            // The caller of `open` waits for this.
             let _ = opened.send(Err(error.into()));
             return;
         }
@@ -312,7 +314,7 @@ fn run(
             let common = Rc::clone(&common);
             tokio::task::spawn_local(async move { keep_connected(&common, &common.pipe, Some(conn)).await })
         });
-        // Whoever opens waits for this.
+        // The caller of `open` waits for this.
         let _ = opened.send(said);
         if let Some(pipe) = pipe {
             work(&common, jobs, pipe).await;
@@ -428,7 +430,7 @@ async fn work(
         }
     }
     let pipes = async {
-        // A panic in them was told there.
+        // A panic in them was reported there.
         let _ = pipe.await;
         if let Some(control) = control {
             let _ = control.await;
@@ -439,7 +441,7 @@ async fn work(
         while under_way.join_next().await.is_some() {}
         pipes.as_mut().await;
     };
-    // A server that does not answer holds nobody up for longer than it may. Whoever waits for an answer is told.
+    // A server that does not answer delays closing by a bounded time. Commands that wait for replies get an error.
     if timeout(common.patience.answer, ended).await.is_err() {
         common.pipe.give_up();
         common.control.give_up();
@@ -448,7 +450,7 @@ async fn work(
     for queue in &listeners {
         queue.end();
     }
-    // Whoever closes waits for this.
+    // The caller of `close` waits for this.
     if let Some(done) = closed {
         let _ = done.send(());
     }

@@ -1,13 +1,13 @@
-//! What comes in on a connection: bytes, cut into replies. Its room grows with what arrives, and a giant's is not kept.
+//! Input of a connection, cut into replies. The buffer grows with the input, and shrinks after a giant reply.
 
 use std::time::Instant;
 
 use sureq_proto::resp::{BadReply, Scanner};
 
-/// How much is read at once, at least.
+/// The least bytes of one read.
 const READ_BYTES: usize = 16 << 10;
 
-/// How much room is kept when nothing is in it.
+/// Capacity that an empty buffer keeps.
 const KEPT_BYTES: usize = 64 << 10;
 
 /// The largest reply: payloads, and names and numbers of as many tasks as one may carry.
@@ -16,7 +16,7 @@ pub(crate) const REPLY_BYTES_MAX: usize = 512 << 20;
 /// Bytes that were read, and where the replies in them end.
 pub(crate) struct Inbox {
     room: Vec<u8>,
-    /// What was read and not taken yet.
+    /// Bytes that were read and are not taken yet.
     start: usize,
     end: usize,
     /// The length of the last reply.

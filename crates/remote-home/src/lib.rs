@@ -25,7 +25,7 @@ pub use conn::ConnectError;
 pub use home::{OpenError, RemoteHome};
 pub use target::{BadTarget, Target};
 
-/// How long a server may take before it counts as gone.
+/// Timeouts after which a server counts as gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// To connect and to be greeted, each.

@@ -114,7 +114,7 @@ async fn hear(
     }
 }
 
-/// What a server says to a subscriber.
+/// A message of a server to a subscriber.
 enum Said {
     Notice(Notice),
     Subscribed,

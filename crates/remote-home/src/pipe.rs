@@ -1,4 +1,4 @@
-//! The connection that all share: commands are written by whoever asks, one behind the other, and answered in that order.
+//! The connection that all callers share: they write their commands one behind the other, and replies come in that order.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,7 +12,7 @@ use sureq_core::{Command, Receipt, Refusal, Replies, Reply, limits};
 use sureq_home_api::Payload;
 use sureq_home_api::elsewhere::{PopOf, ReplySizes, ReplySlot, Requeue, SizePlace, Untaken};
 use sureq_proto::resp::{BadReply, Piece, PieceReader};
-use sureq_proto::{Expected, decode_reply, encode_command};
+use sureq_proto::{ReplyForm, decode_reply, encode_command};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
@@ -20,15 +20,15 @@ use crate::Patience;
 use crate::conn::{Conn, garbage};
 use crate::target::Target;
 
-/// How much may wait to be sent before more is refused. One command may be larger than that.
+/// Unsent bytes beyond which commands are refused. A single command may be larger.
 const UNSENT_BYTES_MAX: usize = 64 << 20;
 
-/// How many batches may wait for their answers before more are refused.
+/// Unanswered batches beyond which commands are refused.
 const ASKED_MAX: usize = 1 << 20;
 
 /// Commands, and who waits for what comes of them.
 pub(crate) struct Batch {
-    /// What of them is sent.
+    /// The encoded commands.
     pub(crate) bytes: Vec<u8>,
     pub(crate) said: Vec<Said>,
     pub(crate) slot: Arc<ReplySlot>,
@@ -37,7 +37,7 @@ pub(crate) struct Batch {
 /// One command of a batch.
 pub(crate) enum Said {
     /// It ends behind so many bytes, and the size of its reply is remembered there.
-    Sent { expected: Expected, end: u64, place: Option<SizePlace> },
+    Sent { form: ReplyForm<'static>, end: u64, place: Option<SizePlace> },
     /// There are no words for it, or it is beyond a limit.
     Unsayable(Refusal),
 }
@@ -54,11 +54,12 @@ impl Batch {
             }
             said.push(match encoded {
                 Ok(()) => {
-                    let expected = Expected::of(command);
-                    if let Some(queues) = expected.queues() {
-                        pops.push(PopOf { command: at, queues: Arc::clone(queues) });
+                    let form = ReplyForm::of_sent(command);
+                    if let Command::Pop(pop) = command {
+                        let queues = pop.queues.iter().map(|&queue| queue.into()).collect();
+                        pops.push(PopOf { command: at, queues });
                     }
-                    Said::Sent { expected, end: bytes.len() as u64, place: SizePlace::of(command) }
+                    Said::Sent { form, end: bytes.len() as u64, place: SizePlace::of(command) }
                 }
                 Err(no) => Said::Unsayable(no),
             });
@@ -116,9 +117,9 @@ impl Asked {
 
     /// Takes the next answer in.
     fn take(&mut self, frame: &[u8], sizes: &ReplySizes) {
-        if let Some(Said::Sent { expected, place, .. }) = self.said.get(self.replies.list.len()) {
+        if let Some(Said::Sent { form, place, .. }) = self.said.get(self.replies.list.len()) {
             let first = self.replies.tasks.len();
-            read_answer(expected, frame, &mut self.replies);
+            read_answer(form, frame, &mut self.replies);
             if let Some(place) = place {
                 let each = frame.len().checked_div(self.replies.tasks.len() - first);
                 sizes.learn(*place, each.into_iter());
@@ -131,7 +132,7 @@ impl Asked {
         while let Some(said) = self.said.get(self.replies.list.len()) {
             let refusal = match said {
                 Said::Unsayable(no) => no.clone(),
-                // What did not go out as a whole, nobody can have done.
+                // A command that was not sent as a whole was not executed.
                 Said::Sent { end, .. } if *end > written => Refusal::Unavailable { why: why.into() },
                 Said::Sent { .. } => Refusal::Unknown { why: why.into() },
             };
@@ -141,13 +142,13 @@ impl Asked {
 }
 
 /// Puts an answer behind the others. Payloads stay in one copy of it.
-pub(crate) fn read_answer(expected: &Expected, frame: &[u8], replies: &mut Replies<Payload>) {
+pub(crate) fn read_answer(form: &ReplyForm<'_>, frame: &[u8], replies: &mut Replies<Payload>) {
     let mut shared: Option<Arc<[u8]>> = None;
     let cut = |range| {
         let frame = shared.get_or_insert_with(|| frame.into());
         Payload::within(frame, range)
     };
-    if let Err(bad) = decode_reply(expected, frame, cut, replies) {
+    if let Err(bad) = decode_reply(form, frame, cut, replies) {
         let why = format!("the server's answer makes no sense: {bad}").into();
         replies.list.push(Reply::Refused(Refusal::Unknown { why }));
     }
@@ -155,7 +156,7 @@ pub(crate) fn read_answer(expected: &Expected, frame: &[u8], replies: &mut Repli
 
 /// The connection, if there is one, and what was asked over it.
 pub(crate) struct Pipe {
-    /// How large replies were.
+    /// The sizes of earlier replies.
     pub(crate) sizes: ReplySizes,
     state: Mutex<State>,
     /// Something changed that the thread has to look at.
@@ -165,15 +166,15 @@ pub(crate) struct Pipe {
 struct State {
     link: Result<Arc<TcpStream>, Refusal>,
     is_closed: bool,
-    /// What the socket did not take at once.
+    /// Bytes that the socket did not take at once.
     unsent: VecDeque<u8>,
-    /// How many bytes were to be sent over this connection, and how many the socket took.
+    /// Bytes that were queued for this connection, and bytes that the socket took.
     queued: u64,
     written: u64,
     asked: VecDeque<Asked>,
     /// When the server was last seen to take or to send something.
     progress: Instant,
-    /// What is not answered by now will not be waited for any longer.
+    /// Replies that have not arrived are not waited for any longer.
     is_given_up: bool,
 }
 
@@ -229,10 +230,10 @@ impl Pipe {
         }
     }
 
-    /// Returns deliveries that nobody took to the front of their queues.
+    /// Returns deliveries that were not taken to the front of their queues.
     pub(crate) fn give_back(&self, untaken: Vec<Untaken>) {
         for Untaken { queue, tasks } in untaken {
-            // What is returned later stands before what was returned earlier.
+            // A task that is returned later stands before one that was returned earlier.
             let back = tasks.iter().rev().map(|bytes| {
                 let task = TaskRef { bytes, form: IdForm::Long };
                 Command::Return(Return {
@@ -255,7 +256,7 @@ impl Pipe {
         self.changed.notify_one();
     }
 
-    /// Whoever closes has waited long enough: what is not answered is lost.
+    /// The time for closing is over: unanswered commands are lost.
     pub(crate) fn give_up(&self) {
         self.lock().is_given_up = true;
         self.changed.notify_one();
@@ -370,7 +371,7 @@ impl Pipe {
         Ok(())
     }
 
-    /// Gives an answer to whoever it is for.
+    /// Takes in a reply for the oldest batch.
     fn answer(&self, frame: &[u8], began: Instant, current: &mut Option<Asked>) -> io::Result<()> {
         if matches!(PieceReader::new(frame).take(), Ok(Piece::Push(_))) {
             return Ok(());
@@ -413,7 +414,7 @@ impl Pipe {
         drop(state);
         for mut asked in current.into_iter().chain(asked) {
             asked.lose(written, why);
-            // There may be tasks among what came before, and nobody to give them back to: their leases end as any do.
+            // Earlier replies may hold tasks, which cannot be returned without a connection: their leases end by themselves.
             asked.slot.fill(asked.replies);
         }
     }

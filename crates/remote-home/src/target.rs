@@ -13,14 +13,14 @@ pub struct Target {
     pub(crate) login: Option<Login>,
 }
 
-/// Who asks.
+/// The credentials of a client.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Login {
     pub(crate) user: Vec<u8>,
     pub(crate) password: Vec<u8>,
 }
 
-/// What is wrong with a URL.
+/// Why a URL is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadTarget {
     /// It has no host.
@@ -44,7 +44,7 @@ pub enum BadTarget {
 }
 
 impl Target {
-    /// What URLs begin with.
+    /// The scheme of URLs.
     pub const SCHEME: &str = "sureq://";
 
     /// Understands `sureq://[user:password@]host[:port]`.

@@ -10,7 +10,7 @@ use sureq_core::command::Block;
 use sureq_core::{Refusal, Replies, Reply};
 use sureq_home_api::Payload;
 use sureq_home_api::elsewhere::{ReplySlot, Untaken};
-use sureq_proto::Expected;
+use sureq_proto::ReplyForm;
 use tokio::sync::{mpsc, watch};
 
 use crate::Patience;
@@ -18,16 +18,16 @@ use crate::conn::{AnswerBy, Conn, ConnectError, Frame, Lost};
 use crate::pipe::{Pipe, read_answer};
 use crate::target::Target;
 
-/// How many connections are kept for the next pop that waits.
+/// Idle connections that are kept for the next pop that waits.
 const IDLE_MAX: usize = 8;
 
-/// How many pops of one home may be under way on connections of their own.
+/// The largest number of pops of one home on connections of their own.
 pub(crate) const WAITING_MAX: usize = 512;
 
 /// One pop.
 pub(crate) struct Waiting {
     pub(crate) bytes: Vec<u8>,
-    pub(crate) expected: Expected,
+    pub(crate) form: ReplyForm<'static>,
     pub(crate) block: Option<Block>,
     pub(crate) slot: Arc<ReplySlot>,
     /// How often all were dismissed before it came.
@@ -38,7 +38,7 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// Gives it its answer; says what has to go back if nobody takes it.
+    /// Resolves its ticket. Returns the deliveries that have to go back if the ticket was dropped.
     fn fill(&self, replies: Replies<Payload>, began: Instant) -> Vec<Untaken> {
         self.is_answered.set(true);
         self.slot.fill_at(replies, began)
@@ -51,7 +51,7 @@ impl Waiting {
 }
 
 impl Drop for Waiting {
-    /// Whoever closes a home waits only so long for its pops.
+    /// Closing a home waits this long for its pops.
     fn drop(&mut self) {
         if !self.is_answered.get() {
             let why = "the home was closed before the server answered".into();
@@ -78,7 +78,7 @@ impl Drop for Place {
     }
 }
 
-/// What all pops of a home have in common.
+/// State that all pops of a home share.
 pub(crate) struct Common {
     pub(crate) target: Target,
     pub(crate) patience: Patience,
@@ -147,7 +147,7 @@ impl Common {
         None
     }
 
-    /// A connection that nobody uses, or a new one.
+    /// An idle connection, or a new one.
     async fn any(&self) -> Result<Conn, ConnectError> {
         loop {
             let kept = self.idle.borrow_mut().pop();
@@ -164,7 +164,7 @@ impl Common {
         let mut replies = Replies::default();
         let began = frame.as_ref().ok().and_then(|frame| Some(frame.as_ref()?.began));
         match frame {
-            Ok(Some(frame)) => read_answer(&pop.expected, frame.bytes, &mut replies),
+            Ok(Some(frame)) => read_answer(&pop.form, frame.bytes, &mut replies),
             Ok(None) => replies.list.push(Reply::TimedOut),
             Err(no) => replies.list.push(Reply::Refused(no)),
         }

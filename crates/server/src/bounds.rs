@@ -1,5 +1,5 @@
-//! How much connections may ask of a server: the limits that can be set. `sureq_core::limits` has what they are if
-//! nobody sets them, and those that cannot be.
+//! The limits of connections that can be set. Their defaults, and the limits that cannot be set, are in
+//! `sureq_core::limits`.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ pub struct Bounds {
     pub command_bytes_max: usize,
     /// Bytes of unread replies before a connection is no longer read from.
     pub output_bytes_max: usize,
-    /// Bytes of a command of a peer that has not said who it is.
+    /// Bytes of a command of a peer that has not authenticated.
     pub stranger_command_bytes_max: usize,
-    /// How long a peer may take to say who it is.
+    /// How long a peer may take to authenticate.
     pub stranger_time: Option<Duration>,
 }
 
@@ -36,14 +36,14 @@ impl Default for Bounds {
     }
 }
 
-/// What a connection may take up, as long as its peer is who it is now.
+/// The limits of a connection, until its peer authenticates as someone else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Allowance {
-    /// How much may be kept that has arrived.
+    /// Bytes of input that are kept.
     pub(crate) input_bytes_max: usize,
-    /// How many replies may be unread before nothing more is executed.
+    /// Bytes of unsent replies before nothing more is executed.
     pub(crate) output_bytes_max: usize,
-    /// How long it may stay so.
+    /// How long the peer may take to authenticate.
     pub(crate) time: Option<Duration>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Allowance {
 const HEADER_ROOM: usize = 128;
 
 impl Bounds {
-    /// For the commands of a peer that may use the queue.
+    /// For the commands of a peer that has authenticated.
     pub(crate) fn of_known(&self) -> Limits {
         Limits {
             args_max: self.command_args_max,
@@ -62,7 +62,7 @@ impl Bounds {
         }
     }
 
-    /// For the commands of a peer that has yet to say who it is.
+    /// For the commands of a peer that has not authenticated.
     pub(crate) fn of_strangers(&self) -> Limits {
         let bytes_max = self.stranger_command_bytes_max;
         Limits {

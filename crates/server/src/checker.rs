@@ -1,6 +1,6 @@
 //! Checks passwords, away from the network threads: each check takes tens of milliseconds and megabytes of memory. So
 //! few run at a time, and the others wait in line, of which every address has its own: a flood of guesses from one
-//! holds up nobody else's login for longer than one check.
+//! delays a login from another by one check at most.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,12 +21,12 @@ const AT_ONCE_MAX: usize = 4;
 
 /// The threads that check passwords. They end when this is dropped.
 pub(crate) struct Checker {
-    line: Arc<Line>,
+    queue: Arc<PasswordQueue>,
 }
 
-/// Those who wait, and the signal that there is someone.
+/// The passwords to check, and the signal that there is one.
 #[derive(Default)]
-struct Line {
+struct PasswordQueue {
     waiting: Mutex<Waiting>,
     changed: Condvar,
 }
@@ -48,7 +48,7 @@ struct Job {
 impl Checker {
     /// Starts the threads, if there is anyone to know.
     pub(crate) fn start(users: &Arc<Users>) -> io::Result<Self> {
-        let line = Arc::new(Line::default());
+        let line = Arc::new(PasswordQueue::default());
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = if users.is_empty() { 0 } else { (cores / 2).clamp(1, AT_ONCE_MAX) };
         for n in 0..threads {
@@ -56,24 +56,24 @@ impl Checker {
             let thread = std::thread::Builder::new().name(format!("sureq-auth-{n}"));
             thread.spawn(move || line.work(|claim| users.by_password(claim)))?;
         }
-        Ok(Self { line })
+        Ok(Self { queue: line })
     }
 
     /// Has a password checked; none if too many wait already.
     pub(crate) fn check(&self, peer: IpAddr, claim: Claim) -> Option<Login> {
         let (answer, verdict) = oneshot::channel();
-        self.line.join(peer, Job { claim, answer }).then_some(Login { state: State::Asked(verdict) })
+        self.queue.join(peer, Job { claim, answer }).then_some(Login { state: State::Asked(verdict) })
     }
 }
 
 impl Drop for Checker {
     fn drop(&mut self) {
-        self.line.lock().is_closed = true;
-        self.line.changed.notify_all();
+        self.queue.lock().is_closed = true;
+        self.queue.changed.notify_all();
     }
 }
 
-impl Line {
+impl PasswordQueue {
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -86,10 +86,10 @@ impl Line {
         is_joined
     }
 
-    /// Answers one after the other, until nobody can ask any more.
+    /// Checks one password after the other, until the queue is closed.
     fn work(&self, check: impl Fn(&Claim) -> Option<Arc<User>>) {
         while let Some(job) = self.next() {
-            // Whoever has gone away in the meantime costs nothing.
+            // A client that has left in the meantime costs nothing.
             if !job.answer.is_closed() {
                 let _ = job.answer.send(check(&job.claim));
             }
@@ -150,7 +150,7 @@ impl Login {
         Self { state: State::Wrong(Box::pin(sleep(Duration::from_millis(WRONG_PASSWORD_MS)))) }
     }
 
-    /// Who it is; nobody if the password is wrong.
+    /// The user; none if the password is wrong.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arc<User>>> {
         loop {
             match &mut self.state {

@@ -1,4 +1,4 @@
-//! Who is connected: what CLIENT LIST, INFO and STATS tell.
+//! The open connections, for CLIENT LIST, INFO and STATS.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -25,13 +25,13 @@ pub(crate) struct Clients {
     by_id: Mutex<BTreeMap<u64, Client>>,
 }
 
-/// What is known of one connection.
+/// One connection, as CLIENT LIST shows it.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     protocol: Protocol,
     peer: SocketAddr,
     since: Instant,
-    /// Who it is; nobody as long as it has not said so.
+    /// The name of its user; none before it has authenticated.
     pub(crate) user: Option<Box<str>>,
     pub(crate) name: Vec<u8>,
     pub(crate) library: Vec<u8>,
@@ -48,12 +48,12 @@ impl Client {
 }
 
 impl Clients {
-    /// Nobody yet, and at most so many.
+    /// No connections yet, and never more than this.
     pub(crate) fn at_most(max: usize) -> Self {
         Self { max, ..Self::default() }
     }
 
-    /// How many there may be.
+    /// The largest number of connections.
     pub(crate) const fn max(&self) -> usize {
         self.max
     }
@@ -96,12 +96,12 @@ impl Clients {
         self.lock().len()
     }
 
-    /// How many speak the text dialect.
+    /// The number of text connections.
     pub(crate) fn text_len(&self) -> usize {
         self.text.load(Ordering::Relaxed)
     }
 
-    /// How many there have been.
+    /// The number of connections since the start.
     pub(crate) fn total(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }

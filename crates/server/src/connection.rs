@@ -1,7 +1,6 @@
-//! One connection: reads, hands what arrived to its dialect, writes what may leave.
+//! One connection: reads input, hands it to the dialect, writes the replies that may be sent.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::mem;
@@ -10,157 +9,71 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use sureq_core::command::{Command, ConnId};
-use sureq_core::reply::TaskView;
-use sureq_core::{Receipt, Replies};
-use sureq_home_api::{Answer, Home, Payload, Position, Submitted, Ticket};
+use sureq_core::Replies;
+use sureq_core::command::ConnId;
+use sureq_home_api::{Payload, Position};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::bounds::Allowance;
 use crate::checker::Login;
+use crate::execute::{LateReplies, ReplyRecord, SessionCx, Waiting};
 use crate::input::Input;
 use crate::net_thread::Thread;
 use crate::output::Output;
 use crate::users::User;
 
-/// How much is read at once.
+/// Bytes of one read.
 const READ_BYTES: usize = 64 << 10;
 
-/// How much of a connection that waits for a task is read ahead, to notice that it is gone.
+/// Bytes that are read ahead from a connection that waits, so that its end is noticed.
 const READ_AHEAD_BYTES: usize = 1 << 20;
 
-/// How much is written at once.
+/// Bytes of one write.
 const WRITE_BYTES: usize = 256 << 10;
 
-/// How often a connection writes before others get their turn.
+/// Writes of a connection before others get their turn.
 const WRITES_PER_TURN: usize = 4;
 
-/// How often a connection reads before others get their turn, and what was gathered is committed.
+/// Reads of a connection before others get their turn, and the executed commands are committed.
 const READS_PER_TURN: usize = 4;
 
-/// What a connection takes up besides its buffers, about: its task, its socket, its place in lists.
+/// About the memory of a connection besides its buffers: its task, its socket, its places in lists.
 const CONNECTION_BYTES: usize = 1 << 10;
 
 thread_local! {
-    /// Rooms that all connections of a thread share: an idle connection holds no buffer.
-    static ROOM: RefCell<Room> = RefCell::new(Room { input: vec![0; READ_BYTES], replies: Replies::default() });
+    /// Buffers that all connections of a thread share: an idle connection has none of its own.
+    static BUFFERS: RefCell<Buffers> =
+        RefCell::new(Buffers { input: vec![0; READ_BYTES], replies: Replies::default() });
 }
 
-struct Room {
+struct Buffers {
     input: Vec<u8>,
     replies: Replies<Payload>,
 }
 
-/// What a dialect has to work with when something arrived.
-pub(crate) struct DialectCx<'t> {
-    pub(crate) home: &'t dyn Home,
-    pub(crate) out: &'t mut Output,
-    pub(crate) replies: &'t mut Replies<Payload>,
-    pub(crate) thread: &'t Thread,
-    /// The answer to the commands at the beginning of the input, which were waited for.
-    pub(crate) ready: Option<Ready>,
-    /// How much of `replies` has been written already.
-    pub(crate) written: Written,
-    /// How much memory `replies` takes up, if it was waited for.
-    bytes: usize,
-    /// Of an answer that is written in parts: deliveries whose reply has not been begun, once they were looked for.
-    pub(crate) unbegun: Option<VecDeque<Unbegun>>,
-}
-
-/// A delivery in an answer, whose reply has not been begun.
-pub(crate) struct Unbegun {
-    /// The number of that reply in the answer.
-    pub(crate) reply: usize,
-    pub(crate) queue: Box<[u8]>,
-    pub(crate) receipt: Receipt,
-}
-
-/// How much of an answer has been written: so many replies, and so many items of the next.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Written {
-    pub(crate) replies: usize,
-    pub(crate) items: usize,
-}
-
-/// An answer that was waited for, or what is left of a long one.
-pub(crate) struct Ready {
-    replies: Replies<Payload>,
-    position: Position,
-    written: Written,
-    /// How much memory it takes up, about, while it waits to be written.
-    bytes: usize,
-    unbegun: Option<VecDeque<Unbegun>>,
-}
-
-impl Ready {
-    /// How many commands it answers.
-    pub(crate) const fn commands(&self) -> usize {
-        self.replies.list.len()
-    }
-}
-
-impl From<Answer> for Ready {
-    fn from(Answer { replies, position, .. }: Answer) -> Self {
-        let payloads: usize =
-            replies.tasks.iter().map(|task| task.body.as_ref().len() + more_bytes(task)).sum();
-        let names: usize = replies.queues.iter().map(|row| row.name.len()).sum();
-        let bytes = payloads + names + size_of_val(&*replies.tasks) + size_of_val(&*replies.queues);
-        Self { replies, position, written: Written::default(), bytes, unbegun: None }
-    }
-}
-
-/// What the name, the reason and a foreign id of a task take up.
-fn more_bytes(task: &TaskView<Payload>) -> usize {
-    let len = |bytes: &Option<Box<[u8]>>| bytes.as_ref().map_or(0, |bytes| bytes.len());
-    task.more.as_ref().map_or(0, |more| size_of_val(&**more) + len(&more.name) + len(&more.reason))
-        + len(&task.foreign_id)
-}
-
-impl DialectCx<'_> {
-    /// Has the home execute commands, or hands over what it has answered to them.
-    pub(crate) fn submit(&mut self, commands: &[Command<'_>]) -> Submitted {
-        let Some(ready) = self.ready.take() else {
-            (self.written, self.bytes, self.unbegun) = (Written::default(), 0, None);
-            return self.home.submit(commands, self.replies);
-        };
-        (*self.replies, self.written, self.bytes) = (ready.replies, ready.written, ready.bytes);
-        self.unbegun = ready.unbegun;
-        let executed = self.replies.list.len();
-        Submitted { executed, position: ready.position, ..Submitted::default() }
-    }
-
-    /// Takes what is left of an answer that was not written to its end.
-    pub(crate) fn rest(&mut self, position: Position) -> Ready {
-        let (replies, unbegun) = (mem::take(self.replies), self.unbegun.take());
-        Ready { replies, position, written: self.written, bytes: self.bytes, unbegun }
-    }
-}
-
-/// What a dialect did with what arrived.
-pub(crate) struct Consumed {
-    /// How many bytes it is done with.
+/// What a dialect did with input.
+pub(crate) struct Consumed<F> {
+    /// The number of bytes that it is done with.
     pub(crate) bytes: usize,
-    pub(crate) next: Then,
-    /// Nothing more should be taken before this is durable.
+    pub(crate) next: Then<F>,
+    /// Nothing more should be executed before this is durable.
     pub(crate) hold: Option<Position>,
-    /// Others who waited got something out of it.
+    /// Waiting pops of other connections were served.
     pub(crate) served: bool,
 }
 
 /// What a connection does next.
-pub(crate) enum Then {
-    /// Reads on.
+pub(crate) enum Then<F> {
+    /// Reads more input.
     Read,
-    /// Hands over the rest again: there is more to do in it.
+    /// Hands over the rest of the input again: there are more requests in it.
     Again,
-    /// Hands over the rest again once its peer has taken more of what it was answered.
+    /// Hands over the rest again once the home, or the peer with the replies so far, is ready for more.
     Later,
-    /// Hands over the rest again together with what is left of a long answer, once others had their turn.
-    WriteOn(Box<Ready>),
-    /// Waits for an answer, and then hands over the rest again together with it.
-    Wait(Ticket),
+    /// Waits for the home to answer, and then hands over the rest.
+    Wait(Waiting<F>),
     /// Waits until it is known who its peer is.
     LogIn(Login),
     /// Sends what is left, and closes.
@@ -169,67 +82,73 @@ pub(crate) enum Then {
 
 /// A dialect, for one connection.
 pub(crate) trait Dialect {
-    /// Executes what has arrived and appends the replies.
-    fn take(&mut self, input: &[u8], cx: &mut DialectCx<'_>) -> Consumed;
+    /// What it keeps of a command until the reply is written.
+    type Record: ReplyRecord;
 
-    /// Appends what the connection is told without having asked; answers whether there was anything. An error ends it.
-    fn hear(&mut self, _out: &mut Output) -> io::Result<bool> {
+    /// Executes requests in the input and appends their replies.
+    fn take(&mut self, input: &[u8], cx: &mut SessionCx<'_>) -> Consumed<Self::Record>;
+
+    /// Appends the next part of replies that came later. Returns whether it was the last part.
+    fn write(&self, late: &mut LateReplies<Self::Record>, output: (&mut Output, &Thread)) -> bool;
+
+    /// Appends messages that the peer did not ask for. Returns whether there were any. An error ends the connection.
+    fn push_messages(&mut self, _out: &mut Output) -> io::Result<bool> {
         Ok(false)
     }
 
-    /// How much memory it takes up besides what every connection does.
+    /// The memory that it takes up besides that of every connection.
     fn bytes(&self) -> usize {
         0
     }
 
-    /// Appends the reply to a login, which failed if there is no user; answers whether the peer may try again.
-    fn greet(&mut self, _user: Option<Arc<User>>, _thread: &Thread, _out: &mut Output) -> bool {
+    /// Appends the reply to a login, which failed if there is no user. Returns whether the peer may try again.
+    fn finish_login(&mut self, _user: Option<Arc<User>>, _thread: &Thread, _out: &mut Output) -> bool {
         true
     }
 
-    /// What the connection may take up now.
+    /// The limits of the connection at present.
     fn allowance(&self) -> Allowance;
 }
 
 /// What a connection waits for before it goes on.
-enum Awaited {
-    Task(Ticket),
+enum Awaited<F> {
+    Replies(Waiting<F>),
     Login(Login),
 }
 
 /// One connection and its dialect.
-pub(crate) struct Connection<D> {
+pub(crate) struct Connection<D: Dialect> {
     stream: TcpStream,
     dialect: D,
     thread: Arc<Thread>,
     conn: ConnId,
-    /// What has arrived and is not yet a whole request.
+    /// What has arrived and has not been executed.
     input: Input,
     out: Output,
-    ticket: Option<Awaited>,
-    /// What was waited for is there.
-    ready: Option<Ready>,
+    awaited: Option<Awaited<D::Record>>,
+    /// Replies that were waited for, as far as they are not written.
+    late: Option<LateReplies<D::Record>>,
     hold: Option<Position>,
-    /// What has arrived holds whole requests, which wait until there is room for their replies.
+    /// The input holds whole requests, which wait until the home executes more and there is room for their replies.
     later: bool,
     /// The position that this connection is parked under.
     parked: Option<Position>,
     reading: Reading,
     idle: Option<Idle>,
-    /// Closes it if its peer has not said in time who it is.
+    /// Closes it if its peer has not authenticated in time.
     login_ends: Option<Pin<Box<Sleep>>>,
-    /// The thread knows how to reach this connection.
+    /// The thread has the waker of this connection.
     is_met: bool,
-    /// Others are to be answered before this one.
+    /// Others get their turn before this one goes on.
     gives_way: bool,
-    /// How much memory the home has been told that this connection takes up.
+    /// The memory of this connection as the home counts it.
     charged: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reading {
     Open,
-    /// The peer has sent its last byte, or nothing more is wanted of it.
+    /// The peer has sent its last byte, or no more input is accepted.
     Ended,
 }
 
@@ -254,8 +173,8 @@ impl<D: Dialect> Connection<D> {
             conn,
             input: Input::default(),
             out: Output::default(),
-            ticket: None,
-            ready: None,
+            awaited: None,
+            late: None,
             hold: None,
             later: false,
             parked: None,
@@ -270,12 +189,11 @@ impl<D: Dialect> Connection<D> {
 
     /// Serves the connection until it ends.
     pub(crate) async fn serve(mut self) {
-        // Whether the peer went or failed makes no difference: what it did not get goes back.
+        // It makes no difference whether the peer left or failed: undelivered tasks go back.
         let _ = poll_fn(|cx| {
             let polled = self.poll(cx);
-            let left = self.ready.as_ref().map_or(0, |ready| ready.bytes);
-            let buffers = self.input.capacity() + self.out.capacity() + left;
-            self.charge(CONNECTION_BYTES + buffers + self.dialect.bytes());
+            let buffers = self.input.capacity() + self.out.capacity();
+            self.charge(CONNECTION_BYTES + buffers + self.records_bytes() + self.dialect.bytes());
             polled
         })
         .await;
@@ -289,28 +207,29 @@ impl<D: Dialect> Connection<D> {
             if self.thread.home.failure().is_some() {
                 return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
             }
-            // Looked at once: whoever is held back by it is parked by it, however far the log gets meanwhile.
+            // Read once: a connection is held back and parked by the same value, even if the log gets further meanwhile.
             let durable = self.thread.home.durable();
             let Poll::Ready(waits_for) = self.flush(cx)? else {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             };
-            // Reading goes first: of a peer that is known to be gone, no answer is taken that it would never get.
+            // Read first: if the peer is known to be gone, no tasks are taken for it.
             let mut progress = self.poll_read(durable, cx)?;
-            progress |= self.poll_ticket(cx);
-            // Nothing is told in the middle of a reply.
-            if self.ready.is_none() {
-                progress |= self.dialect.hear(&mut self.out)?;
+            progress |= self.poll_awaited(cx);
+            // No message is sent in the middle of a reply.
+            if self.late.is_none() {
+                progress |= self.dialect.push_messages(&mut self.out)?;
             }
             if progress && mem::take(&mut self.gives_way) {
-                // What they get leaves before the answer to who pushed it: they have waited longer.
+                // The served waiters have waited longer: their replies leave before the reply to the push.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
             if progress {
                 continue;
             }
-            let done = self.ticket.is_none() && !self.later && self.out.is_empty();
+            let answered = self.awaited.is_none() && self.late.is_none() && !self.later;
+            let done = answered && self.out.is_empty();
             if done && self.reading == Reading::Ended {
                 return Poll::Ready(Ok(()));
             }
@@ -323,7 +242,16 @@ impl<D: Dialect> Connection<D> {
         Poll::Pending
     }
 
-    /// Has the home count what this connection takes up.
+    /// What the commands take up whose replies are not written.
+    fn records_bytes(&self) -> usize {
+        let awaited = match &self.awaited {
+            Some(Awaited::Replies(waiting)) => waiting.bytes(),
+            Some(Awaited::Login(_)) | None => 0,
+        };
+        awaited + self.late.as_ref().map_or(0, LateReplies::bytes)
+    }
+
+    /// Tells the home how much memory this connection takes up.
     fn charge(&mut self, bytes: usize) {
         if bytes != self.charged {
             self.thread.home.charge(bytes, self.charged);
@@ -331,8 +259,8 @@ impl<D: Dialect> Connection<D> {
         }
     }
 
-    /// Sends what may leave; answers what the rest waits for. Pending, if there is so much that others are to have their turn
-    /// before it goes on.
+    /// Sends replies that are durable. Returns the position that the others wait for. Pending, if there is so much to send that
+    /// others get their turn first.
     fn flush(&mut self, cx: &mut Context<'_>) -> io::Result<Poll<Option<Position>>> {
         for _ in 0..WRITES_PER_TURN {
             let waits_for = self.out.release(self.thread.home.durable());
@@ -350,47 +278,60 @@ impl<D: Dialect> Connection<D> {
         Ok(Poll::Pending)
     }
 
-    fn poll_ticket(&mut self, cx: &mut Context<'_>) -> bool {
-        match &mut self.ticket {
+    fn poll_awaited(&mut self, cx: &mut Context<'_>) -> bool {
+        match &mut self.awaited {
             None => return false,
-            Some(Awaited::Task(ticket)) => {
-                let Poll::Ready(answer) = ticket.poll(cx) else { return false };
-                self.ready = Some(answer.into());
+            Some(Awaited::Replies(waiting)) => {
+                let Poll::Ready(late) = waiting.poll(cx) else { return false };
+                self.late = Some(late);
             }
             Some(Awaited::Login(login)) => {
                 let Poll::Ready(user) = login.poll(cx) else { return false };
-                if !self.dialect.greet(user, &self.thread, &mut self.out) {
+                if !self.dialect.finish_login(user, &self.thread, &mut self.out) {
                     self.reading = Reading::Ended;
                     self.input = Input::default();
                 }
                 self.out.gate(Position::START);
             }
         }
-        self.ticket = None;
+        self.awaited = None;
+        self.write_late();
         self.take_input();
         true
     }
 
-    /// Reads once, if there is room; answers whether anything came of it.
+    /// Appends the next part of replies that were waited for.
+    fn write_late(&mut self) {
+        if let Some(late) = &mut self.late {
+            if self.dialect.write(late, (&mut self.out, &self.thread)) {
+                self.late = None;
+            } else {
+                self.gives_way = true;
+            }
+        }
+    }
+
+    /// Reads once, if there is room. Returns whether there was progress.
     fn poll_read(&mut self, durable: Position, cx: &mut Context<'_>) -> io::Result<bool> {
-        if self.thread.is_draining() && self.ticket.is_none() {
+        if self.thread.is_draining() && self.awaited.is_none() {
             self.reading = Reading::Ended;
         }
         if self.is_held(durable) {
             return Ok(false);
         }
-        if mem::take(&mut self.later) {
+        if self.late.is_some() || mem::take(&mut self.later) {
+            self.write_late();
             self.take_input();
             return Ok(true);
         }
-        let ahead = self.ticket.is_some() && self.input.len() > READ_AHEAD_BYTES;
+        let ahead = self.awaited.is_some() && self.input.len() > READ_AHEAD_BYTES;
         let wanted =
             self.dialect.allowance().input_bytes_max.saturating_sub(self.input.len()).min(READ_BYTES);
         if self.reading == Reading::Ended || ahead || wanted == 0 {
             return Ok(false);
         }
-        ROOM.with_borrow_mut(|room| {
-            let mut buffer = ReadBuf::new(&mut room.input[..wanted]);
+        BUFFERS.with_borrow_mut(|buffers| {
+            let mut buffer = ReadBuf::new(&mut buffers.input[..wanted]);
             match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
                 Poll::Pending => return Ok(false),
                 Poll::Ready(read) => read?,
@@ -398,15 +339,16 @@ impl<D: Dialect> Connection<D> {
             let len = buffer.filled().len();
             if len == 0 {
                 self.reading = Reading::Ended;
-                // Nobody is there to take what a waiting pop would get. Whatever else was asked for is still answered: the
-                // peer may only have said all that it has to say.
-                self.ticket
-                    .take_if(|awaited| matches!(awaited, Awaited::Task(ticket) if ticket.waits_for_tasks()));
+                // There is nobody to take the tasks of a waiting pop. Other commands are still answered: the peer may have
+                // closed only its half of the connection.
+                self.awaited.take_if(
+                    |awaited| matches!(awaited, Awaited::Replies(waiting) if waiting.waits_for_tasks()),
+                );
                 return Ok(true);
             }
             self.renew_idle();
-            let Room { input, replies } = room;
-            if self.input.is_empty() && self.ticket.is_none() {
+            let Buffers { input, replies } = buffers;
+            if self.input.is_empty() && self.awaited.is_none() {
                 let consumed = self.take(&input[..len], replies);
                 self.keep(&input[consumed..len]);
             } else {
@@ -417,23 +359,24 @@ impl<D: Dialect> Connection<D> {
         })
     }
 
-    /// Keeps what has arrived until more does.
+    /// Keeps input until more arrives.
     fn keep(&mut self, input: &[u8]) {
         self.input.keep(input, self.dialect.allowance().input_bytes_max);
     }
 
-    /// Whether nothing more is to be executed for now: the peer does not take its answers, or the disk is behind.
+    /// Whether nothing more is executed for now: the peer does not read its replies, or the disk is behind.
     fn is_held(&self, durable: Position) -> bool {
         self.hold.is_some_and(|hold| hold > durable)
             || self.out.len() > self.dialect.allowance().output_bytes_max
     }
 
     fn take_input(&mut self) {
-        ROOM.with_borrow_mut(|room| self.take_input_with(&mut room.replies));
+        BUFFERS.with_borrow_mut(|buffers| self.take_input_with(&mut buffers.replies));
     }
 
     fn take_input_with(&mut self, replies: &mut Replies<Payload>) {
-        if self.ticket.is_some() || self.later || self.input.is_empty() {
+        let waits = self.awaited.is_some() || self.late.is_some() || self.later;
+        if waits || self.input.is_empty() {
             return;
         }
         let mut input = mem::take(&mut self.input);
@@ -442,14 +385,12 @@ impl<D: Dialect> Connection<D> {
         self.input = input;
     }
 
-    /// Hands input to the dialect until it wants more; answers how much of it is done with.
+    /// Hands input to the dialect until it wants more. Returns how much of it is done with.
     fn take(&mut self, input: &[u8], replies: &mut Replies<Payload>) -> usize {
         let mut consumed = 0;
         loop {
-            let ready = self.ready.take();
             let (home, out, thread) = (&*self.thread.home, &mut self.out, &*self.thread);
-            let written = Written::default();
-            let mut cx = DialectCx { home, out, replies, thread, ready, written, bytes: 0, unbegun: None };
+            let mut cx = SessionCx { home, out, replies, thread };
             let taken = self.dialect.take(&input[consumed..], &mut cx);
             replies.clear();
             consumed += taken.bytes;
@@ -462,20 +403,15 @@ impl<D: Dialect> Connection<D> {
                     self.later = true;
                     return consumed;
                 }
-                Then::WriteOn(ready) => {
-                    self.ready = Some(*ready);
-                    (self.later, self.gives_way) = (true, true);
-                    return consumed;
-                }
-                Then::Wait(ticket) => {
-                    self.ticket = Some(Awaited::Task(ticket));
+                Then::Wait(waiting) => {
+                    self.awaited = Some(Awaited::Replies(waiting));
                     if self.thread.is_draining() {
                         self.thread.home.dismiss_waiters();
                     }
                     return consumed;
                 }
                 Then::LogIn(login) => {
-                    self.ticket = Some(Awaited::Login(login));
+                    self.awaited = Some(Awaited::Login(login));
                     return consumed;
                 }
                 Then::Close => {
@@ -486,7 +422,7 @@ impl<D: Dialect> Connection<D> {
         }
     }
 
-    /// Has the pump wake this connection when what it waits for is durable.
+    /// Has the pump wake this connection when the position that it waits for is durable.
     fn park(&mut self, waits_for: Option<Position>, durable: Position, cx: &Context<'_>) {
         let hold = self.hold.filter(|&hold| hold > durable);
         let position = [waits_for, hold].into_iter().flatten().min();
@@ -522,25 +458,22 @@ impl<D: Dialect> Connection<D> {
     }
 }
 
-/// However a connection ends, what it was handed and never got goes back.
-impl<D> Drop for Connection<D> {
+/// However a connection ends, tasks that were delivered to it and never sent go back.
+impl<D: Dialect> Drop for Connection<D> {
     fn drop(&mut self) {
-        // If this is a panic, the home may be what failed; it is not asked for more.
+        // During a panic the home may be what failed, so it is not called.
         if !std::thread::panicking() {
             self.thread.home.charge(0, self.charged);
-            drop(self.ticket.take());
+            drop(self.awaited.take());
             for (queue, receipts) in self.out.take_unsent() {
                 self.thread.home.requeue(&queue, &receipts);
             }
-            let unbegun = self.ready.take().and_then(|ready| ready.unbegun).unwrap_or_default();
-            for some in unbegun.into_iter().collect::<Vec<_>>().chunk_by(|one, next| one.queue == next.queue)
-            {
-                let receipts: Vec<Receipt> = some.iter().map(|unbegun| unbegun.receipt).collect();
-                self.thread.home.requeue(&some[0].queue, &receipts);
+            for (queue, receipts) in self.late.iter().flat_map(LateReplies::undelivered) {
+                self.thread.home.requeue(queue, &receipts);
             }
             self.thread.home.close_conn(self.conn);
         }
-        // Whoever sees that it is gone finds what it held where it belongs.
+        // Last, so that an observer who sees that the connection is gone finds its tasks returned.
         self.thread.leave(self.conn);
     }
 }
@@ -551,7 +484,9 @@ mod tests {
     use std::net::{Ipv4Addr, TcpListener, TcpStream as StdStream};
     use std::thread;
 
+    use sureq_core::command::Command;
     use sureq_engine::{Engine, Options};
+    use sureq_home_api::Home as _;
     use tokio::time::timeout;
 
     use super::*;
@@ -601,11 +536,11 @@ mod tests {
                 connection.out.len()
             );
             if reader.is_none() && connection.is_held(connection.thread.home.durable()) {
-                assert!(connection.ready.is_some(), "there is more to be written");
+                assert!(connection.late.is_some(), "there is more to be written");
                 let peer = peer.try_clone().expect("a socket can be shared");
                 reader = Some(thread::spawn(move || read_all(&peer)));
             }
-            let is_done = connection.out.is_empty() && connection.ready.is_none() && !connection.later;
+            let is_done = connection.out.is_empty() && connection.late.is_none() && !connection.later;
             let is_read = reader.is_some() && is_done;
             if is_read { Poll::Ready(()) } else { Poll::Pending }
         });

@@ -1,4 +1,4 @@
-//! Connections of one network thread that wait for the log.
+//! The connections of one network thread whose replies wait for the log.
 //!
 //! The log thread wakes each network thread once per sync, whatever the number of connections with parked replies: one
 //! task of the thread, the pump, is woken from outside, and wakes the connections from within.
@@ -11,7 +11,7 @@ use sureq_home_api::{Home, Position};
 
 use crate::group_commit::GroupCommit;
 
-/// Who waits for which position.
+/// Connections and tasks that wait for a position.
 #[derive(Debug, Default)]
 pub(crate) struct DurabilityWaiters {
     inner: Mutex<Inner>,

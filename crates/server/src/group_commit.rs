@@ -21,25 +21,25 @@ use sureq_home_api::{Home, Position};
 
 use crate::durability_waiters::DurabilityWaiters;
 
-/// However much keeps arriving, it is committed after so many looks.
+/// Looks after which a batch is committed, even if more keeps arriving.
 const LOOKS_MAX: u32 = 32;
 
-/// How long one nap is. Whoever arrives during it waits for so long.
+/// One nap. A command that arrives during it waits as long.
 const NAP: Duration = Duration::from_micros(20);
 
-/// How long the naps before one commit are together, at most.
+/// The longest time of all naps before one commit.
 const NAPS_MAX: Duration = Duration::from_micros(200);
 
 /// So few are not waited for: a pair of clients that speak now and then gains nothing by it, and would wait.
 const FEW: usize = 4;
 
-/// How many commits without naps there are before it is tried whether they pay again.
+/// Commits without naps before naps are tried again.
 const TRY_AGAIN: u32 = 64;
 
-/// What was gathered and is not committed.
+/// Executed commands that are not committed.
 #[derive(Debug, Default)]
 pub(crate) struct GroupCommit {
-    /// How often something was.
+    /// How many batches were executed.
     count: AtomicU64,
     /// What that will be when those who were answered last have asked for something again.
     awaited: AtomicU64,
@@ -119,10 +119,10 @@ impl GroupCommit {
 /// Whether it pays to wait for those who were answered last.
 #[derive(Debug)]
 struct BatchDelay {
-    /// How long a sync takes, about.
+    /// About how long a sync takes.
     sync: Duration,
     committed: Option<Instant>,
-    /// How much naps have paid of late; none are taken when it is spent.
+    /// How much recent naps have gained; without credit none are taken.
     credit: u32,
     /// Commits since then.
     without: u32,
@@ -136,7 +136,7 @@ impl BatchDelay {
         Self { sync: Duration::ZERO, committed: None, credit: CREDIT_MAX, without: 0 }
     }
 
-    /// What was committed last is durable.
+    /// The last commit is durable.
     fn note_sync(&mut self) {
         if let Some(committed) = self.committed.take() {
             // An eighth of the news, so that one slow sync does not count for much.
@@ -154,7 +154,7 @@ impl BatchDelay {
         }
     }
 
-    /// How long to nap at most.
+    /// The longest nap that pays.
     fn budget(&self) -> Duration {
         if self.credit == 0 { Duration::ZERO } else { (self.sync / 2).min(NAPS_MAX) }
     }

@@ -1,4 +1,4 @@
-//! What INFO tells: the few lines that clients look for, and what an operator wants to see.
+//! The reply to INFO: the few lines that clients look for, and figures for operators.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use crate::subscriptions::Subscriptions;
 /// The Redis version whose manners are followed; clients choose features by it.
 pub(crate) const REDIS_VERSION: &str = "7.4.0";
 
-/// What INFO is made of.
+/// The sources of INFO.
 pub(crate) struct Facts<'f> {
     pub(crate) home: &'f dyn Home,
     pub(crate) clients: &'f Clients,

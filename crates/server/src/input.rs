@@ -1,4 +1,4 @@
-//! What has arrived of a connection and is not done with yet.
+//! Input of a connection that has not been executed yet.
 
 /// Room beyond this many bytes is not kept when all is done.
 const KEPT_BYTES: usize = 4 << 10;
@@ -21,17 +21,17 @@ impl Input {
         self.len() == 0
     }
 
-    /// How much memory it takes up.
+    /// The memory that it takes up.
     pub(crate) fn capacity(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// What is not done with.
+    /// The bytes that are not done with.
     pub(crate) fn rest(&self) -> &[u8] {
         &self.bytes[self.done..]
     }
 
-    /// Adds what has arrived, where no more than `max` bytes are ever kept.
+    /// Adds input, where no more than `max` bytes are ever kept.
     pub(crate) fn keep(&mut self, input: &[u8], max: usize) {
         let len = self.bytes.len() + input.len();
         if len > self.bytes.capacity() && self.done > 0 {
@@ -46,7 +46,7 @@ impl Input {
         self.bytes.extend_from_slice(input);
     }
 
-    /// Notes that the next `count` bytes are done with.
+    /// Drops the next `count` bytes.
     pub(crate) fn advance(&mut self, count: usize) {
         self.done += count;
         if self.done == self.bytes.len() {
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_done_goes_and_the_rest_stays() {
+    fn executed_bytes_go_and_the_rest_stays() {
         let mut input = Input::default();
         for n in 0..100_u8 {
             input.keep(&[n; 10], usize::MAX);

@@ -1,17 +1,18 @@
 //! Listeners and sessions: the RESP and text dialects in front of any home.
 //!
-//! The map, along the way of a request:
+//! The map, along the path of a request:
 //!
 //! * [`server`]: binds the listeners, starts the network threads, stops them in good order.
-//! * `net_thread`: one current-thread runtime per thread, and the connections that live on it.
-//! * `connection`: reads, hands what arrived to a dialect, writes what may leave. Knows no dialect.
+//! * `net_thread`: one single-threaded runtime per thread, and the connections that it serves.
+//! * `connection`: reads input, hands it to a dialect, writes the replies that may be sent. Knows no dialect.
 //! * `resp` and `text`: the dialects' sessions. `info` answers INFO, `clients` CLIENT.
-//! * `subscriptions`: who listens to what, and how they are told. `subscriber`: one connection that does.
-//! * [`users`]: who may use the server, and what for. `checker` finds out whether a password is right, `bounds` says how
-//!   much a connection may ask for, before and after.
-//! * `input`: what has arrived and is not done with. `batch` says how much of it is parsed at once.
-//! * `output`: replies that may not leave yet, by the position they wait for, and deliveries that never left.
-//! * `group_commit`: commits what the connections of a thread executed in one go.
+//! * `execute`: executes the requests of any dialect, and keeps records of the commands that are answered later.
+//! * `subscriptions`: all subscriptions, and the delivery of notices. `subscriber`: one connection with subscriptions.
+//! * [`users`]: the users and their rights. `checker` checks passwords, `bounds` has the limits of a connection before and
+//!   after authentication.
+//! * `input`: bytes that are not executed yet. `batch`: how many commands are parsed at once.
+//! * `output`: replies that may not be sent yet, by the position they wait for, and deliveries that were never sent.
+//! * `group_commit`: commits together what the connections of a thread executed.
 //! * `durability_waiters`: wakes the connections of a thread together when their position is durable.
 #![forbid(unsafe_code)]
 
@@ -24,6 +25,7 @@ mod checker;
 mod clients;
 mod connection;
 mod durability_waiters;
+mod execute;
 mod group_commit;
 mod info;
 mod input;

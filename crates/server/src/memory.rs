@@ -1,4 +1,4 @@
-//! How much memory this process uses.
+//! The memory of this process.
 
 use std::fs;
 

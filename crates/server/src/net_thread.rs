@@ -26,24 +26,24 @@ use crate::subscriptions::Subscriptions;
 use crate::text::TextSession;
 use crate::users::Users;
 
-/// What the connections of a thread share.
+/// State that the connections of a thread share.
 pub(crate) struct Thread {
     pub(crate) home: Arc<dyn Home>,
     pub(crate) durability_waiters: DurabilityWaiters,
     pub(crate) group_commit: GroupCommit,
     common: Arc<Common>,
     draining: AtomicBool,
-    /// How to reach each connection, and so who is still there.
+    /// The wakers of the open connections.
     wakers: Mutex<HashMap<ConnId, Waker>>,
-    /// How many connections there are, for whoever waits until there is none.
+    /// The number of connections; the thread ends when there is none.
     open: watch::Sender<usize>,
 }
 
-/// What a network thread is told.
+/// A message to a network thread.
 pub(crate) enum Message {
     /// Serve this connection.
     Serve(StdStream, Protocol, ConnId),
-    /// Take no more requests, send what is left, and end.
+    /// Take no more requests, send the remaining replies, and end.
     Drain,
 }
 
@@ -64,7 +64,7 @@ impl Thread {
         self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers how to reach a connection.
+    /// Remembers the waker of a connection.
     pub(crate) fn meet(&self, conn: ConnId, waker: &Waker) {
         let mut wakers = self.wakers();
         if wakers.get(&conn).is_none_or(|known| !known.will_wake(waker)) {
@@ -72,7 +72,7 @@ impl Thread {
         }
     }
 
-    /// How to reach a connection that was met.
+    /// The waker of a connection that was met.
     pub(crate) fn waker_of(&self, conn: ConnId) -> Option<Waker> {
         self.wakers().get(&conn).cloned()
     }
@@ -179,12 +179,14 @@ pub(crate) mod tests {
     use sureq_core::command::Command;
     use sureq_engine::{Engine, Options};
     use sureq_home_api::Position;
+    use sureq_proto::ReplyForm;
     use tokio::net::TcpListener;
     use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
     use super::*;
     use crate::bounds::Allowance;
-    use crate::connection::{Consumed, Dialect, DialectCx, Then};
+    use crate::connection::{Consumed, Dialect, Then};
+    use crate::execute::{LateReplies, SessionCx};
     use crate::output::Output;
     use crate::server::Config;
 
@@ -192,22 +194,29 @@ pub(crate) mod tests {
     struct Overtaken {
         home: Arc<dyn Home>,
         hold: Option<Position>,
-        /// How often it was asked whether there is something to tell since.
+        /// How often it was asked for messages since.
         asked: usize,
         taken: UnboundedSender<Vec<u8>>,
     }
 
     impl Dialect for Overtaken {
-        fn take(&mut self, input: &[u8], cx: &mut DialectCx<'_>) -> Consumed {
-            let executed = cx.submit(&[Command::Push { queue: b"q", payloads: &[input] }]);
+        type Record = ReplyForm<'static>;
+
+        fn take(&mut self, input: &[u8], cx: &mut SessionCx<'_>) -> Consumed<ReplyForm<'static>> {
+            let push = Command::Push { queue: b"q", payloads: &[input] };
+            let executed = cx.home.submit(&[push], cx.replies);
             let hold = Some(executed.position);
-            assert!(hold > Some(self.home.durable()), "nobody has committed it");
+            assert!(hold > Some(self.home.durable()), "it is not committed");
             (self.hold, self.asked) = (hold, 0);
             let _ = self.taken.send(input.to_vec());
             Consumed { bytes: input.len(), next: Then::Read, hold, served: false }
         }
 
-        fn hear(&mut self, _out: &mut Output) -> io::Result<bool> {
+        fn write(&self, _: &mut LateReplies<ReplyForm<'static>>, _: (&mut Output, &Thread)) -> bool {
+            unreachable!("a push does not wait")
+        }
+
+        fn push_messages(&mut self, _out: &mut Output) -> io::Result<bool> {
             self.asked += 1;
             // First when it was taken; then when nothing more was read because of it.
             if let Some(hold) = self.hold

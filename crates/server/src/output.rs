@@ -1,4 +1,4 @@
-//! What a connection has been answered and not yet sent.
+//! Replies of a connection that are not sent yet.
 //!
 //! Replies leave in order, and none before the position it waits for is durable. The deliveries among them are
 //! remembered until their first byte has left: if the connection is gone by then, they go back.
@@ -16,11 +16,11 @@ const KEPT_BYTES: usize = 16 << 10;
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     bytes: Vec<u8>,
-    /// How much of `bytes` has been sent.
+    /// The number of `bytes` that have been sent.
     sent: usize,
-    /// How much of it may be.
+    /// The number of `bytes` that may be sent.
     released: usize,
-    /// What waits for which position: up to where in `bytes`, in order.
+    /// Positions, and up to where in `bytes` replies wait for them, in order.
     gates: VecDeque<(Position, usize)>,
     handed: VecDeque<Handed>,
     /// The queues that `handed` names.
@@ -46,12 +46,12 @@ impl Output {
         self.bytes.len()
     }
 
-    /// How much memory it takes up.
+    /// The memory that it takes up.
     pub(crate) fn capacity(&self) -> usize {
         self.bytes.capacity() + self.handed.capacity() * size_of::<Handed>()
     }
 
-    /// How much is unsent.
+    /// The number of unsent bytes.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len() - self.sent
     }
@@ -81,7 +81,7 @@ impl Output {
         self.handed.push_back(Handed { start, queue: self.queues.len() - 1, receipt });
     }
 
-    /// Lets out what is durable; answers what the rest waits for.
+    /// Releases the replies that are durable. Returns the position that the rest waits for.
     pub(crate) fn release(&mut self, durable: Position) -> Option<Position> {
         while let Some(&(position, upto)) = self.gates.front() {
             if position > durable {
@@ -93,12 +93,12 @@ impl Output {
         None
     }
 
-    /// What may be sent now.
+    /// The bytes that may be sent now.
     pub(crate) fn sendable(&self) -> &[u8] {
         &self.bytes[self.sent..self.released]
     }
 
-    /// Counts what was sent.
+    /// Drops bytes that were sent.
     pub(crate) fn advance(&mut self, sent: usize) {
         self.sent += sent;
         while self.handed.front().is_some_and(|handed| handed.start < self.sent) {
@@ -110,7 +110,7 @@ impl Output {
         }
     }
 
-    /// Lets go of what has been sent. A busy connection may never be wholly without replies.
+    /// Frees sent bytes. A busy connection may never be wholly without replies.
     fn let_go(&mut self) {
         let sent = std::mem::take(&mut self.sent);
         self.bytes.drain(..sent);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_is_let_go_of_although_there_is_always_more() {
+    fn sent_bytes_are_freed_although_there_is_always_more() {
         let mut out = Output::default();
         let text = "x".repeat(1000);
         reply(&mut out, &text, 0);

@@ -27,11 +27,11 @@ use crate::net_thread::{self, Message};
 use crate::subscriptions::Subscriptions;
 use crate::users::{User, Users};
 
-/// How long connections get to take what is left for them once the server stops, and what they are told when the home was closed.
+/// How long connections get to take their remaining replies once the server stops, and the last errors after the home was closed.
 const DRAIN_TIME: Duration = Duration::from_secs(4);
 const LAST_TIME: Duration = Duration::from_secs(1);
 
-/// How long to pause after the system had no descriptor or memory for another connection.
+/// The pause after the system had no descriptor or memory for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Descriptors that are kept for the log, the listeners and the process itself.
@@ -43,14 +43,14 @@ const FILES_PER_THREAD: usize = 4;
 /// A peer that has been silent for this long is asked whether it is still there.
 const KEEPALIVE: Duration = Duration::from_secs(300);
 
-/// How a server listens.
+/// The configuration of a server.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Where RESP is spoken.
     pub resp: Option<SocketAddr>,
     /// Where the text dialect is spoken.
     pub text: Option<SocketAddr>,
-    /// What a reservation of the text dialect may last.
+    /// How long a reservation of the text dialect lasts, and how often.
     pub reservations: ReservationPolicy,
     /// Seconds after which a quiet text connection is closed; 0 is never.
     pub text_idle_secs: u32,
@@ -58,13 +58,13 @@ pub struct Config {
     pub text_line_bytes_max: usize,
     /// Where a line about every text command goes, if anywhere.
     pub text_log: Option<fn(fmt::Arguments<'_>)>,
-    /// How many network threads there are.
+    /// The number of network threads.
     pub threads: usize,
-    /// Who may use it. Without any, whoever can reach it may do everything.
+    /// The users. Without any, every client may do everything.
     pub users: Arc<Users>,
-    /// As whom the text dialect acts, which has no words for saying so; if nobody, it may do everything.
+    /// The user of all text connections, since the text protocol has no authentication; without one they may do everything.
     pub text_user: Option<Arc<User>>,
-    /// How much connections may ask for.
+    /// The limits of connections.
     pub bounds: Bounds,
 }
 
@@ -80,7 +80,7 @@ pub enum ServerError {
     /// An address could not be listened on.
     #[error("cannot listen for {dialect} on {address}: {source}")]
     Listen {
-        /// What was to be spoken there.
+        /// The dialect of the listener.
         dialect: &'static str,
         /// Where.
         address: SocketAddr,
@@ -95,7 +95,7 @@ pub enum ServerError {
     Home(Broken),
 }
 
-/// What all threads of a server share.
+/// State that all threads of a server share.
 pub(crate) struct Common {
     pub(crate) home: Arc<dyn Home>,
     pub(crate) config: Config,
@@ -149,7 +149,7 @@ impl Server {
         self.text.as_ref()?.local_addr().ok()
     }
 
-    /// How to stop it.
+    /// A handle that stops it.
     pub fn stopper(&self) -> Stopper {
         Stopper(self.stop.clone())
     }
@@ -162,7 +162,7 @@ impl Server {
         threads.drain();
         served?;
         let closed = self.common.home.close().map_err(ServerError::Home);
-        // Those whose answer never came are told so.
+        // Commands that were never answered get an error.
         threads.wait(LAST_TIME);
         closed
     }
@@ -251,7 +251,7 @@ fn turn_away(mut stream: &StdStream, protocol: Protocol) {
         Protocol::Resp => b"-ERR max number of clients reached\r\n",
         Protocol::Text => b"max number of clients reached\n",
     };
-    // Best effort: whoever is turned away sees the close in any case.
+    // Best effort: the client sees the close in any case.
     let _ = stream.write(text);
 }
 

@@ -15,10 +15,10 @@ use sureq_proto::{Change, channel, decimal, encode_change, encode_message};
 use crate::output::Output;
 use crate::subscriptions::{Letter, Mailbox, Name, Subscriptions, TooSlow};
 
-/// Mail is spelt while less than this is unsent: what a slow subscriber has coming to it stays small.
+/// Mail is encoded while less than this is unsent, so that a slow subscriber has a small output buffer.
 const SPELT_BYTES_MAX: usize = 64 << 10;
 
-/// What a subscription takes up besides its name, about: its places in lists.
+/// About the memory of a subscription besides its name: its places in lists.
 const SUBSCRIPTION_BYTES: usize = 192;
 
 /// A connection that has subscribed to something.
@@ -30,7 +30,7 @@ pub(crate) struct Subscriber {
     patterns: BTreeSet<Name>,
     /// A letter that has been spelt up to this task.
     open: Option<(Letter, usize)>,
-    /// What the names take up.
+    /// The memory of the names.
     bytes: usize,
 }
 
@@ -49,7 +49,7 @@ impl Subscriber {
         }
     }
 
-    /// How many channels and how many patterns it has subscribed to.
+    /// The numbers of channels and patterns that it has subscribed to.
     pub(crate) fn counts(&self) -> (usize, usize) {
         (self.channels.len(), self.patterns.len())
     }
@@ -62,7 +62,7 @@ impl Subscriber {
         self.len() == 0
     }
 
-    /// How much memory it takes up.
+    /// The memory that it takes up.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes + self.mailbox.bytes()
     }
@@ -103,7 +103,7 @@ impl Subscriber {
 
     /// Unsubscribes from each, or from all if none is named, and confirms each.
     pub(crate) fn unsubscribe(&mut self, by: By, names: &[&[u8]], version: Version, out: &mut Output) {
-        // What happened before is told before. One that is too slow is found out when it is to be told more.
+        // Earlier notices are sent first. A subscriber that is too slow is found out when there is more to send.
         let _ = self.read_mail(version, out);
         let out = out.bytes_mut();
         if !names.is_empty() {
@@ -131,7 +131,7 @@ impl Subscriber {
     }
 
     /// Spells mail as far as there is room; answers whether there was any. An error ends the connection.
-    pub(crate) fn hear(&mut self, version: Version, out: &mut Output) -> io::Result<bool> {
+    pub(crate) fn push_messages(&mut self, version: Version, out: &mut Output) -> io::Result<bool> {
         self.read_mail(version, out).map_err(|TooSlow| {
             self.all.count_disconnected();
             io::ErrorKind::TimedOut.into()
@@ -150,7 +150,7 @@ impl Subscriber {
         if out.end() == start {
             return Ok(false);
         }
-        // The home told it only when it was durable.
+        // The home publishes only what is durable.
         out.gate(Position::START);
         Ok(true)
     }
@@ -161,7 +161,7 @@ impl Subscriber {
                 Some(open) => Some(open),
                 None => self.mailbox.take()?.map(|letter| (letter, 0)),
             };
-            // What it no longer wants has been on its way when it said so.
+            // The notice was under way when the client unsubscribed.
             match next {
                 Some((letter, _)) if !self.names(letter.by).contains(&letter.name) => {}
                 next => return Ok(next),

@@ -1,4 +1,4 @@
-//! Who has subscribed to what, over all connections, and how they are told.
+//! The subscriptions of all connections, and the delivery of notices to them.
 //!
 //! One task, beside the one that accepts connections, listens to the home and puts each notice into the mailboxes of those
 //! who want it: no network thread is held up, and no command. What it hears is durable already. A mailbox is bounded: a
@@ -18,10 +18,10 @@ use sureq_home_api::{Home, ListenEvent, Listener, Notice};
 use sureq_proto::channel;
 use sureq_proto::verbs::By;
 
-/// So many notices are told before those who want to connect get their turn.
+/// Notices that are delivered before new connections get their turn.
 const NOTICES_PER_TURN: usize = 64;
 
-/// For so many channels it is remembered which patterns match them.
+/// Channels for which the matching patterns are remembered.
 const CHANNELS_REMEMBERED: usize = 10_000;
 
 /// A channel or a pattern, shared by all who subscribed to it.
@@ -83,7 +83,7 @@ impl Subscriptions {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a subscription. All that is executed from now on is told.
+    /// Adds a subscription. Everything that is executed from now on is delivered to it.
     pub(crate) fn add(&self, by: By, name: &[u8], conn: ConnId, mailbox: &Arc<Mailbox>) -> Name {
         self.want(by, name);
         let mut index = self.lock();
@@ -184,18 +184,18 @@ impl Subscriptions {
         channels.filter(|name| pattern.is_none_or(|pattern| glob_matches(pattern, name))).cloned().collect()
     }
 
-    /// How many subscribers a channel has, patterns aside.
+    /// The number of subscribers of a channel, without patterns.
     pub(crate) fn len_of(&self, channel: &[u8]) -> usize {
         self.lock().channels.get(channel).map_or(0, BTreeMap::len)
     }
 
-    /// How many channels and how many patterns have subscribers.
+    /// The numbers of channels and of patterns with subscribers.
     pub(crate) fn len(&self) -> (usize, usize) {
         let index = self.lock();
         (index.channels.len(), index.patterns.len())
     }
 
-    /// How many connections have subscribed to something.
+    /// The number of connections with subscriptions.
     pub(crate) fn subscribers(&self) -> usize {
         self.subscribers.load(Ordering::Relaxed)
     }
@@ -210,7 +210,7 @@ impl Subscriptions {
         self.subscribers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// How many subscribers were disconnected because they did not read.
+    /// The number of subscribers that were disconnected because they did not read.
     pub(crate) fn disconnected(&self) -> u64 {
         self.disconnected.load(Ordering::Relaxed)
     }
@@ -300,7 +300,7 @@ impl Mailbox {
         Ok(letter)
     }
 
-    /// How much memory its letters take up.
+    /// The memory of its letters.
     pub(crate) fn bytes(&self) -> usize {
         self.lock().bytes
     }
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mailbox_that_nobody_empties_is_given_up() {
+    fn a_mailbox_that_is_never_emptied_is_given_up() {
         let (all, (slow, woken), (fast, _)) = (subscriptions(), mailbox(), mailbox());
         all.add(By::Pattern, b"*", ConnId(1), &slow);
         all.add(By::Pattern, b"*", ConnId(2), &fast);

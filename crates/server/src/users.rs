@@ -1,5 +1,5 @@
-//! Who may use the server: names, secrets and rights, as they are configured. Nothing here is ever a secret in plain:
-//! what is kept of a password is its argon2id hash, of a token its SHA-256.
+//! The configured users: names, secrets and rights. No secret is kept in plain: of a password only its argon2id hash is
+//! kept, of a token its SHA-256.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use subtle::{Choice, ConstantTimeEq as _};
 use sureq_core::limits::{CREDENTIAL_BYTES_MAX, PASSWORD_MEMORY_BYTES_MAX};
 use sureq_proto::verbs::{Credentials, Rights};
 
-/// Who is meant where no name is given.
+/// The user that is meant where no name is given.
 pub const DEFAULT_USER: &str = "default";
 
-/// What the hash of a token begins with in a file.
+/// The prefix of a token's hash in a file.
 const TOKEN_PREFIX: &str = "sha256:";
 
-/// How often the memory of a password's check may be gone through.
+/// The largest number of passes over memory in the check of a password.
 const PASSES_MAX: u32 = 16;
 
 /// Why a user cannot be used.
@@ -61,12 +61,12 @@ impl User {
         Ok(Self { rights, password, tokens })
     }
 
-    /// What it may do.
+    /// Its rights.
     pub const fn rights(&self) -> &Rights {
         &self.rights
     }
 
-    /// What it is called.
+    /// Its name.
     pub fn name(&self) -> &str {
         self.rights.user()
     }
@@ -89,7 +89,7 @@ impl fmt::Debug for User {
 #[derive(Debug, Default)]
 pub struct Users {
     list: Vec<Arc<User>>,
-    /// What the passwords of those are checked against who do not exist, so that this takes as long.
+    /// Passwords of users who do not exist are checked against this one, so that the check takes as long.
     nobody: Option<Password>,
 }
 
@@ -134,21 +134,21 @@ impl Users {
     }
 }
 
-/// Who somebody claims to be, kept while that is found out.
+/// The credentials of a login, kept while they are checked.
 pub(crate) struct Claim {
     name: Box<[u8]>,
     secret: Box<[u8]>,
 }
 
 impl Claim {
-    /// What was said, unless it is longer than anybody's.
+    /// These credentials, unless they are longer than those of any user.
     pub(crate) fn new(said: &Credentials<'_>) -> Option<Self> {
         let name = said.user.unwrap_or(DEFAULT_USER.as_bytes());
         let fits = name.len() <= CREDENTIAL_BYTES_MAX && said.password.len() <= CREDENTIAL_BYTES_MAX;
         fits.then(|| Self { name: name.into(), secret: said.password.into() })
     }
 
-    /// Who is claimed to be there.
+    /// The name of the user.
     pub(crate) const fn name(&self) -> &[u8] {
         &self.name
     }

@@ -356,7 +356,7 @@ struct BatchRun {
 
 impl From<EngineTicket> for Ticket {
     fn from(ticket: EngineTicket) -> Self {
-        Self::new(ticket)
+        Self::new(1, ticket)
     }
 }
 

@@ -40,7 +40,7 @@ struct Mark {
 }
 
 impl<'b> Args<'b> {
-    /// How many commands there are.
+    /// The number of commands.
     pub fn len(&self) -> usize {
         self.commands.len()
     }
@@ -56,7 +56,7 @@ impl<'b> Args<'b> {
         &self.list[start..self.commands[n].args]
     }
 
-    /// Where command `n` ends in the read buffer. Whoever executes only a part of the commands keeps the bytes
+    /// Where command `n` ends in the read buffer. A caller that executes only the commands up to this one keeps the bytes
     /// from here on and parses them again later.
     pub fn end(&self, n: usize) -> usize {
         self.commands[n].bytes
@@ -77,7 +77,7 @@ impl<'b> Args<'b> {
         Args { list: recycle(self.list), commands: self.commands }
     }
 
-    /// How many arguments there is room for.
+    /// The number of arguments that fit without an allocation.
     pub fn capacity(&self) -> usize {
         self.list.capacity()
     }

@@ -1,4 +1,4 @@
-//! What is no RESP at all. Such a connection is told why, and closed.
+//! Errors of bytes that are not RESP. The reason is sent, and the connection closed.
 
 use std::fmt;
 

@@ -16,13 +16,13 @@ use sureq_core::limits::{
 /// The longest line of a header; a number of more digits is of no use to anybody.
 const HEADER_BYTES_MAX: usize = 64;
 
-/// How many argument places are kept for the next command that arrives in pieces.
+/// Capacity that is kept for the arguments of the next command that arrives in pieces.
 const PIECES_KEPT: usize = 1 << 10;
 
 /// The first byte of a TLS handshake, which no command begins with.
 const TLS_HANDSHAKE: u8 = 0x16;
 
-/// How much a peer may send before it is refused.
+/// Limits of a peer's commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Words of a command.
@@ -35,7 +35,7 @@ pub struct Limits {
     pub inline_bytes_max: usize,
     /// Commands that one call of [`Parser::parse`] takes.
     pub batch_max: usize,
-    /// Whether more would be allowed if the peer said who it is, which is then told.
+    /// Whether the limits would be higher after authentication, which errors then say.
     pub is_stranger: bool,
 }
 
@@ -50,8 +50,8 @@ impl Limits {
         is_stranger: false,
     };
 
-    /// For a peer that has yet to say who it is: room for AUTH and HELLO, one at a time, because what follows an
-    /// AUTH in the same read is to be parsed under the limits that it leads to.
+    /// For a peer that has not authenticated: AUTH and HELLO fit, one at a time, because commands behind an AUTH in the same
+    /// read are parsed under the limits that it leads to.
     pub const UNAUTHENTICATED: Self = Self {
         args_max: STRANGER_ARGS_MAX,
         bulk_bytes_max: STRANGER_ARG_BYTES_MAX,
@@ -62,10 +62,10 @@ impl Limits {
     };
 }
 
-/// What a call of [`Parser::parse`] came to.
+/// The result of [`Parser::parse`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// How many bytes of the buffer are done with. The next call's buffer must begin with the byte behind them.
+    /// The number of bytes that are done with. The next call's buffer must begin behind them.
     pub consumed: usize,
     /// Whether another call may find more commands without another read.
     pub more: bool,
@@ -75,31 +75,31 @@ pub struct Progress {
 #[derive(Debug)]
 pub struct Parser {
     limits: Limits,
-    /// How far the unfinished inline command at the start of the buffer was searched for its end.
+    /// The bytes of the unfinished inline command at the start of the buffer that were searched for its end.
     searched: usize,
     /// The unfinished array at the start of the buffer.
     array: Option<Array>,
     /// Where the words of that array lie, from the start of the buffer.
     pieces: Vec<Piece>,
-    /// The rest of a command that nobody wants.
+    /// The rest of a refused command, which is dropped as it arrives.
     passing: Option<Passing>,
 }
 
-/// How much of an unwanted array is still to come.
+/// The part of a refused array that is still to come.
 #[derive(Clone, Copy, Debug)]
 struct Passing {
     /// Bytes up to the header of the next word, or to the end. The last two of them end a word.
     bytes: usize,
-    /// How many words are behind that.
+    /// The number of words behind that.
     left: usize,
 }
 
-/// How far an array has been scanned.
+/// The progress in an array.
 #[derive(Clone, Copy, Debug)]
 struct Array {
     /// The header of the next word.
     at: usize,
-    /// How many words are still to come.
+    /// The number of words still to come.
     left: usize,
 }
 
@@ -110,7 +110,7 @@ struct Piece {
     end: u32,
 }
 
-/// What a number in a header came to.
+/// A number in a header.
 enum Number {
     Whole { value: usize, next: usize },
     Negative { next: usize },
@@ -164,7 +164,7 @@ impl Parser {
     /// former content is dropped.
     ///
     /// After an error nothing more can be parsed from this connection. The commands before it are in `args`, and
-    /// are to be executed before the error is told and the connection closed.
+    /// are to be executed before the error is sent and the connection closed.
     pub fn parse<'b>(
         &mut self,
         buf: &'b [u8],
@@ -203,7 +203,7 @@ impl Parser {
         Ok(Progress { consumed: at, more: false })
     }
 
-    /// How much memory the parser holds on to between reads, in bytes.
+    /// The memory that the parser keeps between reads, in bytes.
     pub const fn memory_bytes(&self) -> usize {
         self.pieces.capacity() * size_of::<Piece>()
     }
@@ -353,7 +353,7 @@ impl Piece {
     }
 }
 
-/// What came of trying to take one command.
+/// The result of parsing one command.
 enum Step {
     /// It ends here.
     To(usize),

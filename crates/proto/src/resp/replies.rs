@@ -8,7 +8,7 @@ use std::fmt;
 
 use crate::decimal::read_i64;
 
-/// How deep replies may be nested. Ours are at most four deep.
+/// The deepest nesting of replies. Ours are at most four deep.
 const DEPTH_MAX: usize = 8;
 
 /// The longest line: a simple string, an error, a number or the head of something longer.
@@ -17,7 +17,7 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 /// The fewest bytes that a piece takes.
 const PIECE_BYTES_MIN: usize = 3;
 
-/// What is no reply.
+/// Why bytes are not a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadReply {
     /// No reply begins with this byte.
@@ -71,7 +71,7 @@ pub enum Piece<'b> {
 }
 
 impl Piece<'_> {
-    /// How many pieces follow that belong to it.
+    /// The number of pieces that belong to it and follow.
     const fn inner(self) -> usize {
         match self {
             Self::Array(n) | Self::Push(n) => n,
@@ -89,13 +89,13 @@ pub struct Scanner {
     at: usize,
     /// Up to where the line of the next piece was searched for its end.
     searched: usize,
-    /// How many pieces are still to come, on each level.
+    /// The number of pieces still to come, on each level.
     open: [usize; DEPTH_MAX],
     depth: usize,
 }
 
 impl Scanner {
-    /// Expects replies of at most so many bytes each.
+    /// Expects replies of at most `bytes_max` bytes each.
     pub const fn new(bytes_max: usize) -> Self {
         Self { bytes_max, at: 0, searched: 0, open: [0; DEPTH_MAX], depth: 0 }
     }
@@ -194,7 +194,7 @@ impl<'b> PieceReader<'b> {
     }
 }
 
-/// How a piece goes on behind its marker.
+/// The kind of a piece, by its marker.
 enum Kind {
     Line,
     Blob,

@@ -9,7 +9,7 @@ use sureq_core::id::{IdText, TaskId};
 /// Which RESP a connection speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Version {
-    /// What every connection begins with.
+    /// The version of every new connection.
     #[default]
     Resp2,
     /// After `HELLO 3`.
@@ -91,7 +91,7 @@ impl<'o> Writer<'o> {
         Self { out, version }
     }
 
-    /// What is spoken.
+    /// The version that is written.
     pub const fn version(&self) -> Version {
         self.version
     }

@@ -1,54 +1,59 @@
-//! Replies as DefferedQ words them, each one line that ends in LF.
+//! Replies in DefferedQ's words, each one line that ends in LF.
 
 use std::io::Write as _;
 
-use super::base64;
-use super::request::{Complaint, Request};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+
+use super::reply_form::ReplyForm;
+use super::request::Complaint;
 use crate::decimal;
 use sureq_core::reply::{Info, Outcome, Refusal, Replies, Reply, TaskView};
 
-/// What STATS tells of the server itself.
+/// The figures of STATS about the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gauges {
-    /// How many connections are open.
+    /// The number of open connections.
     pub connections: usize,
-    /// How many bytes of memory are in use.
+    /// The resident memory.
     pub memory_bytes: u64,
 }
 
-/// Appends the answer to `request`.
+/// Appends the reply to a request.
 pub fn encode_reply<B: AsRef<[u8]>>(
     out: &mut Vec<u8>,
-    request: &Request<'_>,
+    form: &ReplyForm<'_>,
     reply: &Reply,
     replies: &Replies<B>,
     gauges: Gauges,
 ) {
-    match (request, reply) {
-        (Request::Add { delay_ms, .. }, Reply::Added { id, .. }) => added(out, &id.short(), *delay_ms),
-        (Request::Add { delay_ms, .. }, Reply::Pushed(ids)) => {
+    match (form, reply) {
+        (ReplyForm::Added { delay_ms }, Reply::Added { id, .. }) => added(out, &id.short(), *delay_ms),
+        (ReplyForm::Added { delay_ms }, Reply::Pushed(ids)) => {
             replies.ids[ids.range()].iter().for_each(|id| added(out, &id.short(), *delay_ms));
         }
-        (Request::Add { delay_ms, .. }, Reply::AddedForeign { at, .. }) => {
+        (ReplyForm::Added { delay_ms }, Reply::AddedForeign { at, .. }) => {
             added(out, foreign_id(replies, *at as usize), *delay_ms);
         }
-        (Request::Add { delay_ms, .. }, Reply::PushedForeign(ids)) => {
+        (ReplyForm::Added { delay_ms }, Reply::PushedForeign(ids)) => {
             ids.range().for_each(|at| added(out, foreign_id(replies, at), *delay_ms));
         }
-        (Request::Reserve, Reply::Tasks(tasks)) => match replies.tasks[tasks.range()].first() {
+        (ReplyForm::Reserved, Reply::Tasks(tasks)) => match replies.tasks[tasks.range()].first() {
             Some(task) => reserved(out, task),
             None => line(out, b"nil"),
         },
-        (Request::Reserve, Reply::TimedOut) => line(out, b"nil"),
-        (Request::Delete { .. }, Reply::Acked(finished)) => ok_or_unknown(out, !finished.is_empty()),
-        // A task that was cancelled is gone once it is given back: it was there.
-        (Request::Return { .. }, Reply::Outcome(outcome)) => ok_or_unknown(out, *outcome != Outcome::Stale),
-        (Request::Delete { .. } | Request::Return { .. }, Reply::Refused(Refusal::MalformedId)) => {
+        (ReplyForm::Reserved, Reply::TimedOut) => line(out, b"nil"),
+        (ReplyForm::Deleted { .. }, Reply::Acked(finished)) => ok_or_unknown(out, !finished.is_empty()),
+        // A cancelled task is gone once it is returned, but it was there.
+        (ReplyForm::Returned { .. }, Reply::Outcome(outcome)) => {
+            ok_or_unknown(out, *outcome != Outcome::Stale);
+        }
+        (ReplyForm::Deleted { .. } | ReplyForm::Returned { .. }, Reply::Refused(Refusal::MalformedId)) => {
             ok_or_unknown(out, false);
         }
-        (Request::Stats, Reply::Info(info)) => stats(out, info, gauges),
+        (ReplyForm::Stats, Reply::Info(info)) => stats(out, info, gauges),
         (_, Reply::Refused(refusal)) => refused(out, refusal),
-        // No home answers anything else to these five; a line is owed all the same.
+        // No home gives another reply to these five; the peer expects a line all the same.
         _ => line(out, b"ok"),
     }
 }
@@ -88,7 +93,7 @@ fn reserved<B: AsRef<[u8]>>(out: &mut Vec<u8>, task: &TaskView<B>) {
     }
     if body.iter().any(|c| matches!(c, b' ' | b'\r' | b'\n')) {
         out.extend_from_slice(b" BODY64 ");
-        base64::encode(body, out);
+        out.extend_from_slice(BASE64_STANDARD.encode(body).as_bytes());
     } else {
         out.extend_from_slice(b" BODY ");
         out.extend_from_slice(body);
@@ -127,6 +132,7 @@ fn line(out: &mut Vec<u8>, text: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::request::Request;
     use super::*;
     use sureq_core::id::TaskId;
     use sureq_core::reply::Span;
@@ -151,7 +157,13 @@ mod tests {
             });
         }
         let mut out = Vec::new();
-        encode_reply(&mut out, request, reply, &replies, Gauges { connections: 3, memory_bytes: 1_234_567 });
+        encode_reply(
+            &mut out,
+            &ReplyForm::of(request),
+            reply,
+            &replies,
+            Gauges { connections: 3, memory_bytes: 1_234_567 },
+        );
         let short = String::from_utf8(id.short().to_vec()).unwrap();
         let expect = String::from_utf8_lossy(expect).replace("<id>", &short);
         assert_eq!(String::from_utf8_lossy(&out), expect);
@@ -201,7 +213,7 @@ mod tests {
         replies.foreign_ids.push(Some(b"a b\nok"[..].into()));
         let reply = Reply::AddedForeign { at: 0, added: true, state: StateKind::Ready };
         let mut out = Vec::new();
-        encode_reply(&mut out, &add, &reply, &replies, Gauges::default());
+        encode_reply(&mut out, &ReplyForm::of(&add), &reply, &replies, Gauges::default());
         assert_eq!(out, b"TASK a?b?ok DELAY 0ms\n");
     }
 

@@ -1,13 +1,13 @@
 //! Bytes to lines to requests.
 //!
-//! All lines of a read are taken, whether they end in LF or CRLF. Of an unfinished one it is remembered how far
-//! it was searched; a line that is too long is complained of once, and its bytes are let go as they come.
+//! All lines of a read are taken, whether they end in LF or CRLF. The parser remembers how far it has searched an
+//! unfinished line; of a line that is too long it complains once, and drops its bytes as they arrive.
 
 use super::request::{Complaint, Request};
 use crate::guard;
 use sureq_core::limits::{TEXT_ENDLESS_BYTES_MAX, TEXT_LINE_BYTES_MAX};
 
-/// How long lines may be.
+/// The limits of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// A longer one, without its end, is not executed.
@@ -22,25 +22,26 @@ impl Default for Limits {
     }
 }
 
-/// One line, understood or not.
+/// The meaning of one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Item<'b> {
     /// To be executed.
     Request(Request<'b>),
-    /// To be told; the connection goes on.
+    /// An error reply; the connection goes on.
     Complaint(Complaint),
 }
 
 /// A line, and where in the buffer it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Line<'b> {
-    /// What it says.
+pub struct ParsedLine<'b> {
+    /// Its meaning.
     pub item: Item<'b>,
-    /// Behind its last byte. Whoever executes only up to a request goes on from here, after [`Parser::restart`].
+    /// Behind its last byte. A caller that executes only the lines up to this one goes on from here, after
+    /// [`Parser::restart`].
     pub end: usize,
 }
 
-/// Why a connection is closed without a word.
+/// Why a connection is closed without a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
     /// The peer speaks HTTP: perhaps a browser that was led here.
@@ -53,13 +54,14 @@ pub enum Close {
 #[derive(Debug)]
 pub struct Parser {
     limits: Limits,
-    /// How far the unfinished line at the start of the buffer was searched for its end.
+    /// The bytes of the unfinished line at the start of the buffer that were searched for its end.
     searched: usize,
-    /// How many bytes of a line that is too long have been let go; none if there is no such line.
+    /// The bytes of a line that is too long that have been dropped; none if there is no such line.
     dropped: Option<usize>,
+    batch_max: usize,
 }
 
-/// What the next bytes are.
+/// The meaning of the next bytes.
 enum Next<'b> {
     Line(&'b [u8]),
     TooLong,
@@ -72,29 +74,46 @@ impl Parser {
     /// A parser at the start of a connection. An endless line is at least one that is too long.
     pub fn new(limits: Limits) -> Self {
         let endless_bytes_max = limits.endless_bytes_max.max(limits.line_bytes_max.saturating_add(1));
-        Self { limits: Limits { endless_bytes_max, ..limits }, searched: 0, dropped: None }
+        Self {
+            limits: Limits { endless_bytes_max, ..limits },
+            searched: 0,
+            dropped: None,
+            batch_max: usize::MAX,
+        }
     }
 
-    /// Forgets how far it was in the middle of a line: the next buffer begins with a line.
-    pub const fn restart(&mut self) {
-        (self.searched, self.dropped) = (0, None);
+    /// Changes how many lines a call of [`Self::parse`] takes from now on.
+    pub const fn set_batch_max(&mut self, batch_max: usize) {
+        self.batch_max = batch_max;
     }
 
-    /// Adds what all lines of `buf` say to `lines`, and answers how many bytes are done with; the next call's
-    /// buffer must begin with the byte behind them.
+    /// Goes on behind the last of `done`, the first lines of the last call: the next buffer begins where that line ends.
+    /// The rest of a line that is too long is dropped, and not complained of again.
+    pub fn restart(&mut self, done: &[ParsedLine<'_>]) {
+        let is_in_long_line =
+            done.last().is_some_and(|last| last.item == Item::Complaint(Complaint::LineTooLong));
+        (self.searched, self.dropped) = (0, is_in_long_line.then_some(0));
+    }
+
+    /// Parses all lines of `buf`, and returns the number of bytes that are done with; the next call's buffer must begin
+    /// behind them.
     ///
     /// When it says to close, the lines before that are to be executed and answered first. What is left of the
     /// buffer at the end of a connection was never a line, and is dropped.
-    pub fn parse<'b>(&mut self, buf: &'b [u8], lines: &mut Vec<Line<'b>>) -> Result<usize, Close> {
+    pub fn parse<'b>(&mut self, buf: &'b [u8], lines: &mut Vec<ParsedLine<'b>>) -> Result<usize, Close> {
         let mut at = 0;
-        loop {
+        let most = lines.len().saturating_add(self.batch_max);
+        while lines.len() < most {
             match self.next(buf, &mut at)? {
-                Next::Line(line) => lines.push(Line { item: understand(line)?, end: at }),
-                Next::TooLong => lines.push(Line { item: Item::Complaint(Complaint::LineTooLong), end: at }),
+                Next::Line(line) => lines.push(ParsedLine { item: understand(line)?, end: at }),
+                Next::TooLong => {
+                    lines.push(ParsedLine { item: Item::Complaint(Complaint::LineTooLong), end: at });
+                }
                 Next::Dropped => {}
-                Next::Unfinished => return Ok(at),
+                Next::Unfinished => break,
             }
         }
+        Ok(at)
     }
 
     fn next<'b>(&mut self, buf: &'b [u8], at: &mut usize) -> Result<Next<'b>, Close> {
@@ -121,7 +140,7 @@ impl Parser {
         Ok(Next::TooLong)
     }
 
-    /// Lets go of bytes of a line that is too long, up to its end if that is there.
+    /// Drops bytes of a line that is too long, up to its end if that is there.
     fn drop_on<'b>(&mut self, dropped: usize, rest: &'b [u8], at: &mut usize) -> Result<Next<'b>, Close> {
         let room = self.limits.endless_bytes_max - dropped;
         let window = &rest[..rest.len().min(room.saturating_add(1))];
@@ -158,7 +177,7 @@ fn understand(line: &[u8]) -> Result<Item<'_>, Close> {
 mod tests {
     use super::*;
 
-    /// What a connection that sends these pieces makes of them.
+    /// The items that a connection gets from these pieces, and why it is closed.
     fn hear(limits: Limits, pieces: &[&[u8]]) -> (Vec<String>, Option<Close>) {
         let mut parser = Parser::new(limits);
         let (mut buf, mut heard) = (Vec::new(), Vec::new());
@@ -166,7 +185,7 @@ mod tests {
             buf.extend_from_slice(piece);
             let mut items = Vec::new();
             let outcome = parser.parse(&buf, &mut items);
-            heard.extend(items.iter().map(|line: &Line<'_>| format!("{:?}", line.item)));
+            heard.extend(items.iter().map(|line: &ParsedLine<'_>| format!("{:?}", line.item)));
             match outcome {
                 Ok(consumed) => drop(buf.drain(..consumed)),
                 Err(close) => return (heard, Some(close)),
@@ -232,21 +251,47 @@ mod tests {
         assert_eq!(parser.parse(&line, &mut items), Ok(70_000));
         assert_eq!(parser.parse(&line, &mut items), Ok(70_000));
         assert_eq!(
-            items.iter().map(|line: &Line<'_>| line.item).collect::<Vec<_>>(),
+            items.iter().map(|line: &ParsedLine<'_>| line.item).collect::<Vec<_>>(),
             [Item::Complaint(Complaint::LineTooLong)]
         );
     }
 
     #[test]
-    fn whoever_stops_at_a_line_goes_on_behind_it() {
+    fn parsing_goes_on_behind_the_last_executed_line() {
         let input = b"RESERVE\r\nSTATS\n12345";
         let (mut parser, mut lines) = (Parser::new(SMALL), Vec::new());
         assert_eq!(parser.parse(input, &mut lines), Ok(15));
         assert_eq!(lines.iter().map(|line| line.end).collect::<Vec<_>>(), [9, 15]);
-        parser.restart();
+        parser.restart(&lines[..1]);
         let mut again = Vec::new();
         assert_eq!(parser.parse(&input[9..], &mut again), Ok(6));
         assert_eq!(again[0].item, lines[1].item);
+    }
+
+    #[test]
+    fn a_long_line_is_complained_of_once_also_if_what_follows_has_to_wait() {
+        let input = b"123456789\nSTATS\n";
+        let (mut parser, mut lines) = (Parser::new(SMALL), Vec::new());
+        assert_eq!(parser.parse(input, &mut lines), Ok(16));
+        assert_eq!(lines[0].item, Item::Complaint(Complaint::LineTooLong));
+        parser.restart(&lines[..1]);
+        let mut again = Vec::new();
+        assert_eq!(parser.parse(&input[lines[0].end..], &mut again), Ok(16));
+        assert_eq!(again, lines[1..]);
+    }
+
+    #[test]
+    fn a_batch_ends_behind_a_line() {
+        let input = b"RESERVE\n123456789\nSTATS\n";
+        let (mut parser, mut lines, mut at) = (Parser::new(SMALL), Vec::new(), 0);
+        parser.set_batch_max(1);
+        for consumed in [8, 0, 16] {
+            lines.clear();
+            assert_eq!(parser.parse(&input[at..], &mut lines), Ok(consumed));
+            assert_eq!(lines.len(), 1);
+            at += consumed;
+        }
+        assert_eq!(lines[0].item, Item::Request(Request::Stats));
     }
 
     #[test]

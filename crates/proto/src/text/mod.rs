@@ -9,14 +9,15 @@
 //!
 //! All its tasks are in one queue, [`QUEUE`].
 
-mod base64;
 mod encode;
 mod lines;
+mod reply_form;
 mod request;
 
 pub use encode::{Gauges, encode_complaint, encode_reply};
-pub use lines::{Close, Item, Limits, Line, Parser};
+pub use lines::{Close, Item, Limits, ParsedLine, Parser};
+pub use reply_form::ReplyForm;
 pub use request::{Complaint, Request, ReservationPolicy};
 
-/// What this dialect's queue is called in the others.
+/// The name of this dialect's queue in the others.
 pub const QUEUE: &[u8] = b"default";

@@ -13,7 +13,7 @@ use sureq_core::command::{
 };
 use sureq_core::settings::Place;
 
-/// What a line asks for.
+/// A request, which is one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'b> {
     /// `ADD <ms> <body>`
@@ -41,7 +41,7 @@ pub enum Request<'b> {
     Stats,
 }
 
-/// What is wrong with a line. The connection goes on.
+/// Why a line is refused. The connection goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Complaint {
     /// It begins with none of the five words.
@@ -71,12 +71,12 @@ impl fmt::Display for Complaint {
     }
 }
 
-/// When a reservation times out and what happens to its task; DefferedQ calls this its watcher.
+/// What happens to a reservation that is not ended: DefferedQ's watcher.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReservationPolicy {
-    /// `-rtt`: after so many seconds it is taken back, to be due as many seconds later; 0 is never.
+    /// `-rtt`: seconds after which the task is taken back, and becomes due as many seconds later; 0 is never.
     pub timeout_secs: u32,
-    /// `-rta`: how often; the next time the task is deleted.
+    /// `-rta`: timed-out reservations before the task is deleted.
     pub attempts: u32,
 }
 
@@ -116,7 +116,7 @@ impl<'b> Request<'b> {
     }
 
     /// The command it stands for. It borrows the request, which may have to stand in for a list of one.
-    pub fn command(&self, reservations: ReservationPolicy) -> Command<'_> {
+    pub fn command(&self, policy: ReservationPolicy) -> Command<'_> {
         const QUEUES: &[&[u8]] = &[QUEUE];
         match self {
             Self::Add { delay_ms: 0, body } => Command::Add(Add::plain(QUEUE, body)),
@@ -277,7 +277,7 @@ mod tests {
     fn the_watcher_becomes_a_lease() {
         let lapse = LapsePolicy { to: Place::After(2_000), limit: Some(300), then: LapseEnd::Delete };
         let lease = LeaseAsk { ms: Some(2_000), lapse: Some(lapse), ..LeaseAsk::NONE };
-        let reservations = ReservationPolicy { timeout_secs: 2, attempts: 300 };
+        let policy = ReservationPolicy { timeout_secs: 2, attempts: 300 };
         assert_eq!(
             Request::Reserve.command(reservations),
             Command::Pop(Pop { lease, ..Pop::plain(&[b"default"], 1) })

@@ -1,7 +1,7 @@
-//! Who may do what: roles over patterns of queue names, and what of them a command needs.
+//! Authorization: roles over patterns of queue names, and the roles that commands need.
 //!
-//! The role that a command needs stands in its row of the table; which queues it needs it on is read off the parsed
-//! command, so that no option and no order of words can name a queue that is not looked at.
+//! The role that a command needs is declared in its row of the table. The queues are taken from the parsed command, so that
+//! no option and no order of words can name a queue that is not checked. A command without queues needs its role on all.
 
 use std::fmt::Write as _;
 
@@ -13,14 +13,14 @@ use sureq_core::broker::glob_matches;
 use sureq_core::command::{Command, Worker};
 use sureq_core::settings::Change;
 
-/// What a user may be allowed to do with a queue.
+/// A permission on queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Look at tasks, counts and settings.
     Read,
     /// Add tasks, and cancel them.
     Produce,
-    /// Take tasks, finish them, give them back.
+    /// Pop tasks, finish and return them.
     Consume,
     /// All of that, and remove tasks and queues, pause queues, change their settings.
     Admin,
@@ -41,7 +41,7 @@ impl Role {
     }
 }
 
-/// What one user may do.
+/// The rights of one user.
 ///
 /// ```
 /// use sureq_core::command::{Command, ConnId};
@@ -110,12 +110,12 @@ impl Rights {
 
     /// Refuses a command of which only the first words have arrived, if they tell already that it will be refused.
     pub fn check_beginning<'w>(&self, mut words: impl Iterator<Item = &'w [u8]>) -> Result<(), UsageError> {
-        // What is no command is told when all of it is there, with its arguments.
+        // An unknown command is refused when it is there as a whole, with its arguments.
         let Some(row) = words.next().and_then(find) else { return Ok(()) };
         let Some(role) = row.role else { return Ok(()) };
         let asked = Asked { rights: self, name: row.name, role };
         match words.next() {
-            Some(key) if row.keys.first == 1 => asked.on(key),
+            Some(key) if row.keys().first == 1 => asked.on(key),
             _ => asked.somewhere(),
         }
     }
@@ -135,13 +135,23 @@ impl Rights {
     }
 }
 
-/// Whether a command may be sent before its sender has said who it is.
+/// Whether a command may be sent before authentication.
 pub fn is_for_strangers(name: &[u8]) -> bool {
     find(name).is_some_and(|row| row.flags.contains(&"no_auth"))
 }
 
-/// What a peer is told that has to say first who it is.
+/// The error for a peer that has not authenticated.
 pub const NO_AUTH: UsageError = UsageError::text("NOAUTH Authentication required.");
+
+/// The queues that a command names.
+pub fn queues_of<'c, 'a>(command: &'c Command<'a>) -> impl Iterator<Item = &'a [u8]> + use<'c, 'a> {
+    let several = match *command {
+        Command::Pop(pop) => pop.queues,
+        Command::Drop { queues } | Command::Exists { queues } => queues,
+        _ => &[],
+    };
+    command.queue().into_iter().chain(several.iter().copied())
+}
 
 /// The role that a command needs, and who wants to run it.
 #[derive(Clone, Copy)]
@@ -152,46 +162,30 @@ struct Asked<'r> {
 }
 
 impl Asked<'_> {
-    /// Every command is named here: whoever adds one decides which queues it touches.
     fn check(self, command: &Command<'_>) -> Result<(), UsageError> {
         match *command {
-            Command::Push { queue, .. }
-            | Command::Ack { queue, .. }
-            | Command::Extend { queue, .. }
-            | Command::Recover { queue, .. }
-            | Command::Inspect { queue, .. }
-            | Command::Info { queue }
-            | Command::Cancel { queue, .. }
-            | Command::Bury { queue, .. }
-            | Command::Revive { queue, .. }
-            | Command::Delete { queue, .. }
-            | Command::Purge { queue, .. }
-            | Command::Pause { queue }
-            | Command::Resume { queue }
-            | Command::Explain { queue, .. }
-            | Command::Worker(Worker::Work(_, queue) | Worker::Rest(_, queue)) => self.on(queue),
-            Command::Add(add) => self.on(add.queue),
-            Command::Return(back) => self.on(back.queue),
-            Command::Pop(pop) => pop.queues.iter().try_for_each(|queue| self.on(queue)),
-            Command::Drop { queues } | Command::Exists { queues } => {
-                queues.iter().try_for_each(|queue| self.on(queue))
-            }
-            Command::Config { queue, changes } => {
-                self.on(queue)?;
-                // Whoever says where dead tasks go puts tasks there.
-                let produces = Self { role: Role::Produce, ..self };
-                changes.iter().try_for_each(|change| match change {
-                    Change::DeadLetter(target) if !target.is_empty() => produces.on(target),
-                    _ => Ok(()),
-                })
-            }
-            Command::Queues { pattern, .. } => self.on_pattern(pattern.unwrap_or(b"*")),
-            Command::Size => self.on_pattern(b"*"),
+            Command::Queues { pattern, .. } => return self.on_pattern(pattern.unwrap_or(b"*")),
+            Command::Size => return self.on_pattern(b"*"),
             // A worker belongs to no queue.
             Command::Worker(
                 Worker::Start { .. } | Worker::Beat(_) | Worker::Stop(_) | Worker::Fail { .. } | Worker::List,
-            ) => self.somewhere(),
+            ) => return self.somewhere(),
+            _ => {}
         }
+        let mut queues = queues_of(command).peekable();
+        if queues.peek().is_none() {
+            return self.on_pattern(b"*");
+        }
+        queues.try_for_each(|queue| self.on(queue))?;
+        if let Command::Config { changes, .. } = command {
+            // To name a dead-letter queue is to put tasks there.
+            let produces = Self { role: Role::Produce, ..self };
+            return changes.iter().try_for_each(|change| match change {
+                Change::DeadLetter(target) if !target.is_empty() => produces.on(target),
+                _ => Ok(()),
+            });
+        }
+        Ok(())
     }
 
     /// A channel tells of its queue, a pattern of all queues that it may match.
@@ -329,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_read_a_queue_may_listen_to_it() {
+    fn the_role_read_allows_subscriptions() {
         let rights = Rights::new("u").with(Role::Read, b"a").with(Role::Read, b"b*");
         check(
             &rights,
@@ -354,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_says_where_dead_tasks_go_may_put_tasks_there() {
+    fn naming_a_dead_letter_queue_needs_the_right_to_add_tasks_to_it() {
         let rights = Rights::new("u").with(Role::Admin, b"a*").with(Role::Produce, b"dead");
         check(
             &rights,
@@ -404,7 +398,7 @@ mod tests {
             |line: &str| rights.check_beginning(words(line).into_iter()).map_err(|no| no.to_string());
         assert_eq!(refused("RQ.PUSH mail"), Ok(()));
         assert_eq!(refused("RQ.PUSH"), Ok(()));
-        assert_eq!(refused("NONSENSE x"), Ok(()), "that is told later");
+        assert_eq!(refused("NONSENSE x"), Ok(()), "that is refused later");
         assert!(refused("rq.push other").is_err());
         assert_eq!(
             refused("RQ.POP").unwrap_err(),
@@ -413,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_may_only_say_who_they_are_and_leave() {
+    fn a_peer_may_only_authenticate_or_leave_before_it_has_authenticated() {
         let open: Vec<_> = TABLE.iter().filter(|row| is_for_strangers(row.name.as_bytes())).collect();
         let names: Vec<_> = open.iter().map(|row| row.name).collect();
         assert_eq!(names, ["HELLO", "AUTH", "RESET", "QUIT"]);

@@ -1,9 +1,9 @@
-//! What is wrong with a RESP command, as it is told. Nothing was executed, and the connection goes on.
+//! Errors of RESP commands that cannot be parsed. Nothing was executed, and the connection goes on.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
-/// How much of a foreign text an error repeats.
+/// The bytes of a client's text that an error repeats.
 pub(super) const QUOTED_BYTES_MAX: usize = 128;
 
 /// An error reply to a command that could not be understood: its code and text, always printable ASCII.
@@ -20,6 +20,24 @@ impl UsageError {
 
     pub(super) fn new(text: String) -> Self {
         Self(Cow::Owned(text))
+    }
+
+    /// An option without its value.
+    #[cold]
+    pub(super) fn no_value(option: &str) -> Self {
+        Self::new(format!("ERR {option} needs a value behind it"))
+    }
+
+    /// An option that stands twice.
+    #[cold]
+    pub(super) fn given_twice(option: &str) -> Self {
+        Self::new(format!("ERR {option} is given twice"))
+    }
+
+    /// A number that is none, or beyond these bounds.
+    #[cold]
+    pub(super) fn out_of_range(name: &str, low: impl fmt::Display, high: impl fmt::Display) -> Self {
+        Self::new(format!("ERR {name} must be an integer from {low} to {high}"))
     }
 
     /// Too few words, or too many. `name` is as Redis shows it: `rq.push`, `client|setname`.

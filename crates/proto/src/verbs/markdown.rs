@@ -43,12 +43,12 @@ An error begins with a code. It has changed nothing, unless it says so.
 fn section(text: &mut String, row: &Row) {
     let prose =
         if row.notes.is_empty() { row.summary.to_owned() } else { format!("{} {}", row.summary, row.notes) };
-    let _ = write!(text, "\n### {}\n\n```text\n{}\n```\n\n{}\n", row.name, row.syntax, wrapped(&prose));
+    let _ = write!(text, "\n### {}\n\n```text\n{}\n```\n\n{}\n", row.name, row.syntax(), wrapped(&prose));
     let _ = write!(text, "\n{}\n", wrapped(&format!("Reply: {}", row.reply)));
     if !row.subs.is_empty() {
         text.push_str("\n| subcommand | meaning |\n|---|---|\n");
         for sub in row.subs {
-            let _ = writeln!(text, "| `{}` | {} |", sub.syntax.replace('|', "\\|"), sub.summary);
+            let _ = writeln!(text, "| `{}` | {} |", sub.syntax().replace('|', "\\|"), sub.summary);
         }
     }
     let _ = write!(text, "\n```text\n{}\n```\n", row.example);

@@ -1,11 +1,14 @@
 //! RESP commands: words to [`Request`]s, by one table.
 //!
-//! * [`TABLE`]: a row per command, and the only list of them.
-//! * [`parse`]: words to a request. What the words of each command mean stands in files by topic.
-//! * [`Rights`]: which commands a user may run, by the role in each row.
-//! * [`describe`](fn@describe), [`commands_markdown`]: what clients and humans are told of the commands.
+//! * [`TABLE`]: the declaration of each command: arguments, role, texts, and the functions that read and write it. The
+//!   declarations stand in files by topic.
+//! * [`Arg`]: an argument. Arity, keys, syntax, HELP, COMMAND DOCS and options follow from the list of them.
+//! * [`parse`]: words to a request.
+//! * [`Rights`]: which commands a user may run.
+//! * [`describe`](fn@describe), [`commands_markdown`]: descriptions of the commands, for clients and for readers.
 
 mod access;
+mod args;
 mod code;
 mod describe;
 mod error;
@@ -21,7 +24,10 @@ mod table;
 mod task;
 mod worker;
 
-pub use access::{NO_AUTH, Rights, Role, is_for_strangers, roles_markdown};
+use crate::command_encoder::CommandWords;
+pub use access::{NO_AUTH, Rights, Role, is_for_strangers, queues_of, roles_markdown};
+use args::Syntax;
+pub use args::{Arg, Count, Keys, Kind, Opt, Options};
 use code::Code;
 pub use describe::{describe, help};
 pub use error::UsageError;
@@ -30,76 +36,126 @@ pub use markdown::commands_markdown;
 pub(crate) use queue::is_pop_option;
 pub use request::{
     By, Caller, Client, Connections, Credentials, Describe, Hello, LibraryInfo, PubSub, Request,
-    SessionCommand, Shape,
+    SessionCommand,
 };
+use sureq_core::command::Command;
 pub use table::TABLE;
 pub(crate) use worker::read as read_worker;
 
-/// How the words of a command become a request. Their number has been checked against the row's arity.
+/// Reads the words of a command, whose number fits the arity.
 type Parse = for<'a> fn(&'a [&'a [u8]], Caller) -> Result<Request<'a>, UsageError>;
 
-/// One command.
+/// Appends the words behind the name of a command. Returns false if it is another command.
+type Encode = fn(&Command<'_>, &mut CommandWords) -> bool;
+
+/// The declaration of a command.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     /// In capitals.
     pub name: &'static str,
-    /// How many words, the name included; a negative number is a minimum.
-    pub arity: i32,
+    /// Its arguments, in order.
+    pub args: &'static [Arg],
     /// Which role it needs on the queues it names; none for what every user may do.
     pub role: Option<Role>,
     /// As COMMAND INFO shows them.
     pub flags: &'static [&'static str],
-    /// Which words are keys.
-    pub keys: Keys,
-    /// What it is about.
+    /// Its chapter in the documentation.
     pub group: Group,
     /// One sentence.
     pub summary: &'static str,
-    /// Name and arguments, as documentation shows them.
-    pub syntax: &'static str,
-    /// What it answers.
+    /// The reply.
     pub reply: &'static str,
-    /// What else is to be known.
+    /// Further documentation.
     pub notes: &'static str,
     /// As it looks in redis-cli.
     pub example: &'static str,
     /// Its subcommands, if it has any.
     pub subs: &'static [Sub],
     parse: Parse,
+    /// None if another row writes its command.
+    encode: Option<Encode>,
 }
 
-/// One subcommand.
+/// The declaration of a subcommand.
 #[derive(Clone, Copy, Debug)]
 pub struct Sub {
     /// In capitals.
     pub name: &'static str,
-    /// How many words, both names included; a negative number is a minimum.
-    pub arity: i32,
-    /// Name and arguments, as HELP shows them.
-    pub syntax: &'static str,
+    /// Its arguments, in order.
+    pub args: &'static [Arg],
     /// One sentence.
     pub summary: &'static str,
     parse: Parse,
 }
 
-/// Which words of a command are keys, as COMMAND INFO tells it: 0 is none, a negative last one counts from the end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Keys {
-    /// The first.
-    pub first: i8,
-    /// The last.
-    pub last: i8,
-    /// Every how many.
-    pub step: i8,
+impl Row {
+    /// The number of words, the name included; a negative number is a minimum.
+    pub const fn arity(&self) -> i32 {
+        args::arity(1, self.args)
+    }
+
+    /// Which words are keys.
+    pub const fn keys(&self) -> Keys {
+        args::keys(self.args)
+    }
+
+    /// Name and arguments, as documentation shows them.
+    pub fn syntax(&self) -> String {
+        format!("{}{}", self.name, args::syntax(self.args, Syntax::Plain))
+    }
+
+    /// Appends the words behind the name of a command. Returns false if it is not a command of this row.
+    pub(crate) fn encode(&self, command: &Command<'_>, words: &mut CommandWords) -> bool {
+        self.encode.is_some_and(|encode| encode(command, words))
+    }
 }
 
-impl Keys {
-    const NONE: Self = Self { first: 0, last: 0, step: 0 };
-    const FIRST: Self = Self { first: 1, last: 1, step: 1 };
-    const ALL: Self = Self { first: 1, last: -1, step: 1 };
+impl Sub {
+    /// The number of words, both names included; a negative number is a minimum.
+    pub const fn arity(&self) -> i32 {
+        args::arity(2, self.args)
+    }
+
+    /// Name and arguments, as HELP shows them.
+    pub fn syntax(&self) -> String {
+        format!("{}{}", self.name, args::syntax(self.args, Syntax::Angled))
+    }
 }
 
-/// What a command is about.
+const WRITE: &[&str] = &["write", "denyoom", "fast"];
+const CHANGE: &[&str] = &["write", "fast"];
+const BLOCKING: &[&str] = &["write", "noscript", "blocking", "movablekeys"];
+const READ: &[&str] = &["readonly", "fast"];
+const READ_SLOW: &[&str] = &["readonly"];
+const SERVER: &[&str] = &["loading", "stale", "fast"];
+const LISTENING: &[&str] = &["pubsub", "noscript", "loading", "stale"];
+const HANDSHAKE: &[&str] = &["noscript", "loading", "stale", "fast", "no_auth", "allow_busy"];
+
+/// The arguments of a command with subcommands.
+const CONTAINER: &[Arg] = &[Arg::text("subcommand"), Arg::text("argument").any()];
+
+/// The defaults of a row.
+const BASE: Row = Row {
+    name: "",
+    args: &[],
+    // A role that was forgotten is not given to everybody.
+    role: Some(Role::Admin),
+    flags: SERVER,
+    group: Group::Server,
+    summary: "",
+    reply: "",
+    notes: "",
+    example: "",
+    subs: &[],
+    parse: only_subcommands,
+    encode: None,
+};
+
+fn only_subcommands<'a>(_: &'a [&'a [u8]], _: Caller) -> Result<Request<'a>, UsageError> {
+    Err(UsageError::SYNTAX)
+}
+
+/// The chapters of the documentation of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
     /// Tasks.
@@ -130,7 +186,7 @@ impl Group {
     }
 }
 
-/// Understands one command. `argv` has at least the name.
+/// Parses one command. `argv` has at least the name.
 ///
 /// ```
 /// use sureq_core::command::{Command, ConnId};
@@ -145,10 +201,11 @@ impl Group {
 /// assert_eq!(no.as_str(), "ERR wrong number of arguments for 'rq.push' command");
 /// ```
 pub fn parse<'a>(argv: &'a [&'a [u8]], caller: Caller) -> Result<Request<'a>, UsageError> {
-    let Some(row) = argv.first().and_then(|name| find(name)) else {
+    let Some(at) = argv.first().and_then(|name| position(name)) else {
         return Err(UsageError::unknown_command(argv));
     };
-    if !fits(row.arity, argv.len()) {
+    let row = &TABLE[at];
+    if !fits(ARITIES[at], argv.len()) {
         return Err(UsageError::arity(row.name));
     }
     if row.subs.is_empty() || argv.len() == 1 {
@@ -161,7 +218,7 @@ fn parse_sub<'a>(row: &Row, argv: &'a [&'a [u8]], caller: Caller) -> Result<Requ
     let Some(sub) = row.subs.iter().find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(argv[1])) else {
         return Err(UsageError::unknown_subcommand(row.name, argv[1]));
     };
-    if !fits(sub.arity, argv.len()) {
+    if !fits(sub.arity(), argv.len()) {
         return Err(UsageError::arity(&format!("{}|{}", row.name, sub.name)));
     }
     (sub.parse)(argv, caller)
@@ -177,11 +234,16 @@ pub fn full_name(argv: &[&[u8]]) -> String {
 
 /// The row of a command, whatever the case of its name.
 pub fn find(name: &[u8]) -> Option<&'static Row> {
-    let code = Code::of(name)?;
-    CODES.iter().position(|known| *known == code).map(|at| &TABLE[at])
+    position(name).map(|at| &TABLE[at])
 }
 
-/// Whether a command may have this many words.
+/// The place of a command in [`TABLE`], whatever the case of its name.
+pub fn position(name: &[u8]) -> Option<usize> {
+    let code = Code::of(name)?;
+    CODES.iter().position(|known| *known == code)
+}
+
+/// Whether a command may have this number of words.
 const fn fits(arity: i32, words: usize) -> bool {
     let least = arity.unsigned_abs() as usize;
     if arity < 0 { words >= least } else { words == least }
@@ -196,4 +258,15 @@ const CODES: [Code; TABLE.len()] = {
         at += 1;
     }
     codes
+};
+
+/// The arities, in the order of the table.
+const ARITIES: [i32; TABLE.len()] = {
+    let mut arities = [0; TABLE.len()];
+    let mut at = 0;
+    while at < arities.len() {
+        arities[at] = TABLE[at].arity();
+        at += 1;
+    }
+    arities
 };

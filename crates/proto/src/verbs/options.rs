@@ -1,75 +1,169 @@
-//! Options: words that stand in any order, most of them with a value behind them.
+//! Reading and writing the options of a command, as they are declared.
 //!
-//! An error names the option that it is about, so that whoever typed it need not guess.
+//! An error names the option that it is about.
 
 use std::ops::RangeInclusive;
 
+use super::args::{Kind, OPTIONS_MAX, Opt, Options};
 use super::error::{UsageError, quoted};
+use super::worker;
+use crate::command_encoder::CommandWords;
 use crate::decimal::{read_i64, read_u64};
-use sureq_core::limits::SPAN_MS_MAX;
+use sureq_core::command::WorkerRef;
 
-/// How much of a word that is no option, or no setting, an error repeats.
-pub(super) const QUOTED_WORD_BYTES_MAX: usize = 32;
+/// How much an error repeats of a word that is no option.
+const QUOTED_WORD_BYTES_MAX: usize = 32;
 
-/// Spans that may be nothing.
-pub(super) const SPAN: RangeInclusive<u64> = 0..=SPAN_MS_MAX;
-
-/// Spans that may not.
-pub(super) const LASTING: RangeInclusive<u64> = 1..=SPAN_MS_MAX;
-
-/// The words of a command that have not been read yet.
-pub(super) struct Words<'a> {
-    rest: &'a [&'a [u8]],
+/// The value of an option.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Value<'a> {
+    Flag,
+    Text(&'a [u8]),
+    Number(u64),
+    Signed(i64),
+    Worker(WorkerRef<'a>),
 }
 
-impl<'a> Words<'a> {
-    pub(super) const fn new(rest: &'a [&'a [u8]]) -> Self {
-        Self { rest }
+/// The options that were given, by their place in the list.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Given<'a> {
+    options: &'static Options,
+    values: [Option<Value<'a>>; OPTIONS_MAX],
+}
+
+impl<'a> Given<'a> {
+    /// None of these options.
+    pub(super) const fn none(options: &'static Options) -> Self {
+        Self { options, values: [None; OPTIONS_MAX] }
     }
 
-    /// All of them.
-    pub(super) const fn rest(&self) -> &'a [&'a [u8]] {
-        self.rest
+    /// Reads options up to the last word.
+    pub(super) fn read(options: &'static Options, words: &'a [&'a [u8]]) -> Result<Self, UsageError> {
+        let mut given = Self::none(options);
+        let mut rest = words;
+        while let Some(word) = rest.first() {
+            if !given.take(&mut rest)? {
+                return Err(unknown(word, options.list));
+            }
+        }
+        given.check()?;
+        Ok(given)
     }
 
-    /// The next word.
-    pub(super) const fn next(&mut self) -> Option<&'a [u8]> {
-        let [word, rest @ ..] = self.rest else { return None };
-        self.rest = rest;
-        Some(word)
+    /// Takes an option and its value off the words. Returns false if they begin with none.
+    #[inline]
+    pub(super) fn take(&mut self, words: &mut &'a [&'a [u8]]) -> Result<bool, UsageError> {
+        let [word, rest @ ..] = *words else { return Ok(false) };
+        let Some(at) = self.options.find(word) else { return Ok(false) };
+        let opt = &self.options.list[at];
+        let value = match opt.args {
+            [] => {
+                *words = rest;
+                Value::Flag
+            }
+            [arg, ..] => {
+                let [value, rest @ ..] = rest else { return Err(UsageError::no_value(opt.name)) };
+                *words = rest;
+                read_value(opt.name, &arg.kind, value)?
+            }
+        };
+        self.put(at, value)?;
+        Ok(true)
     }
 
-    /// The value of an option.
-    pub(super) fn value(&mut self, option: &str) -> Result<&'a [u8], UsageError> {
-        self.next().ok_or_else(|| UsageError::new(format!("ERR {option} needs a value behind it")))
+    /// Adds a value that was read elsewhere.
+    #[inline]
+    pub(super) fn put(&mut self, at: usize, value: Value<'a>) -> Result<(), UsageError> {
+        if self.values[at].replace(value).is_some() {
+            return Err(UsageError::given_twice(self.options.list[at].name));
+        }
+        Ok(())
     }
 
-    /// The value of an option that is a number.
-    pub(super) fn number(&mut self, option: &str, range: RangeInclusive<u64>) -> Result<u64, UsageError> {
-        number(option, self.value(option)?, range)
+    /// Refuses options that exclude each other.
+    pub(super) fn check(&self) -> Result<(), UsageError> {
+        let list = self.options.list;
+        self.options.exclusive().iter().try_for_each(|&(one, other)| {
+            not_both((list[one].name, self.has(one)), (list[other].name, self.has(other)))
+        })
     }
 
-    /// The value of an option that may be below zero.
-    pub(super) fn signed(&mut self, option: &str, range: RangeInclusive<i64>) -> Result<i64, UsageError> {
-        let (low, high) = (*range.start(), *range.end());
-        let n = read_i64(self.value(option)?).filter(|n| range.contains(n));
-        n.ok_or_else(|| UsageError::new(format!("ERR {option} must be an integer from {low} to {high}")))
+    pub(super) const fn has(&self, at: usize) -> bool {
+        self.values[at].is_some()
     }
+
+    pub(super) const fn text(&self, at: usize) -> Option<&'a [u8]> {
+        match self.values[at] {
+            Some(Value::Text(text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub(super) const fn number(&self, at: usize) -> Option<u64> {
+        match self.values[at] {
+            Some(Value::Number(n)) => Some(n),
+            _ => None,
+        }
+    }
+
+    pub(super) const fn signed(&self, at: usize) -> Option<i64> {
+        match self.values[at] {
+            Some(Value::Signed(n)) => Some(n),
+            _ => None,
+        }
+    }
+
+    pub(super) const fn worker(&self, at: usize) -> Option<WorkerRef<'a>> {
+        match self.values[at] {
+            Some(Value::Worker(worker)) => Some(worker),
+            _ => None,
+        }
+    }
+
+    /// Sets an option, if there is a value.
+    pub(super) const fn set(&mut self, at: usize, value: Option<Value<'a>>) {
+        self.values[at] = value;
+    }
+
+    /// Appends the options that are set, in the order of the syntax line.
+    pub(super) fn write(&self, words: &mut CommandWords) {
+        for (opt, value) in self.options.list.iter().zip(&self.values) {
+            let Some(value) = value else { continue };
+            words.word(opt.name);
+            match *value {
+                Value::Flag => {}
+                Value::Text(text) => _ = words.word(text),
+                Value::Number(n) => _ = words.number(n),
+                Value::Signed(n) => _ = words.signed(n),
+                Value::Worker(worker) => _ = words.worker(worker),
+            }
+        }
+    }
+}
+
+/// The place of the option that this word is.
+pub(super) fn find(list: &[Opt], word: &[u8]) -> Option<usize> {
+    list.iter().position(|opt| is(word, opt.name))
+}
+
+#[inline]
+fn read_value<'a>(name: &str, kind: &Kind, word: &'a [u8]) -> Result<Value<'a>, UsageError> {
+    Ok(match *kind {
+        Kind::Number(low, high) => Value::Number(number(name, word, low..=high)?),
+        Kind::Signed(low, high) => {
+            let n = read_i64(word).filter(|n| (low..=high).contains(n));
+            Value::Signed(n.ok_or_else(|| UsageError::out_of_range(name, low, high))?)
+        }
+        Kind::Worker => Value::Worker(worker::read(word)?),
+        _ => Value::Text(word),
+    })
 }
 
 /// A number within a range.
-pub(super) fn number(option: &str, text: &[u8], range: RangeInclusive<u64>) -> Result<u64, UsageError> {
+#[inline]
+pub(super) fn number(name: &str, word: &[u8], range: RangeInclusive<u64>) -> Result<u64, UsageError> {
     let (low, high) = (*range.start(), *range.end());
-    let n = read_u64(text).filter(|n| range.contains(n));
-    n.ok_or_else(|| UsageError::new(format!("ERR {option} must be an integer from {low} to {high}")))
-}
-
-/// Puts the value of an option in its place, which is empty unless the option was given before.
-pub(super) fn once<T>(place: &mut Option<T>, option: &str, value: T) -> Result<(), UsageError> {
-    if place.replace(value).is_some() {
-        return Err(UsageError::new(format!("ERR {option} is given twice")));
-    }
-    Ok(())
+    read_u64(word).filter(|n| range.contains(n)).ok_or_else(|| UsageError::out_of_range(name, low, high))
 }
 
 /// Refuses two options that exclude each other.
@@ -82,9 +176,21 @@ pub(super) fn not_both(first: (&str, bool), second: (&str, bool)) -> Result<(), 
 
 /// A word that is none of the options.
 #[cold]
-pub(super) fn unknown(word: &[u8], options: &str) -> UsageError {
+pub(super) fn unknown(word: &[u8], options: &[Opt]) -> UsageError {
+    let names: Vec<&str> = options.iter().map(|opt| opt.name).collect();
+    unknown_word(word, &names)
+}
+
+/// A word that is none of these.
+#[cold]
+pub(super) fn unknown_word(word: &[u8], expected: &[&str]) -> UsageError {
     let word = quoted(word, QUOTED_WORD_BYTES_MAX);
-    UsageError::new(format!("ERR unknown option '{word}': expected {options}"))
+    let expected = match expected {
+        [] => String::new(),
+        [only] => (*only).to_owned(),
+        [some @ .., last] => format!("{} or {last}", some.join(", ")),
+    };
+    UsageError::new(format!("ERR unknown option '{word}': expected {expected}"))
 }
 
 /// Whether the word is this option.

@@ -1,17 +1,18 @@
-//! What a RESP command means: something for the home to execute, or something the session answers itself.
+//! Parsed RESP commands: for the home to execute, or for the session to answer itself.
 
+use crate::ReplyStyle;
 use crate::resp::Version;
 use sureq_core::command::{Command, ConnId};
 
-/// One RESP command, understood.
+/// One parsed RESP command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
     /// For the home, in order with the others of the read.
     Home {
-        /// What to execute.
+        /// The command.
         command: Command<'a>,
-        /// How the answer looks in RESP.
-        shape: Shape,
+        /// Which verb its reply is for.
+        style: ReplyStyle,
     },
     /// For the session: no queue is touched.
     Session(SessionCommand<'a>),
@@ -19,32 +20,18 @@ pub enum Request<'a> {
 
 impl<'a> From<Command<'a>> for Request<'a> {
     fn from(command: Command<'a>) -> Self {
-        Self::Home { command, shape: Shape::Native }
+        Self::Home { command, style: ReplyStyle::Native }
     }
 }
 
-/// How an answer looks in RESP, where one command of the home serves several verbs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Shape {
-    /// As the command itself says.
-    #[default]
-    Native,
-    /// TYPE: the name of the type, or `none`.
-    Type,
-    /// KEYS: the names of the queues.
-    Keys,
-    /// SCAN: the cursor, and the names of the queues.
-    Scan,
-}
-
-/// Who asks, as far as a command may be about that.
+/// The sender of a command, as far as a command can depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// The connection, for leases that end with it.
     pub conn: ConnId,
 }
 
-/// What a session answers by itself.
+/// A command that a session answers by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionCommand<'a> {
     /// PING, with what it is to be answered with.
@@ -85,18 +72,18 @@ pub enum SessionCommand<'a> {
     PubSub(PubSub<'a>),
 }
 
-/// What a client says of itself at the start.
+/// The options of HELLO.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hello<'a> {
-    /// What it wants to speak from now on; if nothing, as before.
+    /// The protocol version from now on; none leaves it as it is.
     pub version: Option<Version>,
-    /// Who it is.
+    /// The credentials, if it authenticates.
     pub credentials: Option<Credentials<'a>>,
-    /// What it wants to be called in CLIENT LIST.
+    /// Its name in CLIENT LIST.
     pub name: Option<&'a [u8]>,
 }
 
-/// Who somebody claims to be.
+/// The credentials of a login.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Credentials<'a> {
     /// The user; none is the default one.
@@ -131,7 +118,7 @@ pub enum Client<'a> {
     Nothing,
 }
 
-/// What CLIENT SETINFO sets.
+/// The attributes that CLIENT SETINFO sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LibraryInfo<'a> {
     /// LIB-NAME.
@@ -155,7 +142,7 @@ pub enum Connections<'a> {
     Ids(&'a [&'a [u8]]),
 }
 
-/// What a subscription names.
+/// The kinds of subscriptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// One channel.

@@ -1,14 +1,307 @@
-//! What clients say to the server itself: handshakes, names, introspection.
-#![expect(clippy::unnecessary_wraps, reason = "the table wants one signature of all")]
+//! Commands that the server answers by itself: handshakes, names, introspection. Their errors are Redis' own.
+#![expect(clippy::unnecessary_wraps, reason = "the table needs the same signature of all")]
 
+use super::args::{Arg, Opt, Options};
 use super::error::{UsageError, quoted};
+use super::options::is;
 use super::request::{
     Caller, Client, Connections, Credentials, Describe, Hello, LibraryInfo, Request, SessionCommand,
 };
+use super::{BASE, CONTAINER, Group, HANDSHAKE, Row, Sub};
 use crate::decimal::read_i64;
 use crate::resp::Version;
 
 type Outcome<'a> = Result<Request<'a>, UsageError>;
+
+/// The commands of this file, in the order of the table.
+pub(super) const ROWS: &[Row] =
+    &[PING, ECHO, HELLO, AUTH, ACL, CLIENT, SELECT, RESET, QUIT, INFO, COMMAND, CONFIG, TIME];
+
+const PING: Row = Row {
+    name: "PING",
+    args: &[Arg::text("message").optional()],
+    role: None,
+    group: Group::Connection,
+    summary: "Answers PONG.",
+    reply: "`PONG`, or the message.",
+    example: "> PING\nPONG",
+    parse: ping,
+    ..BASE
+};
+
+const ECHO: Row = Row {
+    name: "ECHO",
+    args: &[Arg::text("message")],
+    role: None,
+    group: Group::Connection,
+    summary: "Answers with its argument.",
+    reply: "The message.",
+    example: "> ECHO hi\n\"hi\"",
+    parse: echo,
+    ..BASE
+};
+
+const HELLO_OPTIONS: Options = Options::new(
+    &[
+        Opt::args("AUTH", &[Arg::text("username"), Arg::text("password")]),
+        Opt::value("SETNAME", &[Arg::text("clientname")]),
+    ],
+    &[],
+);
+
+const ON_OFF: &[&str] = &["ON", "OFF"];
+
+const LISTED: &[Opt] = &[
+    Opt::value("TYPE", &[Arg::word(&["NORMAL", "MASTER", "REPLICA", "PUBSUB"])]),
+    Opt::args("ID", &[Arg::number("id", 1..=i64::MAX as u64).many()]),
+];
+
+const HELLO: Row = Row {
+    name: "HELLO",
+    args: &[Arg::block(&[Arg::number("protover", 2..=3), Arg::options(&HELLO_OPTIONS)]).optional()],
+    role: None,
+    flags: HANDSHAKE,
+    group: Group::Connection,
+    summary: "Chooses the protocol version, and authenticates.",
+    reply: "A map: server, version, proto, id, mode, role, modules.",
+    example: "> HELLO 3\n1# \"server\" => \"sureq\"\n...",
+    parse: hello,
+    ..BASE
+};
+
+const AUTH: Row = Row {
+    name: "AUTH",
+    args: &[Arg::text("username").optional(), Arg::text("password")],
+    role: None,
+    flags: HANDSHAKE,
+    group: Group::Connection,
+    summary: "Authenticates the connection.",
+    reply: "`OK`, or an error that begins with WRONGPASS.",
+    notes: "Without a name it is the user `default`, or the user whose token is given as the password. \
+            After five wrong passwords in a row the connection is closed. On a server without users it is \
+            an error.",
+    example: "> AUTH secret\n(error) ERR AUTH called without any password configured: this server knows no users",
+    parse: auth,
+    ..BASE
+};
+
+const ACL: Row = Row {
+    name: "ACL",
+    args: &[Arg::word(&["WHOAMI"]), Arg::IGNORED],
+    role: None,
+    group: Group::Connection,
+    summary: "Answers the name of the user.",
+    reply: "The name of the user; `default` on a server without users.",
+    example: "> ACL WHOAMI\n\"default\"",
+    subs: ACL_SUBCOMMANDS,
+    ..BASE
+};
+
+const CLIENT: Row = Row {
+    name: "CLIENT",
+    args: CONTAINER,
+    role: None,
+    group: Group::Connection,
+    summary: "Names and lists connections.",
+    reply: "Depends on the subcommand.",
+    example: "> CLIENT SETNAME worker-7\nOK",
+    subs: CLIENT_SUBCOMMANDS,
+    ..BASE
+};
+
+const SELECT: Row = Row {
+    name: "SELECT",
+    args: &[Arg::number("index", 0..=0)],
+    role: None,
+    group: Group::Connection,
+    summary: "Chooses the database; there is only 0.",
+    reply: "`OK`; an error for any other number.",
+    example: "> SELECT 0\nOK",
+    parse: select,
+    ..BASE
+};
+
+const RESET: Row = Row {
+    name: "RESET",
+    role: None,
+    flags: HANDSHAKE,
+    group: Group::Connection,
+    summary: "Resets the connection to its initial state.",
+    reply: "`RESET`.",
+    notes: "Protocol version 2, no name, not authenticated.",
+    example: "> RESET\nRESET",
+    parse: reset,
+    ..BASE
+};
+
+const QUIT: Row = Row {
+    name: "QUIT",
+    args: &[Arg::IGNORED],
+    role: None,
+    flags: HANDSHAKE,
+    group: Group::Connection,
+    summary: "Closes the connection.",
+    reply: "`OK`.",
+    example: "> QUIT\nOK",
+    parse: quit,
+    ..BASE
+};
+
+const INFO: Row = Row {
+    name: "INFO",
+    args: &[Arg::text("section").any()],
+    role: None,
+    summary: "Answers figures of the server.",
+    notes: INFO_FIELDS,
+    reply: "A text of `name:value` lines.",
+    example: "> INFO server\n# Server\nredis_version:7.4.0\n...",
+    parse: info,
+    ..BASE
+};
+
+const COMMAND: Row = Row {
+    name: "COMMAND",
+    args: &[Arg::block(CONTAINER).optional()],
+    role: None,
+    summary: "Describes the commands.",
+    reply: "Depends on the subcommand; without one, the reply of COMMAND INFO.",
+    example: "> COMMAND GETKEYS RQ.POP COUNT 10 emails reports\n1) \"emails\"\n2) \"reports\"",
+    subs: COMMAND_SUBCOMMANDS,
+    parse: command,
+    ..BASE
+};
+
+const CONFIG: Row = Row {
+    name: "CONFIG",
+    args: CONTAINER,
+    role: None,
+    flags: &["noscript", "loading", "stale"],
+    summary: "Answers tools that query Redis' settings.",
+    reply: "An empty map: this server has none of Redis' settings.",
+    example: "> CONFIG GET save\n(empty array)",
+    subs: CONFIG_SUBCOMMANDS,
+    ..BASE
+};
+
+const TIME: Row = Row {
+    name: "TIME",
+    role: None,
+    summary: "Answers the server's clock.",
+    reply: "The unix time in seconds, and the microseconds of the current one.",
+    example: "> TIME\n1) \"1601155608\"\n2) \"777123\"",
+    parse: time,
+    ..BASE
+};
+
+const ACL_SUBCOMMANDS: &[Sub] = &[
+    Sub { name: "WHOAMI", args: &[], summary: "The name of the user.", parse: acl_whoami },
+    Sub { name: "HELP", args: &[], summary: "This text.", parse: acl_help },
+];
+
+const CLIENT_SUBCOMMANDS: &[Sub] = &[
+    Sub { name: "ID", args: &[], summary: "The number of this connection.", parse: client_id },
+    Sub {
+        name: "SETNAME",
+        args: &[Arg::text("name")],
+        summary: "Names this connection.",
+        parse: client_setname,
+    },
+    Sub {
+        name: "GETNAME",
+        args: &[],
+        summary: "The name of this connection, or null.",
+        parse: client_getname,
+    },
+    Sub {
+        name: "SETINFO",
+        args: &[Arg::word(&["LIB-NAME", "LIB-VER"]), Arg::text("value")],
+        summary: "Records which library the client uses.",
+        parse: client_setinfo,
+    },
+    Sub { name: "INFO", args: &[], summary: "A line on this connection.", parse: client_info },
+    Sub {
+        name: "LIST",
+        args: &[Arg::one_of(LISTED).optional()],
+        summary: "A line on each connection.",
+        parse: client_list,
+    },
+    Sub {
+        name: "NO-EVICT",
+        args: &[Arg::word(ON_OFF)],
+        summary: "Accepted; no connection is evicted here.",
+        parse: client_on_off,
+    },
+    Sub {
+        name: "NO-TOUCH",
+        args: &[Arg::word(ON_OFF)],
+        summary: "Accepted; nothing is touched here.",
+        parse: client_on_off,
+    },
+    Sub { name: "HELP", args: &[], summary: "This text.", parse: client_help },
+];
+
+const COMMAND_SUBCOMMANDS: &[Sub] = &[
+    Sub { name: "COUNT", args: &[], summary: "The number of commands.", parse: command_count },
+    Sub {
+        name: "INFO",
+        args: &[Arg::text("command").any()],
+        summary: "Arity, flags and keys of commands.",
+        parse: command_info,
+    },
+    Sub {
+        name: "DOCS",
+        args: &[Arg::text("command").any()],
+        summary: "The documentation of commands.",
+        parse: command_docs,
+    },
+    Sub { name: "LIST", args: &[], summary: "The names of all commands.", parse: command_list },
+    Sub {
+        name: "GETKEYS",
+        args: &[Arg::text("command"), Arg::text("argument").any()],
+        summary: "Which arguments of a command are keys.",
+        parse: command_getkeys,
+    },
+    Sub { name: "HELP", args: &[], summary: "This text.", parse: command_help },
+];
+
+const CONFIG_SUBCOMMANDS: &[Sub] = &[
+    Sub {
+        name: "GET",
+        args: &[Arg::text("pattern").many()],
+        summary: "Redis' settings: always an empty map.",
+        parse: config_get,
+    },
+    Sub { name: "HELP", args: &[], summary: "This text.", parse: config_help },
+];
+
+/// The fields of INFO about the store.
+const INFO_FIELDS: &str = "Sections are `server`, `clients`, `memory`, `persistence` and `stats`. Counters begin at 0 with each start. Fields
+about the log are 0 with homes other than a directory.
+
+| field | meaning |
+|---|---|
+| `used_memory` | bytes that count against `--memory`: tasks, workers, the cache, unwritten data, connections |
+| `used_memory_rss` | resident memory of the process |
+| `maxmemory` | the value of `--memory`; 0 is no limit |
+| `cache_bytes` | payloads in memory, at most `--cache` |
+| `durable_position` | all events before this position are as durable as `--durability` promises |
+| `log_position` | number of events since the store was made |
+| `log_bytes_written` | bytes written to the log |
+| `log_bytes_since_checkpoint` | bytes of the log that a restart would read now |
+| `log_segments`, `log_segments_bytes` | files of the log, and their size |
+| `log_live_bytes` | bytes of existing tasks in them |
+| `checkpoint_position` | position of the newest checkpoint; 0 before the first |
+| `checkpoint_due_bytes` | the next checkpoint is taken when `log_bytes_since_checkpoint` reaches this |
+| `checkpoint_running` | 1 while a checkpoint is being taken |
+| `checkpoints_taken`, `checkpoint_bytes_written` | number of checkpoints taken, and bytes written for them |
+| `copy_forward_running` | 1 during compaction: while tasks are copied out of a segment that is mostly dead |
+| `copied_bytes_written` | bytes of the log that compaction wrote |
+| `segment_bytes` | the size of a new segment |
+| `disk_free_bytes` | free space on the disk of the store, at most some seconds old |
+| `disk_full` | 1 while pushes are refused with `NOSPACE` |
+| `read_errors` | failed reads of the log |
+| `unreadable_tasks` | tasks that are dead because their payload cannot be read; their reason names file and offset |
+| `unreadable_segments` | files of the log that are kept because they, or parts of them, cannot be read |";
 
 /// The longest name or library version that a connection is remembered by.
 const CLIENT_NAME_BYTES_MAX: usize = 256;
@@ -16,7 +309,7 @@ const CLIENT_NAME_BYTES_MAX: usize = 256;
 const BAD_NAME: UsageError =
     UsageError::text("ERR Client names cannot contain spaces, newlines or special characters.");
 
-pub(super) fn ping<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn ping<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     match argv {
         [_] => session(SessionCommand::Ping(None)),
         [_, text] => session(SessionCommand::Ping(Some(text))),
@@ -24,11 +317,11 @@ pub(super) fn ping<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     }
 }
 
-pub(super) fn echo<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn echo<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     session(SessionCommand::Echo(argv[1]))
 }
 
-pub(super) fn hello<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn hello<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     let mut hello = Hello::default();
     let [_, version, options @ ..] = argv else { return session(SessionCommand::Hello(hello)) };
     hello.version = Some(read_version(version)?);
@@ -65,7 +358,7 @@ fn read_version(text: &[u8]) -> Result<Version, UsageError> {
     }
 }
 
-pub(super) fn auth<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn auth<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     session(SessionCommand::Auth(match *argv {
         [_, password] => Credentials { user: None, password },
         [_, user, password] => Credentials { user: Some(user), password },
@@ -73,11 +366,11 @@ pub(super) fn auth<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     }))
 }
 
-pub(super) fn info<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn info<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     session(SessionCommand::Info(&argv[1..]))
 }
 
-pub(super) fn select<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn select<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     match read_i64(argv[1]) {
         Some(0) => session(SessionCommand::Select),
         Some(_) => Err(UsageError::text("ERR DB index is out of range")),
@@ -85,47 +378,47 @@ pub(super) fn select<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     }
 }
 
-pub(super) fn time<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn time<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     session(SessionCommand::Time)
 }
 
-pub(super) fn quit<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn quit<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     session(SessionCommand::Quit)
 }
 
-pub(super) fn reset<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn reset<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     session(SessionCommand::Reset)
 }
 
-pub(super) fn config_get<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn config_get<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     session(SessionCommand::ConfigGet(&argv[2..]))
 }
 
-pub(super) fn config_help<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn config_help<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     session(SessionCommand::Help("CONFIG"))
 }
 
-pub(super) fn acl_whoami<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn acl_whoami<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     session(SessionCommand::WhoAmI)
 }
 
-pub(super) fn acl_help<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn acl_help<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     session(SessionCommand::Help("ACL"))
 }
 
-pub(super) fn client_id<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn client_id<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     client(Client::Id)
 }
 
-pub(super) fn client_getname<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn client_getname<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     client(Client::GetName)
 }
 
-pub(super) fn client_setname<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn client_setname<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     client(Client::SetName(checked_name(argv[2])?))
 }
 
-pub(super) fn client_setinfo<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn client_setinfo<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     let (attribute, value) = (argv[2], argv[3]);
     let (what, info) = if attribute.eq_ignore_ascii_case(b"LIB-NAME") {
         ("lib-name", LibraryInfo::Name(value))
@@ -142,11 +435,11 @@ pub(super) fn client_setinfo<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a>
     client(Client::SetInfo(info))
 }
 
-pub(super) fn client_info<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn client_info<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     client(Client::Info)
 }
 
-pub(super) fn client_list<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn client_list<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     client(Client::List(match &argv[2..] {
         [] => Connections::All,
         [option, kind] if option.eq_ignore_ascii_case(b"TYPE") => read_connection_type(kind)?,
@@ -175,43 +468,43 @@ fn read_connection_type(kind: &[u8]) -> Result<Connections<'static>, UsageError>
 }
 
 /// NO-EVICT and NO-TOUCH.
-pub(super) fn client_on_off<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
-    if argv[2].eq_ignore_ascii_case(b"ON") || argv[2].eq_ignore_ascii_case(b"OFF") {
+fn client_on_off<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+    if ON_OFF.iter().any(|word| is(argv[2], word)) {
         return client(Client::Nothing);
     }
     Err(UsageError::SYNTAX)
 }
 
-pub(super) fn client_help<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn client_help<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     session(SessionCommand::Help("CLIENT"))
 }
 
 /// COMMAND alone.
-pub(super) fn command<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn command<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     describe(Describe::Info(&[]))
 }
 
-pub(super) fn command_count<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn command_count<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     describe(Describe::Count)
 }
 
-pub(super) fn command_info<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn command_info<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     describe(Describe::Info(&argv[2..]))
 }
 
-pub(super) fn command_docs<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn command_docs<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     describe(Describe::Docs(&argv[2..]))
 }
 
-pub(super) fn command_list<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn command_list<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     describe(Describe::List)
 }
 
-pub(super) fn command_getkeys<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn command_getkeys<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     describe(Describe::Keys(&argv[2..]))
 }
 
-pub(super) fn command_help<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn command_help<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     session(SessionCommand::Help("COMMAND"))
 }
 

@@ -7,7 +7,7 @@ use sureq_core::{Replies, Reply};
 use sureq_home_api::Payload;
 use sureq_proto::resp::{Pieces as _, Version, Writer};
 use sureq_proto::verbs::{self, Caller, SessionCommand};
-use sureq_proto::{Greeting, encode_answer, encode_hello, encode_reply, text};
+use sureq_proto::{HelloFields, ReplyForm, encode_answer, encode_hello, encode_reply, text};
 
 use super::wire::{take_line, take_resp};
 use super::{Request, Subject};
@@ -111,7 +111,13 @@ impl<H: Home> Local<H> {
                     let waits = self.home.execute(&[request.command(self.reservations)], &mut replies);
                     assert_eq!(waits, None, "nothing of this dialect waits");
                     let gauges = text::Gauges { connections, memory_bytes: 0 };
-                    text::encode_reply(&mut session.out, request, &replies.list[0], &replies, gauges);
+                    text::encode_reply(
+                        &mut session.out,
+                        &text::ReplyForm::of(request),
+                        &replies.list[0],
+                        &replies,
+                        gauges,
+                    );
                 }
             }
         }
@@ -141,16 +147,22 @@ impl<H: Home> Local<H> {
     /// Executes the home's commands at the front; returns how many got their reply.
     fn work_batch(&mut self, session: &mut Session, argvs: &[Vec<&[u8]>], caller: Caller) -> usize {
         let parsed = argvs.iter().map_while(|argv| match verbs::parse(argv, caller) {
-            Ok(verbs::Request::Home { command, shape }) => Some((command, shape)),
+            Ok(verbs::Request::Home { command, style }) => Some((command, style)),
             _ => None,
         });
-        let (commands, shapes): (Vec<_>, Vec<_>) = parsed.unzip();
+        let (commands, styles): (Vec<_>, Vec<_>) = parsed.unzip();
         let mut replies = Replies::default();
         let waiting = self.home.execute(&commands, &mut replies);
         let done = replies.list.len();
         for n in 0..done {
             let reply: &Reply = &replies.list[n];
-            encode_reply(&mut session.out, session.version, &commands[n], shapes[n], reply, &replies);
+            encode_reply(
+                &mut session.out,
+                session.version,
+                &ReplyForm::of(&commands[n], styles[n]),
+                reply,
+                &replies,
+            );
         }
         session.waiting = waiting;
         // A home may stop before the end where replies are large; it goes on with the next call.
@@ -223,8 +235,14 @@ fn answer_first(session: &mut Session, replies: &Replies<Payload>) {
     let words = words_of(session.behind.pop_front().expect("what waits is kept"));
     let argv: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
     match verbs::parse(&argv, Caller { conn: session.conn }) {
-        Ok(verbs::Request::Home { command, shape }) => {
-            encode_reply(&mut session.out, session.version, &command, shape, &replies.list[0], replies);
+        Ok(verbs::Request::Home { command, style }) => {
+            encode_reply(
+                &mut session.out,
+                session.version,
+                &ReplyForm::of(&command, style),
+                &replies.list[0],
+                replies,
+            );
         }
         _ => unreachable!("only a command of the home waits"),
     }
@@ -233,7 +251,7 @@ fn answer_first(session: &mut Session, replies: &Replies<Payload>) {
 fn answer_itself(session: &mut Session, command: &SessionCommand<'_>) {
     if let SessionCommand::Hello(hello) = command {
         session.version = hello.version.unwrap_or(session.version);
-        let greeting = Greeting { version: "7.4.0", conn: session.conn.0 };
+        let greeting = HelloFields { version: "7.4.0", conn: session.conn.0 };
         return encode_hello(&mut session.out, session.version, greeting);
     }
     let answered = encode_answer(&mut session.out, session.version, command);

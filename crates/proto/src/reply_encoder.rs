@@ -1,27 +1,27 @@
 //! Replies of a home, as RESP.
 //!
-//! Every reply that any command can get has its form here, whether or not a verb of the table asks for it yet.
+//! Every reply that any command can get is written here, in the [`ReplyForm`] that its command asked for.
 
+use crate::reply_form::{PopFields, ReplyForm, Words};
 use crate::resp::{Pieces, Version, Writer};
-use crate::verbs::{Shape, TYPE_NAME};
-use sureq_core::command::{Command, LeaseAsk, Pop, View, Worker};
-use sureq_core::id::{IdText, TaskId};
+use crate::verbs::TYPE_NAME;
+use sureq_core::command::View;
+use sureq_core::id::{Spelling, TaskId};
 use sureq_core::reply::{
     Explanation, HeldUp, Info, More, Outcome, QueueRow, Replies, Reply, TaskView, Why, WorkerRow,
 };
 use sureq_core::settings::{SettingWords, Settings, Shown};
 use sureq_core::task::{Holder, StateKind};
 
-/// Appends the answer to `command`.
+/// Appends the reply to a command.
 pub fn encode_reply<B: AsRef<[u8]>>(
     out: &mut Vec<u8>,
     version: Version,
-    command: &Command<'_>,
-    shape: Shape,
+    form: &ReplyForm<'_>,
     reply: &Reply,
     replies: &Replies<B>,
 ) {
-    write_reply(&mut Writer::new(out, version), command, shape, reply, replies);
+    write_reply(&mut Writer::new(out, version), form, reply, replies);
 }
 
 /// A part of a long reply: from this item on, and no further once it has this many bytes.
@@ -29,29 +29,28 @@ pub fn encode_reply<B: AsRef<[u8]>>(
 pub struct Part {
     /// The first item.
     pub from: usize,
-    /// How long it may get, but for its last item.
+    /// Its length in bytes, which the last item may exceed.
     pub bytes: usize,
 }
 
-/// Appends a part of the answer to `command`. Answers with which item the next part begins, if there is one. The parts
-/// together are what [`encode_reply`] appends.
+/// Appends a part of the reply to a command. Returns the first item of the next part, if there is one. All parts together
+/// equal what [`encode_reply`] appends.
 ///
-/// Only lists of tasks and of queue names are divided; any other answer is one part.
+/// Only lists of tasks and of queue names are divided; any other reply is one part.
 pub fn encode_part<B: AsRef<[u8]>>(
     out: &mut Vec<u8>,
     version: Version,
-    command: &Command<'_>,
-    shape: Shape,
+    form: &ReplyForm<'_>,
     reply: &Reply,
     replies: &Replies<B>,
     part: Part,
 ) -> Option<usize> {
-    match (reply, command) {
-        (Reply::Tasks(tasks), Command::Pop(pop)) => {
-            let (form, tasks) = (PopForm::of(pop), &replies.tasks[tasks.range()]);
-            encode_items(out, version, tasks, part, |w, task| write_popped(w, form, pop.queues, task))
+    match (reply, form) {
+        (Reply::Tasks(tasks), ReplyForm::Popped { queues, fields }) => {
+            let tasks = &replies.tasks[tasks.range()];
+            encode_items(out, version, tasks, part, |w, task| write_popped(w, *fields, queues, task))
         }
-        (Reply::Inspected(tasks), Command::Inspect { view, .. }) => {
+        (Reply::Inspected(tasks), ReplyForm::Inspected(view)) => {
             let tasks = &replies.tasks[tasks.range()];
             encode_items(out, version, tasks, part, |w, task| write_inspected(w, *view, task))
         }
@@ -59,17 +58,17 @@ pub fn encode_part<B: AsRef<[u8]>>(
             let tasks = &replies.tasks[tasks.range()];
             encode_items(out, version, tasks, part, |w, task| write_inspected(w, View::Ready, task))
         }
-        (Reply::Queues { rows, .. }, _) if shape == Shape::Keys => {
+        (Reply::Queues { rows, .. }, ReplyForm::QueueNames) => {
             encode_items(out, version, &replies.queues[rows.range()], part, |w, row| w.bulk(&row.name))
         }
         _ => {
-            encode_reply(out, version, command, shape, reply, replies);
+            encode_reply(out, version, form, reply, replies);
             None
         }
     }
 }
 
-/// Appends a part of a list; answers with which item the next part begins.
+/// Appends a part of a list. Returns the first item of the next part, if there is one.
 fn encode_items<T>(
     out: &mut Vec<u8>,
     version: Version,
@@ -90,15 +89,14 @@ fn encode_items<T>(
     None
 }
 
-/// Writes the answer to `command`, piece by piece.
+/// Writes the reply to a command, piece by piece.
 pub fn write_reply<B: AsRef<[u8]>>(
     w: &mut impl Pieces,
-    command: &Command<'_>,
-    shape: Shape,
+    form: &ReplyForm<'_>,
     reply: &Reply,
     replies: &Replies<B>,
 ) {
-    match (reply, command) {
+    match (reply, form) {
         (Reply::Pushed(ids), _) => {
             w.array(ids.len());
             replies.ids[ids.range()].iter().for_each(|id| w.id(*id));
@@ -107,12 +105,11 @@ pub fn write_reply<B: AsRef<[u8]>>(
             w.array(ids.len());
             replies.foreign_ids[ids.range()].iter().for_each(|id| write_optional(w, id.as_deref()));
         }
-        (Reply::Tasks(tasks), Command::Pop(pop)) => {
-            let form = PopForm::of(pop);
+        (Reply::Tasks(tasks), ReplyForm::Popped { queues, fields }) => {
             w.array(tasks.len());
-            replies.tasks[tasks.range()].iter().for_each(|task| write_popped(w, form, pop.queues, task));
+            replies.tasks[tasks.range()].iter().for_each(|task| write_popped(w, *fields, queues, task));
         }
-        (Reply::Inspected(tasks), Command::Inspect { view, .. }) => {
+        (Reply::Inspected(tasks), ReplyForm::Inspected(view)) => {
             w.array(tasks.len());
             replies.tasks[tasks.range()].iter().for_each(|task| write_inspected(w, *view, task));
         }
@@ -120,14 +117,15 @@ pub fn write_reply<B: AsRef<[u8]>>(
             w.array(tasks.len());
             replies.tasks[tasks.range()].iter().for_each(|task| write_inspected(w, View::Ready, task));
         }
-        (Reply::Acked(finished), Command::Ack { tasks, .. }) => {
+        (Reply::Acked(finished), ReplyForm::Acked(tasks)) => {
             w.array(finished.len());
-            replies.indexes[finished.range()].iter().for_each(|&at| w.bulk(tasks.list[at as usize]));
+            replies.indexes[finished.range()].iter().for_each(|&at| w.bulk(tasks.get(at as usize)));
         }
         (Reply::Acked(finished), _) => w.count(finished.len() as u64),
-        (Reply::Count(n), _) => write_count(w, shape, *n),
-        (Reply::Queues { cursor, rows }, _) => write_queues(w, shape, *cursor, &replies.queues[rows.range()]),
-        (Reply::Started(incarnation), Command::Worker(Worker::Start { name, .. })) => {
+        (Reply::Count(n), ReplyForm::TypeName) => w.simple(if *n > 0 { TYPE_NAME } else { "none" }),
+        (Reply::Count(n), _) => w.count(*n),
+        (Reply::Queues { cursor, rows }, _) => write_queues(w, form, *cursor, &replies.queues[rows.range()]),
+        (Reply::Started(incarnation), ReplyForm::Started(name)) => {
             w.bulk(&worker_text(name, *incarnation));
         }
         (Reply::Started(incarnation), _) => w.count(*incarnation),
@@ -163,41 +161,21 @@ pub fn write_reply<B: AsRef<[u8]>>(
     }
 }
 
-/// How much a pop tells of each task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PopForm {
-    pub(crate) receipt: bool,
-    pub(crate) meta: bool,
-}
-
-impl PopForm {
-    /// The form that this pop asks for. A lease that only the queue's settings give changes nothing.
-    pub(crate) fn of(pop: &Pop<'_>) -> Self {
-        let LeaseAsk { ms, worker, conn, .. } = pop.lease;
-        Self { receipt: ms.is_some() || worker.is_some() || conn.is_some(), meta: pop.meta }
-    }
-
-    /// How many fields a task has.
-    pub(crate) const fn fields(self) -> usize {
-        3 + if self.receipt { 2 } else { 0 } + self.meta as usize
-    }
-}
-
 fn write_popped<B: AsRef<[u8]>>(
     w: &mut impl Pieces,
-    form: PopForm,
-    queues: &[impl AsRef<[u8]>],
+    fields: PopFields,
+    queues: &Words<'_>,
     task: &TaskView<B>,
 ) {
-    w.array(form.fields());
-    w.bulk(queues[task.queue as usize].as_ref());
+    w.array(fields.count());
+    w.bulk(queues.get(task.queue as usize));
     write_task_id(w, task);
     w.bulk(task.body.as_ref());
-    if form.receipt {
+    if fields.receipt {
         write_receipt(w, task);
         w.count(u64::from(task.deliveries));
     }
-    if form.meta {
+    if fields.meta {
         write_meta(w, task.more.as_deref().unwrap_or(&More::default()));
     }
 }
@@ -210,7 +188,7 @@ fn write_task_id<B>(w: &mut impl Pieces, task: &TaskView<B>) {
     }
 }
 
-/// A home that spells ids its own way has no receipts, and takes the id for one.
+/// A home with foreign ids has no receipts; its ids serve as receipts.
 fn write_receipt<B>(w: &mut impl Pieces, task: &TaskView<B>) {
     match &task.foreign_id {
         None => w.bulk(IdText::of_receipt(task.receipt()).as_bytes()),
@@ -239,7 +217,7 @@ fn write_meta(w: &mut impl Pieces, more: &More) {
     write_optional(w, more.reason.as_deref());
 }
 
-/// How many fields a task has that RQ.INSPECT shows.
+/// The number of fields that RQ.INSPECT shows of a task.
 pub(crate) const fn inspected_fields(view: View) -> usize {
     match view {
         View::Ready => 2,
@@ -269,21 +247,14 @@ fn write_death<B>(w: &mut impl Pieces, task: &TaskView<B>) {
     write_counts(w, &[tries.failed.into(), tries.lapsed.into(), tries.lost.into()]);
 }
 
-fn write_count(w: &mut impl Pieces, shape: Shape, n: u64) {
-    match shape {
-        Shape::Type => w.simple(if n > 0 { TYPE_NAME } else { "none" }),
-        Shape::Native | Shape::Keys | Shape::Scan => w.count(n),
-    }
-}
-
-fn write_queues(w: &mut impl Pieces, shape: Shape, cursor: u64, rows: &[QueueRow]) {
-    match shape {
-        Shape::Keys => write_names(w, rows),
-        Shape::Scan => {
+fn write_queues(w: &mut impl Pieces, form: &ReplyForm<'_>, cursor: u64, rows: &[QueueRow]) {
+    match form {
+        ReplyForm::QueueNames => write_names(w, rows),
+        ReplyForm::ScanPage => {
             write_cursor(w, cursor);
             write_names(w, rows);
         }
-        Shape::Native | Shape::Type => {
+        _ => {
             write_cursor(w, cursor);
             w.array(rows.len());
             for row in rows {
@@ -324,7 +295,7 @@ pub(crate) fn worker_text(name: &[u8], incarnation: u64) -> Vec<u8> {
 }
 
 /// RedisRQ's two fields first; its clients take them by position.
-/// What a home does not count is left out.
+/// Figures that a home does not count are left out.
 fn write_info(w: &mut impl Pieces, info: &Info) {
     if info.lengths_only {
         let lengths = [
@@ -413,7 +384,7 @@ fn write_explanation(w: &mut impl Pieces, explained: &Explanation) {
     }
 }
 
-/// What keeps the whole queue, in numbers; zeros where it is nothing of that kind.
+/// The reasons why the whole queue is blocked, in numbers; zeros where a reason does not apply.
 fn write_held_up(w: &mut impl Pieces, held_up: Option<HeldUp>) {
     let (paused_since, leased, leased_max) = match held_up {
         None => (0, 0, 0),

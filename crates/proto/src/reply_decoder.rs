@@ -1,18 +1,17 @@
-//! Replies of RQ.* from bytes: what a client hears. The inverse of [`crate::encode_reply`], for what
-//! [`crate::encode_command`] asked.
+//! Replies of RQ.* from bytes, for clients: the inverse of [`crate::encode_reply`], for commands that
+//! [`crate::encode_command`] encoded.
 //!
-//! A reply does not say what it answers, so that what was asked is kept, as little of it as will do. What RESP does not tell
-//! of a task (the delivery of a plain pop, the age of a task that waits) is zero in the view of it.
+//! A reply is read by its [`ReplyForm`]. Fields of a task that RESP does not carry (the delivery of a plain pop, the age of a
+//! waiting task) are zero.
 
 use std::ops::Range;
-use std::sync::Arc;
 
-use crate::ask::spelt_long;
 use crate::decimal::read_u64;
-use crate::reply::{PopForm, state_name};
+use crate::reply_encoder::state_name;
+use crate::reply_form::{PopFields, ReplyForm, Words};
 use crate::resp::{BadReply, Piece, PieceReader};
-use sureq_core::command::{Command, ConnId, TaskRef, View, Worker};
-use sureq_core::id::{IdText, Receipt, TaskId};
+use sureq_core::command::{ConnId, View};
+use sureq_core::id::{Receipt, TaskId};
 use sureq_core::reply::{
     Explanation, HeldUp, Info, More, Outcome, QueueRow, Refusal, Replies, Reply, Span, TaskView, Why,
     WorkerRow,
@@ -21,99 +20,15 @@ use sureq_core::settings::{SettingWords, Settings};
 use sureq_core::task::{Holder, StateKind, Tries};
 use sureq_core::time::LogTime;
 
-/// What has to be known of a command to read its reply.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Expected(Shape);
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Shape {
-    Ids,
-    Added,
-    Popped {
-        queues: Arc<[Box<[u8]>]>,
-        form: PopForm,
-    },
-    /// RECOVER: tasks as RQ.INSPECT shows ready ones.
-    Recovered,
-    Inspected(View),
-    /// Of these, some.
-    Acked(Box<[Box<[u8]>]>),
-    Outcome,
-    /// A number, or that it was done.
-    Done,
-    Info,
-    Settings,
-    Queues,
-    Explained,
-    Started,
-    Receipts,
-    Workers,
-}
-
-impl Expected {
-    /// What will be the answer to this.
-    pub fn of(command: &Command<'_>) -> Self {
-        Self(match *command {
-            Command::Push { .. } => Shape::Ids,
-            Command::Add(_) => Shape::Added,
-            Command::Pop(pop) => Shape::Popped {
-                queues: pop.queues.iter().map(|&queue| queue.into()).collect(),
-                form: PopForm::of(&pop),
-            },
-            Command::Recover { .. } => Shape::Recovered,
-            Command::Inspect { view, .. } => Shape::Inspected(view),
-            Command::Ack { tasks, .. } => {
-                let said = tasks.list.iter().map(|bytes| said(TaskRef { bytes, form: tasks.form }));
-                Shape::Acked(said.collect())
-            }
-            Command::Extend { .. } | Command::Return(_) => Shape::Outcome,
-            Command::Info { .. } => Shape::Info,
-            Command::Config { .. } => Shape::Settings,
-            Command::Queues { .. } => Shape::Queues,
-            Command::Explain { .. } => Shape::Explained,
-            Command::Worker(Worker::Start { .. }) => Shape::Started,
-            Command::Worker(Worker::Beat(_)) => Shape::Receipts,
-            Command::Worker(Worker::List) => Shape::Workers,
-            Command::Cancel { .. }
-            | Command::Bury { .. }
-            | Command::Revive { .. }
-            | Command::Delete { .. }
-            | Command::Purge { .. }
-            | Command::Drop { .. }
-            | Command::Exists { .. }
-            | Command::Pause { .. }
-            | Command::Resume { .. }
-            | Command::Size
-            | Command::Worker(_) => Shape::Done,
-        })
-    }
-
-    /// The queues that the tasks of its answer can be from, if it is a pop.
-    pub const fn queues(&self) -> Option<&Arc<[Box<[u8]>]>> {
-        match &self.0 {
-            Shape::Popped { queues, .. } => Some(queues),
-            _ => None,
-        }
-    }
-}
-
-/// A reference to a task as it was sent.
-fn said(task: TaskRef<'_>) -> Box<[u8]> {
-    match spelt_long(task) {
-        Some(id) => IdText::of_id(id).as_bytes().into(),
-        None => task.bytes.into(),
-    }
-}
-
-/// Reads one whole reply, and puts it behind the others. A payload is the stretch of `bytes` that `cut` is told.
+/// Reads one whole reply, and appends it to the others. `cut` makes a payload of a range of `bytes`.
 pub fn decode_reply<B>(
-    expected: &Expected,
+    form: &ReplyForm<'_>,
     bytes: &[u8],
     cut: impl FnMut(Range<usize>) -> B,
     replies: &mut Replies<B>,
 ) -> Result<(), BadReply> {
     let mut decoder = Decoder { pieces: PieceReader::new(bytes), cut, replies };
-    let reply = decoder.reply(&expected.0)?;
+    let reply = decoder.reply(form)?;
     replies.list.push(reply);
     Ok(())
 }
@@ -139,9 +54,9 @@ pub fn decode_refusal(error: &[u8]) -> Refusal {
         "ERR" if words == Refusal::NoMoreIds.to_string() => Refusal::NoMoreIds,
         "ERR" => Refusal::Said { words: words.into() },
         "WRONGTYPE" => Refusal::WrongType { words: words.into() },
-        // The same question gets the same answer, until somebody else changes a user.
+        // A retry gets the same reply, until an administrator changes the user.
         "NOPERM" => Refusal::Said { words: text.into() },
-        // Who has not said who it is, or asks too early, gets nothing done.
+        // Not authenticated, or not ready yet: nothing was done.
         _ => Refusal::Unavailable { why: text.into() },
     }
 }
@@ -163,7 +78,7 @@ fn damaged(words: &str) -> Refusal {
     named.unwrap_or_else(|| Refusal::Said { words: words.into() })
 }
 
-/// What is read, and where it goes.
+/// The input of the decoder, and its output.
 struct Decoder<'r, 'b, B, C> {
     pieces: PieceReader<'b>,
     cut: C,
@@ -173,38 +88,41 @@ struct Decoder<'r, 'b, B, C> {
 const ODD: BadReply = BadReply::Shape;
 
 impl<'b, B, C: FnMut(Range<usize>) -> B> Decoder<'_, 'b, B, C> {
-    fn reply(&mut self, shape: &Shape) -> Result<Reply, BadReply> {
+    fn reply(&mut self, form: &ReplyForm<'_>) -> Result<Reply, BadReply> {
         let first = self.pieces.take()?;
-        Ok(match (first, shape) {
+        Ok(match (first, form) {
             (Piece::Error(error), _) => Reply::Refused(decode_refusal(error)),
-            (Piece::Null, Shape::Popped { .. }) => Reply::TimedOut,
-            (Piece::Null, Shape::Explained) => Reply::Explained(None),
-            (Piece::Integer(1), Shape::Outcome) => Reply::Outcome(Outcome::Done),
-            (Piece::Integer(0), Shape::Outcome) => Reply::Outcome(Outcome::Stale),
-            (Piece::Simple(b"CANCELLED"), Shape::Outcome) => Reply::Outcome(Outcome::Cancelled),
-            (Piece::Integer(n), Shape::Done) => Reply::Count(u64::try_from(n).map_err(|_| ODD)?),
-            (Piece::Simple(b"OK"), Shape::Done) => Reply::Ok,
-            (Piece::Bulk(worker), Shape::Started) => Reply::Started(split_worker(worker)?.1),
-            (Piece::Array(n), Shape::Ids) => self.ids(n)?,
-            (Piece::Array(3), Shape::Added) => self.added()?,
-            (Piece::Array(n), Shape::Popped { queues, form }) => {
-                Reply::Tasks(self.tasks(n, |decoder| decoder.popped(queues, *form))?)
+            (Piece::Null, ReplyForm::Popped { .. }) => Reply::TimedOut,
+            (Piece::Null, ReplyForm::Explained) => Reply::Explained(None),
+            (Piece::Integer(1), ReplyForm::Outcome) => Reply::Outcome(Outcome::Done),
+            (Piece::Integer(0), ReplyForm::Outcome) => Reply::Outcome(Outcome::Stale),
+            (Piece::Simple(b"CANCELLED"), ReplyForm::Outcome) => Reply::Outcome(Outcome::Cancelled),
+            (Piece::Integer(n), ReplyForm::Done) => Reply::Count(u64::try_from(n).map_err(|_| ODD)?),
+            (Piece::Simple(b"OK"), ReplyForm::Done) => Reply::Ok,
+            (Piece::Bulk(worker), ReplyForm::Started(_)) => Reply::Started(split_worker(worker)?.1),
+            (Piece::Array(n), ReplyForm::Ids) => self.ids(n)?,
+            (Piece::Array(3), ReplyForm::Added) => self.added()?,
+            (Piece::Array(n), ReplyForm::Popped { queues, fields }) => {
+                Reply::Tasks(self.tasks(n, |decoder| decoder.popped(queues, *fields))?)
             }
-            (Piece::Array(n), Shape::Recovered) => {
+            (Piece::Array(n), ReplyForm::Recovered) => {
                 Reply::Tasks(self.tasks(n, |decoder| decoder.inspected(View::Ready))?)
             }
-            (Piece::Array(n), Shape::Inspected(view)) => {
+            (Piece::Array(n), ReplyForm::Inspected(view)) => {
                 Reply::Inspected(self.tasks(n, |decoder| decoder.inspected(*view))?)
             }
-            (Piece::Array(n), Shape::Acked(tasks)) => Reply::Acked(self.acked(n, tasks)?),
-            (Piece::Array(n), Shape::Receipts) => self.receipts(n)?,
-            (Piece::Array(n), Shape::Workers) => Reply::Workers(self.workers(n)?),
-            (Piece::Array(2), Shape::Queues) => self.queues()?,
-            (Piece::Array(_) | Piece::Map(_), Shape::Info | Shape::Settings | Shape::Explained) => {
+            (Piece::Array(n), ReplyForm::Acked(tasks)) => Reply::Acked(self.acked(n, tasks)?),
+            (Piece::Array(n), ReplyForm::Receipts) => self.receipts(n)?,
+            (Piece::Array(n), ReplyForm::Workers) => Reply::Workers(self.workers(n)?),
+            (Piece::Array(2), ReplyForm::Queues) => self.queues()?,
+            (
+                Piece::Array(_) | Piece::Map(_),
+                ReplyForm::Info | ReplyForm::Settings | ReplyForm::Explained,
+            ) => {
                 let fields = self.fields(first)?;
-                match shape {
-                    Shape::Info => Reply::Info(Box::new(info(&fields)?)),
-                    Shape::Settings => Reply::Settings(Box::new(settings(&fields)?)),
+                match form {
+                    ReplyForm::Info => Reply::Info(Box::new(info(&fields)?)),
+                    ReplyForm::Settings => Reply::Settings(Box::new(settings(&fields)?)),
                     _ => Reply::Explained(Some(Box::new(explanation(&fields)?))),
                 }
             }
@@ -316,19 +234,19 @@ impl<'b, B, C: FnMut(Range<usize>) -> B> Decoder<'_, 'b, B, C> {
         })
     }
 
-    fn popped(&mut self, queues: &[Box<[u8]>], form: PopForm) -> Result<TaskView<B>, BadReply> {
-        self.array(form.fields())?;
+    fn popped(&mut self, queues: &Words<'_>, fields: PopFields) -> Result<TaskView<B>, BadReply> {
+        self.array(fields.count())?;
         let queue = self.bulk()?;
-        let queue = queues.iter().position(|name| **name == *queue).ok_or(ODD)?;
+        let queue = queues.iter().position(|name| name == queue).ok_or(ODD)?;
         let mut task = TaskView { queue: queue as u32, ..self.task()? };
-        if form.receipt {
+        if fields.receipt {
             let receipt = self.bulk()?;
             task.deliveries = self.small()?;
             if task.foreign_id.is_none() {
                 task.incarnation = Receipt::parse(receipt).ok_or(ODD)?.incarnation;
             }
         }
-        if form.meta {
+        if fields.meta {
             task.more = Some(Box::new(self.meta()?));
         }
         Ok(task)
@@ -347,7 +265,7 @@ impl<'b, B, C: FnMut(Range<usize>) -> B> Decoder<'_, 'b, B, C> {
     }
 
     fn inspected(&mut self, view: View) -> Result<TaskView<B>, BadReply> {
-        self.array(crate::reply::inspected_fields(view))?;
+        self.array(crate::reply_encoder::inspected_fields(view))?;
         let mut task = self.task()?;
         match view {
             View::Ready => {}
@@ -366,12 +284,12 @@ impl<'b, B, C: FnMut(Range<usize>) -> B> Decoder<'_, 'b, B, C> {
         Ok(task)
     }
 
-    /// What was echoed, each behind the one before.
-    fn acked(&mut self, n: usize, tasks: &[Box<[u8]>]) -> Result<Span, BadReply> {
+    /// Which of the tasks were echoed, each behind the one before.
+    fn acked(&mut self, n: usize, tasks: &Words<'_>) -> Result<Span, BadReply> {
         let (start, mut from) = (self.replies.indexes.len(), 0);
         for _ in 0..n {
             let echoed = self.bulk()?;
-            let found = tasks.iter().skip(from).position(|task| **task == *echoed).ok_or(ODD)?;
+            let found = tasks.iter().skip(from).position(|task| task == echoed).ok_or(ODD)?;
             self.replies.indexes.push((from + found) as u32);
             from += found + 1;
         }

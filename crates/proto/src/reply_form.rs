@@ -1,0 +1,263 @@
+//! The form of a reply: all that has to be known of a command to write its reply, or to read it.
+//!
+//! A reply of a home does not say what it answers: a list of tasks looks different after RQ.POP and after RQ.INSPECT. A
+//! session takes the form from the command while it has one, and keeps [its own copy](ReplyForm::into_owned) where the
+//! reply comes later. A client keeps one for each command that it sent.
+
+use std::borrow::Cow;
+
+use sureq_core::command::{Command, IdForm, LeaseAsk, Pop, TaskRef, TaskRefs, View, Worker};
+use sureq_core::id::Spelling;
+
+use crate::command_encoder::long_id;
+
+/// The form of a reply in RESP.
+#[derive(Clone, Debug)]
+pub enum ReplyForm<'a> {
+    /// RQ.PUSH: ids.
+    Ids,
+    /// RQ.ADD: id, whether it was added, state.
+    Added,
+    /// RQ.POP: tasks of these queues.
+    Popped {
+        /// The queues of the pop, to which the tasks refer by number.
+        queues: Words<'a>,
+        /// The fields that are shown of each task.
+        fields: PopFields,
+    },
+    /// RQ.RECOVER: tasks as RQ.INSPECT shows ready ones.
+    Recovered,
+    /// RQ.INSPECT of this view.
+    Inspected(View),
+    /// RQ.ACK: those of these words that were finished.
+    Acked(Words<'a>),
+    /// RQ.EXTEND and RQ.RETURN: 1, 0 or CANCELLED.
+    Outcome,
+    /// A number, or OK.
+    Done,
+    /// RQ.INFO.
+    Info,
+    /// RQ.CONFIG.
+    Settings,
+    /// RQ.QUEUES: a cursor, and queues with their counts.
+    Queues,
+    /// KEYS: names of queues.
+    QueueNames,
+    /// SCAN: a cursor, and names of queues.
+    ScanPage,
+    /// TYPE: the name of the type, or `none`.
+    TypeName,
+    /// RQ.EXPLAIN.
+    Explained,
+    /// RQ.WORKER START: the incarnation of the worker of this name.
+    Started(Cow<'a, [u8]>),
+    /// RQ.WORKER BEAT: receipts.
+    Receipts,
+    /// RQ.WORKER LIST.
+    Workers,
+}
+
+/// Which verb a reply is for, where one command of a home serves several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReplyStyle {
+    /// The RQ.* verb of the command, or the only one.
+    #[default]
+    Native,
+    /// TYPE.
+    Type,
+    /// KEYS.
+    Keys,
+    /// SCAN.
+    Scan,
+}
+
+impl<'a> ReplyForm<'a> {
+    /// The form of the reply to `command`.
+    pub const fn of(command: &Command<'a>, style: ReplyStyle) -> Self {
+        match style {
+            ReplyStyle::Native => Self::native(command),
+            ReplyStyle::Type => Self::TypeName,
+            ReplyStyle::Keys => Self::QueueNames,
+            ReplyStyle::Scan => Self::ScanPage,
+        }
+    }
+
+    const fn native(command: &Command<'a>) -> Self {
+        match *command {
+            Command::Push { .. } => Self::Ids,
+            Command::Add(_) => Self::Added,
+            Command::Pop(pop) => {
+                Self::Popped { queues: Words::Borrowed(pop.queues), fields: PopFields::of(&pop) }
+            }
+            Command::Recover { .. } => Self::Recovered,
+            Command::Inspect { view, .. } => Self::Inspected(view),
+            Command::Ack { tasks, .. } => Self::Acked(Words::Borrowed(tasks.list)),
+            Command::Extend { .. } | Command::Return(_) => Self::Outcome,
+            Command::Info { .. } => Self::Info,
+            Command::Config { .. } => Self::Settings,
+            Command::Queues { .. } => Self::Queues,
+            Command::Explain { .. } => Self::Explained,
+            Command::Worker(Worker::Start { name, .. }) => Self::Started(Cow::Borrowed(name)),
+            Command::Worker(Worker::Beat(_)) => Self::Receipts,
+            Command::Worker(Worker::List) => Self::Workers,
+            _ => Self::Done,
+        }
+    }
+
+    /// The form of the reply to a command that [`crate::encode_command`] encodes, which writes ids of ten letters as long
+    /// ones.
+    pub fn of_sent(command: &Command<'_>) -> ReplyForm<'static> {
+        match *command {
+            Command::Ack { tasks: TaskRefs { list, form: IdForm::Short }, .. } => {
+                let mut sent = PackedWords::default();
+                for bytes in list {
+                    match long_id(TaskRef { bytes, form: IdForm::Short }) {
+                        Some(id) => sent.push(Spelling::of_id(id).as_bytes()),
+                        None => sent.push(bytes),
+                    }
+                }
+                ReplyForm::Acked(Words::Packed(sent))
+            }
+            _ => ReplyForm::of(command, ReplyStyle::Native).into_owned(),
+        }
+    }
+
+    /// A form that does not borrow the command.
+    pub fn into_owned(self) -> ReplyForm<'static> {
+        match self {
+            Self::Ids => ReplyForm::Ids,
+            Self::Added => ReplyForm::Added,
+            Self::Popped { queues, fields } => ReplyForm::Popped { queues: queues.into_owned(), fields },
+            Self::Recovered => ReplyForm::Recovered,
+            Self::Inspected(view) => ReplyForm::Inspected(view),
+            Self::Acked(tasks) => ReplyForm::Acked(tasks.into_owned()),
+            Self::Outcome => ReplyForm::Outcome,
+            Self::Done => ReplyForm::Done,
+            Self::Info => ReplyForm::Info,
+            Self::Settings => ReplyForm::Settings,
+            Self::Queues => ReplyForm::Queues,
+            Self::QueueNames => ReplyForm::QueueNames,
+            Self::ScanPage => ReplyForm::ScanPage,
+            Self::TypeName => ReplyForm::TypeName,
+            Self::Explained => ReplyForm::Explained,
+            Self::Started(name) => ReplyForm::Started(Cow::Owned(name.into_owned())),
+            Self::Receipts => ReplyForm::Receipts,
+            Self::Workers => ReplyForm::Workers,
+        }
+    }
+
+    /// The bytes that it owns on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        match self {
+            Self::Popped { queues: words, .. } | Self::Acked(words) => words.heap_bytes(),
+            Self::Started(Cow::Owned(name)) => name.len(),
+            _ => 0,
+        }
+    }
+}
+
+/// Words of a command: borrowed from it, or copied.
+#[derive(Clone, Debug)]
+pub enum Words<'a> {
+    /// Slices of the input.
+    Borrowed(&'a [&'a [u8]]),
+    /// A copy.
+    Packed(PackedWords),
+}
+
+/// Words one behind the other, so that many short ones take up no more than they did in the input.
+#[derive(Clone, Debug, Default)]
+pub struct PackedWords {
+    bytes: Vec<u8>,
+    /// Where each ends. A command is smaller than 4 GiB.
+    ends: Vec<u32>,
+}
+
+impl PackedWords {
+    fn push(&mut self, word: &[u8]) {
+        self.bytes.extend_from_slice(word);
+        self.ends.push(self.bytes.len() as u32);
+    }
+
+    fn get(&self, n: usize) -> &[u8] {
+        let start = n.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.bytes[start as usize..self.ends[n] as usize]
+    }
+}
+
+impl Words<'_> {
+    /// Word `n`.
+    pub fn get(&self, n: usize) -> &[u8] {
+        match self {
+            Self::Borrowed(words) => words[n],
+            Self::Packed(words) => words.get(n),
+        }
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let len = match self {
+            Self::Borrowed(words) => words.len(),
+            Self::Packed(words) => words.ends.len(),
+        };
+        (0..len).map(|n| self.get(n))
+    }
+
+    fn into_owned(self) -> Words<'static> {
+        Words::Packed(match self {
+            Self::Packed(words) => words,
+            Self::Borrowed(words) => {
+                let mut packed = PackedWords {
+                    bytes: Vec::with_capacity(words.iter().map(|word| word.len()).sum()),
+                    ends: Vec::with_capacity(words.len()),
+                };
+                for word in words {
+                    packed.push(word);
+                }
+                packed
+            }
+        })
+    }
+
+    fn heap_bytes(&self) -> usize {
+        match self {
+            Self::Borrowed(_) => 0,
+            Self::Packed(words) => words.bytes.capacity() + words.ends.capacity() * size_of::<u32>(),
+        }
+    }
+}
+
+/// Which optional fields RQ.POP shows of each task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PopFields {
+    pub(crate) receipt: bool,
+    pub(crate) meta: bool,
+}
+
+impl PopFields {
+    /// The fields that this pop asks for. A lease that only the queue's settings give changes nothing.
+    const fn of(pop: &Pop<'_>) -> Self {
+        let LeaseAsk { ms, worker, conn, .. } = pop.lease;
+        Self { receipt: ms.is_some() || worker.is_some() || conn.is_some(), meta: pop.meta }
+    }
+
+    /// The number of fields of a task.
+    pub(crate) const fn count(self) -> usize {
+        3 + if self.receipt { 2 } else { 0 } + self.meta as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_has_the_same_words_and_counts_what_it_takes_up() {
+        let words: [&[u8]; 4] = [b"a", b"", b"long", b"a"];
+        let borrowed = Words::Borrowed(&words);
+        assert_eq!(borrowed.heap_bytes(), 0);
+        let owned = borrowed.into_owned();
+        assert_eq!(owned.iter().collect::<Vec<_>>(), words);
+        assert_eq!((owned.get(2), owned.heap_bytes()), (&b"long"[..], 6 + 4 * 4));
+    }
+}
