@@ -6,7 +6,7 @@ use crate::decimal;
 use crate::resp::{Pieces as _, Version, Writer};
 use crate::verbs::TABLE;
 use sureq_core::command::{AckScope, Cancel, Command, IdForm, LeaseAsk, Pop, TaskRef, TaskRefs, WorkerRef};
-use sureq_core::id::{Spelling, TaskId};
+use sureq_core::id::{IdText, TaskId};
 
 /// A command that RQ.* cannot express.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +106,7 @@ impl CommandWords {
 
     pub(crate) fn task(&mut self, task: TaskRef<'_>) -> &mut Self {
         match long_id(task) {
-            Some(id) => self.word(Spelling::of_id(id).as_bytes()),
+            Some(id) => self.word(IdText::of_id(id).as_bytes()),
             None => self.word(task.bytes),
         }
     }

@@ -6,7 +6,7 @@ use crate::reply_form::{PopFields, ReplyForm, Words};
 use crate::resp::{Pieces, Version, Writer};
 use crate::verbs::TYPE_NAME;
 use sureq_core::command::View;
-use sureq_core::id::{Spelling, TaskId};
+use sureq_core::id::{IdText, TaskId};
 use sureq_core::reply::{
     Explanation, HeldUp, Info, More, Outcome, QueueRow, Replies, Reply, TaskView, Why, WorkerRow,
 };

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 use sureq_core::command::{Command, IdForm, LeaseAsk, Pop, TaskRef, TaskRefs, View, Worker};
-use sureq_core::id::Spelling;
+use sureq_core::id::IdText;
 
 use crate::command_encoder::long_id;
 
@@ -112,7 +112,7 @@ impl<'a> ReplyForm<'a> {
                 let mut sent = PackedWords::default();
                 for bytes in list {
                     match long_id(TaskRef { bytes, form: IdForm::Short }) {
-                        Some(id) => sent.push(Spelling::of_id(id).as_bytes()),
+                        Some(id) => sent.push(IdText::of_id(id).as_bytes()),
                         None => sent.push(bytes),
                     }
                 }

@@ -33,14 +33,14 @@ pub fn scenarios() -> Vec<Scenario> {
 
 /// Why a scenario need not hold in a home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Exception {
+pub(crate) enum Exception {
     /// The home lacks something that the scenario needs.
     Cannot(Need),
     /// The home is known to answer otherwise, and why.
     Otherwise(&'static str),
 }
 
-fn exception(scenario: &Scenario, candidate: &Candidate) -> Option<Exception> {
+pub(crate) fn exception(scenario: &Scenario, candidate: &Candidate) -> Option<Exception> {
     if let Some(need) = scenario.needs().into_iter().find(|&need| !(candidate.can)(need)) {
         return Some(Exception::Cannot(need));
     }
@@ -50,7 +50,7 @@ fn exception(scenario: &Scenario, candidate: &Candidate) -> Option<Exception> {
 }
 
 /// Plays one scenario in one home, unless there is an exception. An error says where the home differs.
-fn judge(scenario: &Scenario, candidate: &Candidate, restarts: Restarts) -> Result<(), String> {
+pub(crate) fn judge(scenario: &Scenario, candidate: &Candidate, restarts: Restarts) -> Result<(), String> {
     if exception(scenario, candidate).is_some() {
         return Ok(());
     }

@@ -12,7 +12,7 @@ mod draw;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::conformance::{Verdict, judge};
+use crate::conformance::{exception, judge};
 use crate::scenario::{Restarts, Scenario};
 use crate::subject::Candidate;
 
@@ -144,12 +144,10 @@ fn tell(steps: &[Step], scope: Scope) -> String {
 fn differs(candidate: &Candidate, text: &str) -> Option<String> {
     let scenario =
         Scenario::parse(Path::new("found.txt"), text).unwrap_or_else(|error| panic!("{error}:\n{text}"));
-    match judge(&scenario, candidate, Restarts::AsWritten) {
-        Verdict::Holds => None,
-        Verdict::Differs(how) => Some(how),
-        Verdict::Cannot(need) => panic!("{} cannot do {need:?}, which was drawn:\n{text}", candidate.name),
-        Verdict::Otherwise(why) => panic!("{why}"),
+    if let Some(exception) = exception(&scenario, candidate) {
+        panic!("{}: {exception:?}, though only what it can do is drawn:\n{text}", candidate.name);
     }
+    judge(&scenario, candidate, Restarts::AsWritten).err()
 }
 
 /// Removes steps, in ever smaller groups, and then single requests, as long as the scenario still fails. The first step

@@ -123,7 +123,7 @@ impl<'b> Request<'b> {
             Self::Add { delay_ms, body } => {
                 Command::Add(Add { when: When::After(u64::from(*delay_ms)), ..Add::plain(QUEUE, body) })
             }
-            Self::Reserve => Command::Pop(Pop { lease: reservations.lease(), ..Pop::plain(QUEUES, 1) }),
+            Self::Reserve => Command::Pop(Pop { lease: policy.lease(), ..Pop::plain(QUEUES, 1) }),
             Self::Delete { id } => Command::Ack {
                 queue: QUEUE,
                 tasks: TaskRefs { list: slice::from_ref(id), form: IdForm::Short },
@@ -279,7 +279,7 @@ mod tests {
         let lease = LeaseAsk { ms: Some(2_000), lapse: Some(lapse), ..LeaseAsk::NONE };
         let policy = ReservationPolicy { timeout_secs: 2, attempts: 300 };
         assert_eq!(
-            Request::Reserve.command(reservations),
+            Request::Reserve.command(policy),
             Command::Pop(Pop { lease, ..Pop::plain(&[b"default"], 1) })
         );
         assert_eq!(ReservationPolicy { timeout_secs: 0, attempts: 9 }.lease(), LeaseAsk::NONE);
