@@ -6,7 +6,9 @@
 --   KEYS[2]  the numbers of the store: last id, clock, counters. The text before `store` is where its other keys begin
 --   ARGV     1 the operation
 --            2 the prefix of all keys
---            3 the bounds of log time by the caller's clock in microseconds: `least:guess:most`, or empty if it does not know
+--            3 log time by the caller's clock in microseconds: `least:guess:latest`, or empty if it does not know.
+--              After a LATE also `:offset:ahead`: while the offset of log time is this one, log time is too late by
+--              `ahead`
 --            4 the wall clock in microseconds, or empty for that of Redis; tests move time by it
 --            5 the id of this run of the server
 --            then the arguments of the operation, which the generated table ARGUMENTS names (operations.rs)
@@ -29,7 +31,7 @@ local QUEUES_AT_ONCE = 64
 -- The distance between priorities in the scores of `:ready`; positions in the queue are below it.
 local LANE = 17592186044416
 local SEQ_MAX = 131071
--- By how much log time may be later than the caller reports before the wall clock counts as set.
+-- Log time that was ahead by no more than this stands still until time has caught up; otherwise it stays ahead.
 local CLOCK_US = 1000000
 local EMPTY_QUEUE_S = 3600
 local EMPTY_STORE_S = 604800
@@ -161,13 +163,14 @@ local function begin()
     local time = call('TIME')
     wall_us = tonumber(time[1]) * 1000000 + tonumber(time[2])
   end
-  time_us = wall_us + store.offset * 1000 + (store.part or 0)
-  local sure, least, guess, most = string.match(args[3], '^(!?)(%d+):(%d+):(%d+)$')
+  local offset_us = store.offset * 1000 + (store.part or 0)
+  time_us = wall_us + offset_us
+  local least, guess, latest, judged, ahead = string.match(args[3], '^(%d+):(%d+):(%d+):?(%-?%d*):?(%d*)$')
   if least then
-    -- The call may have been on its way for long, so the caller repeats it once. If it still reports the same, the
-    -- clock was set.
-    if sure == '' and time_us > tonumber(most) + CLOCK_US then return false end
-    if time_us < tonumber(least) or sure == '!' and time_us > tonumber(most) then time_us = tonumber(guess) end
+    if judged == integer(offset_us) then time_us = time_us - tonumber(ahead) end
+    -- Either the call was on its way for long or the clock was set. Only the caller can tell, and it repeats the call.
+    if time_us > tonumber(latest) then return false, wall_us + offset_us, offset_us end
+    if time_us < tonumber(least) then time_us = tonumber(guess) end
   end
   -- If log time was a little ahead, it stands still until time has caught up. If it was more, this caller knows too
   -- little.
@@ -2136,7 +2139,8 @@ local function keep_house(when, act)
 end
 
 local function perform()
-  if not begin() then return { 0, { '!', 'LATE' } } end
+  local is_on_time, late_us, offset_us = begin()
+  if not is_on_time then return { late_us, { '!', 'LATE', integer(offset_us) } } end
   notice_start()
   if args[1] ~= 'epoch' then
     keep_house('lost', end_lost_workers)
