@@ -43,8 +43,10 @@ local LISTED_MS = 3600000
 local STALE = 32
 -- When to retry what a key of another type prevented.
 local UNSOUND_MS = 2000
--- For how long after its last heartbeat a home counts as alive.
-local HOME_MS = 30000
+-- After how long without a heartbeat a home counts as silent, and how long after this was noticed it counts as lost.
+-- Homes beat every ten seconds, and notice within three that a heartbeat has failed.
+local SILENT_MS = 15000
+local LOST_MS = 15000
 local REPLY_BYTES_MAX = 67108864
 -- How many leases one call searches for those that nothing else ends.
 local LOOKED_AT = 500
@@ -1352,9 +1354,9 @@ local function hold(conn, queue)
   local home = home_of(conn)
   call('SADD', OWN .. 'conn:' .. conn, queue)
   call('SADD', OWN .. 'home:' .. home, conn)
-  call('ZADD', OWN .. 'homes', 'NX', log + HOME_MS, home)
+  call('ZADD', OWN .. 'homes', 'NX', log + SILENT_MS, home)
   if not store.homes then
-    store.homes, is_store_changed = log + HOME_MS, true
+    store.homes, is_store_changed = log + SILENT_MS, true
   end
 end
 
@@ -1373,7 +1375,7 @@ function ops.pop(a)
     read('SCARD', w.key .. ':queues')
   elseif conn ~= '' then
     terms.holder = 'c:' .. conn
-    terms.ends = tonumber(read('ZSCORE', OWN .. 'homes', home_of(conn))) or log + HOME_MS
+    terms.ends = tonumber(read('ZSCORE', OWN .. 'homes', home_of(conn))) or log + SILENT_MS
     read('SCARD', OWN .. 'conn:' .. conn)
     read('SCARD', OWN .. 'home:' .. home_of(conn))
   end
@@ -2061,28 +2063,46 @@ function ops.close_conns(a)
 end
 
 -- Ends the leases of the connections of a lost home, a few at a time.
+local function end_home(home)
+  local conns = try('SRANDMEMBER', OWN .. 'home:' .. home, GONE_MAX)
+  for _, conn in ipairs(conns or {}) do
+    end_anew('c:' .. conn, nil, log, true)
+    call('SREM', OWN .. 'home:' .. home, conn)
+  end
+  -- Without the set of its connections they are searched for.
+  if not conns then end_anew('h:' .. home, nil, log, true) end
+  if not conns or #conns < GONE_MAX then call('ZREM', OWN .. 'homes', home) end
+end
+
+-- When to look next whether a home is silent or lost.
+local function next_home()
+  local at = first_of(OWN .. 'homes')
+  return at and floor(at + 0.5)
+end
+
+-- Looks at homes without a heartbeat, a few at a time. While Redis hung or was away, none could beat. So each that is
+-- silent gets a last chance from when a script notices that: its score then ends in a half, and it is lost unless it
+-- beats by then.
 function end_lost_homes()
   if not store.homes or store.homes > log then return end
-  local dead = read('ZRANGEBYSCORE', OWN .. 'homes', '-inf', log, 'LIMIT', 0, 1)[1]
-  if dead then
-    local conns = try('SRANDMEMBER', OWN .. 'home:' .. dead, GONE_MAX)
-    for _, conn in ipairs(conns or {}) do
-      end_anew('c:' .. conn, nil, log, true)
-      call('SREM', OWN .. 'home:' .. dead, conn)
+  local due = read('ZRANGEBYSCORE', OWN .. 'homes', '-inf', log, 'WITHSCORES', 'LIMIT', 0, GONE_MAX)
+  for i = 1, #due, 2 do
+    local home, at = due[i], tonumber(due[i + 1])
+    if at ~= floor(at) then
+      end_home(home)
+      break
     end
-    -- Without the set of its connections they are searched for.
-    if not conns then end_anew('h:' .. dead, nil, log, true) end
-    if not conns or #conns < GONE_MAX then call('ZREM', OWN .. 'homes', dead) end
+    call('ZADD', OWN .. 'homes', log + LOST_MS - 0.5, home)
   end
-  store.homes, is_store_changed = first_of(OWN .. 'homes'), true
+  store.homes, is_store_changed = next_home(), true
 end
 
 -- The home of this name is alive.
 function ops.home(a)
   local name = a.name
-  read('ZADD', OWN .. 'homes', log + HOME_MS, name)
+  read('ZADD', OWN .. 'homes', log + SILENT_MS, name)
   if not store.homes then
-    store.homes, is_store_changed = log + HOME_MS, true
+    store.homes, is_store_changed = log + SILENT_MS, true
   end
   return 'done'
 end
@@ -2102,7 +2122,7 @@ end
 
 -- The greeting of a server, so that its start is noticed as soon as possible.
 function ops.epoch()
-  local homes = try('ZCARD', OWN .. 'homes') and first_of(OWN .. 'homes') or nil
+  local homes = try('ZCARD', OWN .. 'homes') and next_home() or nil
   if homes ~= store.homes then
     store.homes, is_store_changed = homes, true
   end
