@@ -2,7 +2,9 @@
 
 mod support;
 
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 
 use support::waking::Waking;
 use support::{answer, info, open, pop, pop_leased, push, run, until, wait_for};
@@ -10,7 +12,7 @@ use sureq_core::command::{AckScope, View};
 use sureq_core::command::{Add, Command, IdForm, LeaseAsk, Pop, Return, TaskRef, TaskRefs, When};
 use sureq_core::settings::{Change, Changes, Expired, Place};
 use sureq_home_api::Home as _;
-use sureq_redis::RedisHome;
+use sureq_redis::{Clock, RedisHome, SystemClock, Target};
 use sureq_testkit::process::free_port;
 use sureq_testkit::redis_cluster::RedisCluster;
 use sureq_testkit::redis_sentinels::RedisSentinels;
@@ -78,6 +80,61 @@ fn a_task_that_is_added_for_a_time_of_the_wall_clock() {
             DUE_MS - 1..=DUE_MS
         },
     );
+}
+
+/// Real time, and a wall clock of Redis that is set forward.
+#[derive(Default)]
+struct SetForward {
+    us: AtomicU64,
+}
+
+impl Clock for SetForward {
+    fn monotonic_ms(&self) -> u64 {
+        SystemClock.monotonic_ms()
+    }
+
+    fn monotonic_us(&self) -> u64 {
+        SystemClock.monotonic_us()
+    }
+
+    fn wall_ms(&self) -> Option<u64> {
+        self.wall_us().map(|us| us / 1_000)
+    }
+
+    fn wall_us(&self) -> Option<u64> {
+        let now = SystemTime::UNIX_EPOCH.elapsed().expect("it is later").as_micros();
+        Some(now as u64 + self.us.load(Ordering::Acquire))
+    }
+}
+
+/// No message says that the wall clock was set.
+#[test]
+fn a_task_for_a_time_that_comes_early_since_the_wall_clock_is_set() {
+    for is_added_first in [true, false] {
+        let (server, clock) = (RedisServer::start(), Arc::new(SetForward::default()));
+        let open = || {
+            let target = Target::parse(&server.url()).expect("a URL");
+            RedisHome::open_by(target, Arc::clone(&clock) as _).expect("Redis listens")
+        };
+        let (waiter, actor) = (open(), open());
+        let when = When::At(sureq_core::WallTime(actor.now().wall.0 + 25_000));
+        let add = || run(&actor, &Command::Add(Add { when, ..Add::plain(b"q", b"x") }));
+        if is_added_first {
+            add();
+        }
+        let ticket = wait_for(&waiter, b"q");
+        until("it waits", || waiter.waiters() == 1);
+        waiter.look();
+        if !is_added_first {
+            add();
+        }
+        clock.us.store(60_000_000, Ordering::Release);
+        let since = Instant::now();
+        assert_eq!(answer(&ticket).tasks.len(), 1);
+        assert!(since.elapsed() < Duration::from_secs(5), "late, after {:?}", since.elapsed());
+        waiter.close();
+        actor.close();
+    }
 }
 
 #[test]

@@ -32,6 +32,9 @@ const LOOK_MS: u64 = 15_000;
 /// How often to look at a queue whose messages Redis forbids this user.
 const UNSUBSCRIBED_MS: u64 = 1_000;
 
+/// How often to look at a queue with tasks for a time of the wall clock: a step of that clock sends no message.
+const APPOINTED_LOOK_MS: u64 = 1_000;
+
 /// How many queues one `tick` covers.
 const TICKED: usize = 64;
 
@@ -436,7 +439,8 @@ async fn tick(home: &HomeThread, store: &Store, queues: &[&Vec<u8>]) -> Result<V
 /// When to look at a queue again, on the monotonic clock, from the answer of `tick`.
 fn when(row: &Value, now_ms: u64) -> Option<u64> {
     let [at, appointed, log, wall] = fields::<4>(row.clone()).ok()?.map(|n: Value| number(n).unwrap_or(0));
-    let waits = [(at, log), (appointed, wall)].into_iter().filter(|(at, _)| *at > 0);
+    let waits = [(at, log, u64::MAX), (appointed, wall, APPOINTED_LOOK_MS)];
+    let waits = waits.into_iter().filter(|(at, ..)| *at > 0);
     // Both clocks are cut off to milliseconds.
-    waits.map(|(at, clock)| now_ms + 1 + at.saturating_sub(clock)).min()
+    waits.map(|(at, clock, most)| now_ms + 1 + at.saturating_sub(clock).min(most)).min()
 }

@@ -58,6 +58,8 @@ local STEP_BYTES = 4194304
 local IDS_TOLD = 100
 -- How often the clock is stored at least. Redis' own clock does not go back meanwhile; if it does, callers report it.
 local CLOCK_KEPT_MS = 50
+-- How often waiters look at a queue with tasks for a time of the wall clock: nobody tells them if that clock is set.
+local APPOINTED_LOOK_MS = 1000
 
 -- The arguments of the call, and what follows from them.
 local keys, args, STORE, OWN, PREFIX
@@ -298,12 +300,12 @@ local function has_settings(s)
   return false
 end
 
--- In how many milliseconds time does something to a queue, if that is sooner than its waiters know.
+-- In how many milliseconds its waiters are to look at a queue because of time, if that is sooner than they know.
 local function sooner_ms(q)
   local s, ms = q.s, nil
   if s.next and not (q.next_before and q.next_before <= s.next) then ms = max(s.next - log, 0) end
   if s.appointed and not (q.appointed_before and q.appointed_before <= s.appointed) then
-    local left = max(s.appointed - wall, 0)
+    local left = min(max(s.appointed - wall, 0), APPOINTED_LOOK_MS)
     ms = ms and min(ms, left) or left
   end
   return ms
