@@ -20,8 +20,8 @@ const SLICE: usize = 200;
 
 const LONG_MS: u64 = 600_000;
 
-/// As long as a home may be silent, and a little more.
-const LOST_US: u64 = 31_000_000;
+/// How long a home takes to count as silent without a heartbeat, and then as lost: each a little more.
+const SILENT_US: u64 = 15_100_000;
 
 /// When an ending is retried that a foreign key prevented.
 const AGAIN_US: u64 = 2_100_000;
@@ -73,6 +73,13 @@ fn del(raw: &mut Connection, key: &str) {
 
 fn names(count: usize) -> Vec<String> {
     (0..count).map(|n| format!("q{n}")).collect()
+}
+
+/// Other homes are silent, somebody notices, and they stay silent. The next script ends the first of them.
+fn lose(world: &World, witness: &RedisHome) {
+    world.pass(SILENT_US);
+    info(witness, b"other");
+    world.pass(SILENT_US);
 }
 
 /// How many tasks of these queues are held, as their keys say: no script is called.
@@ -136,7 +143,7 @@ fn a_search_for_tasks_of_a_home_continues_where_it_stopped() {
     let mut raw = server.connect();
     let keys: Vec<String> = cmd("KEYS").arg("sureq:home:*").query(&mut raw).expect("it answers");
     set(&mut raw, &keys[0]);
-    world.pass(LOST_US);
+    lose(&world, &other);
     assert_eq!(go_on(&other, &mut raw, &queues), 0);
     for queue in &queues {
         assert!(
@@ -278,7 +285,7 @@ fn a_connection_that_counted_as_lost_keeps_what_it_takes_afterwards() {
     let queues = names(800);
     hold_of_each(&home, held_by(7), &queues, 2, 1);
     let mut raw = server.connect();
-    world.pass(LOST_US);
+    lose(&world, &other);
     info(&other, b"other");
     world.pass(5_000);
     let some: Vec<&[u8]> = queues[..SLICE].iter().map(String::as_bytes).collect();
@@ -329,7 +336,7 @@ fn a_connection_that_was_taken_for_lost_leaves_nothing_when_it_is_closed() {
     let queues = names(400);
     hold_of_each(&home, held_by(7), &queues, 2, 1);
     let mut raw = server.connect();
-    world.pass(LOST_US);
+    lose(&world, &other);
     info(&other, b"other");
     world.pass(5_000);
     take(&home, held_by(7), &[queues[399].as_bytes()], 1);
@@ -341,4 +348,42 @@ fn a_connection_that_was_taken_for_lost_leaves_nothing_when_it_is_closed() {
     server.check("sureq:");
     home.close();
     other.close();
+}
+
+/// How Redis was away for longer than a home may be silent, and who calls it first afterwards.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Away {
+    Hung,
+    HungAndTheHomeCallsFirst,
+    Restarted,
+}
+
+/// Nobody can beat while Redis is away. Homes get a while to do so afterwards, whoever calls first.
+#[test]
+fn a_home_that_could_not_beat_since_redis_was_away_keeps_its_tasks() {
+    for away in [Away::Hung, Away::HungAndTheHomeCallsFirst, Away::Restarted] {
+        let (mut server, world) = (RedisServer::start(), Arc::new(World::default()));
+        let (home, other) = (world.home(&server, 1_000_000), world.home(&server, 2_000_000));
+        fill(&home, b"q", 1);
+        let receipt = take(&home, held_by(7), &[b"q"], 1).remove(0);
+        home.look();
+        world.pass(36_000_000);
+        match away {
+            Away::Hung => {}
+            // Its heartbeat comes with this.
+            Away::HungAndTheHomeCallsFirst => home.look(),
+            Away::Restarted => server.restart(),
+        }
+        assert!(numbers(&other, b"q", 1).is_empty(), "its lease has ended");
+        // A heartbeat that failed is sent again by then.
+        world.pass(13_000_000);
+        assert!(numbers(&other, b"q", 1).is_empty(), "its lease has ended");
+        home.look();
+        world.pass(14_000_000);
+        assert!(numbers(&other, b"q", 1).is_empty(), "its lease has ended");
+        assert_eq!(acked(&home, b"q", &receipt), 1);
+        server.check("sureq:");
+        other.close();
+        home.close();
+    }
 }

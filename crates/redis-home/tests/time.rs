@@ -2,14 +2,17 @@
 
 mod support;
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use support::world::World;
 use support::{answer, info, open, pop, pop_leased, push, run, wait_for};
-use sureq_core::command::{Add, Command, When};
+use sureq_core::command::{Add, Command, LeaseAsk, Pop, When};
 use sureq_redis::{Clock, RedisHome, SystemClock, Target};
+use sureq_testkit::process::free_port;
+use sureq_testkit::proxy::FaultyProxy;
 use sureq_testkit::redis_server::RedisServer;
 
 fn add_delayed(home: &RedisHome, queue: &[u8], ms: u64) {
@@ -120,4 +123,42 @@ fn a_delay_under_load_is_neither_early_nor_late() {
         waiter.close();
     });
     homes.iter().for_each(RedisHome::close);
+}
+
+/// How long a slow network takes each way: a script might as well believe that the clock of Redis was set.
+const SLOW: Duration = Duration::from_millis(1_500);
+
+/// The script asks a call that is late whether the clock was set. Its repetition is late, too, which is no step of the
+/// clock either.
+#[test]
+fn a_call_that_is_late_twice_shortens_neither_a_delay_nor_a_lease() {
+    const MS: u64 = 2_500;
+    let port = free_port();
+    let server = RedisServer::start_at(port);
+    let proxy = FaultyProxy::before((Ipv4Addr::LOCALHOST, port).into());
+    let (slow, fast) = (open(&format!("redis://{}", proxy.address)), open(&server.url()));
+    push(&fast, b"leased", b"x");
+    // It knows log time from this answer.
+    info(&slow, b"leased");
+    proxy.delay(SLOW);
+    let since = Instant::now();
+    let lease = LeaseAsk { ms: Some(MS), ..LeaseAsk::NONE };
+    let replies = slow.send(&[
+        Command::Add(Add { when: When::After(MS), ..Add::plain(b"delayed", b"x") }),
+        Command::Pop(Pop { lease, ..Pop::plain(&[b"leased"], 1) }),
+    ]);
+    assert_eq!(replies.wait().replies.tasks.len(), 1);
+    // The first attempt, its answer, and the second attempt took this long.
+    let due = 3 * SLOW + Duration::from_millis(MS);
+    let waiting = [&b"delayed"[..], b"leased"].map(|queue| wait_for(&fast, queue));
+    for ticket in waiting {
+        let answer = ticket.wait();
+        assert_eq!(answer.replies.tasks.len(), 1, "{:?}", answer.replies.list);
+        let after = answer.at - since;
+        assert!(after >= due, "ended early, after {after:?} of {due:?}");
+        assert!(after < due + Duration::from_secs(2), "ended late, after {after:?} of {due:?}");
+    }
+    proxy.delay(Duration::ZERO);
+    slow.close();
+    fast.close();
 }

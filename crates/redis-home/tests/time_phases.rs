@@ -36,6 +36,9 @@ const HOMES: usize = 4;
 /// seen for the length of one call.
 const SEEN_US: u64 = SECOND_US;
 
+/// How late calls are at most.
+const LATE_US_MAX: u64 = 6 * SECOND_US;
+
 /// Log time is written down so often: when the wall clock is set, it is known so well how far it was.
 const KEPT_MS: u64 = 50;
 
@@ -157,7 +160,6 @@ impl Phases {
     fn begin(&mut self, home: &RedisHome) {
         let (ms, asked_again) = (self.random.u64(1..20_000), self.asked_again);
         let name = format!("{} of {ms} ms", self.said.len()).into_bytes();
-        self.due_us.insert(name.clone(), self.world.passed_us() + ms * 1_000);
         self.say(&format!("task {} begins", String::from_utf8_lossy(&name)));
         if self.random.bool() {
             self.ask(home, &Command::Add(Add { when: When::After(ms), ..Add::plain(DELAYED, &name) }));
@@ -167,9 +169,9 @@ impl Phases {
             let taken = self.ask(home, &Command::Pop(Pop { lease, ..Pop::plain(&[&name], 1) }));
             self.check(taken.tasks.len() == 1 || self.asked_again > asked_again, "nothing was taken");
         }
-        // Repeated commands may have been executed twice.
-        if self.asked_again > asked_again {
-            self.due_us.remove(&name);
+        // It began when the call reached Redis. Repeated commands may have been executed twice.
+        if self.asked_again == asked_again {
+            self.due_us.insert(name, self.world.passed_us() + ms * 1_000);
         }
     }
 
@@ -187,8 +189,8 @@ impl Phases {
         // If the answer is lost, they come back.
         let lease = LeaseAsk { ms: Some(1_000), ..LeaseAsk::NONE };
         let taken = self.ask(home, &Command::Pop(Pop { lease, ..Pop::plain(&queues, 20) }));
+        taken.tasks.iter().for_each(|task| self.ended(&task.body));
         for task in &taken.tasks {
-            self.ended(&task.body);
             let id = task.id.to_string();
             let tasks = TaskRefs { list: &[id.as_bytes()], form: IdForm::Long };
             let queue = queues[task.queue as usize];
@@ -263,11 +265,18 @@ impl Phases {
         }
         let at = self.random.usize(0..HOMES);
         let homes = std::mem::take(&mut self.homes);
+        // How late a call is cannot be known by a clock that stands.
+        if !self.stands && self.random.u8(0..50) == 0 {
+            let us = self.random.u64(0..LATE_US_MAX);
+            self.say(&format!("calls are {us} µs late, however often they are sent"));
+            self.world.set_late(us);
+        }
         match self.random.u8(0..10) {
             0..2 if self.due_us.len() < 50 => self.begin(&homes[at]),
             2..5 => _ = self.collect(&homes[at]),
             _ => self.observe(&homes[at]),
         }
+        self.world.set_late(0);
         self.homes = homes;
     }
 

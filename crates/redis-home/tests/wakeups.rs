@@ -2,16 +2,20 @@
 
 mod support;
 
-use std::time::{Duration, Instant};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 
 use support::waking::Waking;
 use support::{answer, info, open, pop, pop_leased, push, run, until, wait_for};
 use sureq_core::command::{AckScope, View};
-use sureq_core::command::{Add, Command, IdForm, LeaseAsk, Pop, Return, TaskRef, TaskRefs, When};
+use sureq_core::command::{Add, Block, Command, IdForm, LeaseAsk, Pop, Return, TaskRef, TaskRefs, When};
 use sureq_core::settings::{Change, Changes, Expired, Place};
 use sureq_home_api::Home as _;
-use sureq_redis::RedisHome;
+use sureq_redis::{Clock, RedisHome, SystemClock, Target};
 use sureq_testkit::process::free_port;
+use sureq_testkit::proxy::FaultyProxy;
 use sureq_testkit::redis_cluster::RedisCluster;
 use sureq_testkit::redis_sentinels::RedisSentinels;
 use sureq_testkit::redis_server::RedisServer;
@@ -78,6 +82,61 @@ fn a_task_that_is_added_for_a_time_of_the_wall_clock() {
             DUE_MS - 1..=DUE_MS
         },
     );
+}
+
+/// Real time, and a wall clock of Redis that is set forward.
+#[derive(Default)]
+struct SetForward {
+    us: AtomicU64,
+}
+
+impl Clock for SetForward {
+    fn monotonic_ms(&self) -> u64 {
+        SystemClock.monotonic_ms()
+    }
+
+    fn monotonic_us(&self) -> u64 {
+        SystemClock.monotonic_us()
+    }
+
+    fn wall_ms(&self) -> Option<u64> {
+        self.wall_us().map(|us| us / 1_000)
+    }
+
+    fn wall_us(&self) -> Option<u64> {
+        let now = SystemTime::UNIX_EPOCH.elapsed().expect("it is later").as_micros();
+        Some(now as u64 + self.us.load(Ordering::Acquire))
+    }
+}
+
+/// No message says that the wall clock was set.
+#[test]
+fn a_task_for_a_time_that_comes_early_since_the_wall_clock_is_set() {
+    for is_added_first in [true, false] {
+        let (server, clock) = (RedisServer::start(), Arc::new(SetForward::default()));
+        let open = || {
+            let target = Target::parse(&server.url()).expect("a URL");
+            RedisHome::open_by(target, Arc::clone(&clock) as _).expect("Redis listens")
+        };
+        let (waiter, actor) = (open(), open());
+        let when = When::At(sureq_core::WallTime(actor.now().wall.0 + 25_000));
+        let add = || run(&actor, &Command::Add(Add { when, ..Add::plain(b"q", b"x") }));
+        if is_added_first {
+            add();
+        }
+        let ticket = wait_for(&waiter, b"q");
+        until("it waits", || waiter.waiters() == 1);
+        waiter.look();
+        if !is_added_first {
+            add();
+        }
+        clock.us.store(60_000_000, Ordering::Release);
+        let since = Instant::now();
+        assert_eq!(answer(&ticket).tasks.len(), 1);
+        assert!(since.elapsed() < Duration::from_secs(5), "late, after {:?}", since.elapsed());
+        waiter.close();
+        actor.close();
+    }
 }
 
 #[test]
@@ -249,6 +308,45 @@ fn a_push_to_a_paused_queue_wakes_no_waiter() {
     let count: u64 = message.get_payload().expect("a count");
     assert!(count >= 10, "{count}");
     assert_eq!(answer(&ticket).tasks.len(), 1);
+    waiter.close();
+    other.close();
+}
+
+/// How many channels Redis has subscribers of.
+fn channels(server: &RedisServer) -> usize {
+    let all: Vec<String> =
+        redis::cmd("PUBSUB").arg("CHANNELS").query(&mut server.connect()).expect("it answers");
+    all.len()
+}
+
+/// Subscriptions that nobody needs any more are dropped in a few round trips, and messages are heard in between.
+#[test]
+fn a_pop_that_begins_to_wait_when_very_many_have_just_stopped() {
+    const QUEUES: usize = 2_000;
+    let port = free_port();
+    let server = RedisServer::start_at(port);
+    let proxy = FaultyProxy::before((Ipv4Addr::LOCALHOST, port).into());
+    let (waiter, other) = (open(&format!("redis://{}", proxy.address)), open(&server.url()));
+    let names: Vec<String> = (0..QUEUES).map(|n| format!("q{n}")).collect();
+    let queues: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    let many: Vec<_> = queues
+        .chunks(100)
+        .map(|some| waiter.send(&[Command::Pop(Pop { block: Some(Block::Forever), ..Pop::plain(some, 1) })]))
+        .collect();
+    until("they are subscribed to", || channels(&server) == 2 * QUEUES);
+    waiter.dismiss_waiters();
+    assert!(many.iter().all(|ticket| answer(ticket).tasks.is_empty()));
+    // So that each round trip takes a while.
+    proxy.delay(Duration::from_millis(5));
+    let ticket = wait_for(&waiter, b"last");
+    until("it waits", || waiter.waiters() == 1);
+    waiter.look();
+    push(&other, b"last", b"x");
+    let since = Instant::now();
+    assert_eq!(answer(&ticket).tasks.len(), 1);
+    assert!(since.elapsed() < Duration::from_secs(2), "late, after {:?}", since.elapsed());
+    proxy.delay(Duration::ZERO);
+    until("only what is needed is left", || channels(&server) <= 2);
     waiter.close();
     other.close();
 }

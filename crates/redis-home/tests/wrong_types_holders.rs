@@ -152,8 +152,8 @@ fn a_lost_home_with_a_bad_key_does_not_disturb_others() {
             "conn" => format!("sureq:conn:{}:7", homes[0]),
             part => format!("sureq:{part}"),
         };
-        // The home is silent, as others see it.
-        cmd("ZADD").arg(&["sureq:homes", "1", &homes[0]]).exec(&mut raw).expect("it answers");
+        // The home is lost, as others see it: it was silent, and its last chance is over.
+        cmd("ZADD").arg(&["sureq:homes", "0.5", &homes[0]]).exec(&mut raw).expect("it answers");
         let mut store: Vec<u8> = cmd("GET").arg("sureq:store").query(&mut raw).expect("it answers");
         forget_homes(&mut store);
         cmd("SET").arg("sureq:store").arg(store).exec(&mut raw).expect("it answers");

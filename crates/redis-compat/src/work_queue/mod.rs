@@ -21,8 +21,8 @@ use crate::foreign::{Foreign, new_id};
 use sureq_home_api::elsewhere::PopOf;
 use sureq_home_api::{CleanReport, Cleaning};
 use sureq_redis::layout::{
-    Call, Exchange, HeaderContext, HomeThread, Layout, LayoutOptions, LayoutSession, PopForm, ReplyForm,
-    SubscriptionRequests, Waiting,
+    Call, Exchange, HeaderContext, HomeThread, Late, Layout, LayoutOptions, LayoutSession, PopForm,
+    ReplyForm, SubscriptionRequests, Waiting,
 };
 use sureq_redis::{BadTarget, Target};
 
@@ -114,11 +114,11 @@ impl LayoutSession for Session {
     }
 
     /// The number is 1 if the script has looked for the keys of old clients.
-    fn answered(&self, call: &Call, word: u64, answer: &Value, exchange: Exchange) -> bool {
+    fn answered(&self, call: &Call, word: u64, answer: &Value, exchange: Exchange) -> Result<(), Late> {
         if word == 1 {
             self.old_clients.learn(call, answer, exchange.answered_us / 1_000);
         }
-        true
+        Ok(())
     }
 
     fn prepare<'a>(

@@ -18,7 +18,7 @@ use crate::connection::abandonment::Abandonment;
 use crate::connection::node::{About, GREETING, Node, Sent};
 use crate::connection::target::Target;
 use crate::connection::topology::Topology;
-use crate::layout::{Exchange, HeaderContext, LayoutSession};
+use crate::layout::{Exchange, HeaderContext, Late, LayoutSession};
 use crate::script::answer::{fields, number};
 use crate::script::call::Call;
 use crate::script::clock::Clock;
@@ -32,7 +32,7 @@ const RETRY_MAX: Duration = Duration::from_millis(500);
 
 /// How many times a batch is sent that the server did not execute, because it lacks the script or rejects the
 /// reported time.
-const LOADS_MAX: usize = 3;
+const REJECTIONS_MAX: usize = 5;
 
 /// After how long without an answer the topology is asked whether another server has taken over.
 const TAKEN_OVER: Duration = Duration::from_secs(1);
@@ -64,9 +64,9 @@ struct Attempt {
     slot: u16,
     until: Instant,
     pause: Duration,
-    loads: usize,
-    /// The script refused the time of the last attempt: this one reports it anew.
-    is_repeated: bool,
+    rejections: usize,
+    /// Why the script rejected the reported time of the last attempt.
+    late: Option<Late>,
     /// When the calls were sent last, on the monotonic clock.
     sent_us: u64,
 }
@@ -209,7 +209,7 @@ impl Link {
         }
         let (mut commands, now_us) = (Pipeline::new(), self.clock.monotonic_us());
         for call in self.target.layout().greetings() {
-            commands.add_command(self.command(node, &call, &self.session.time(now_us, false)));
+            commands.add_command(self.command(node, &call, &self.session.time(now_us, None)));
         }
         if !commands.is_empty() {
             // Every call reports the same; this is only sooner.
@@ -296,16 +296,22 @@ impl Link {
         // None of the rest was executed: it can be sent again, in its order.
         let mut outcomes = outcomes.into_iter();
         answers.extend(outcomes.by_ref().take(from).filter_map(Outcome::known));
-        match outcomes.next() {
+        let why = match outcomes.next() {
             Some(Outcome::NotHere(error)) => return self.follow(attempt, &node, &error).await,
-            Some(Outcome::NoScript) => node.forget(),
-            _ => attempt.is_repeated = true,
-        }
-        attempt.loads += 1;
-        if attempt.loads < LOADS_MAX {
+            Some(Outcome::Late(late)) => {
+                attempt.late = Some(late);
+                "the call took longer to reach Redis each time, so that its clock may have been set meanwhile"
+            }
+            _ => {
+                node.forget();
+                "Redis loses its scripts as soon as they are loaded"
+            }
+        };
+        attempt.rejections += 1;
+        if attempt.rejections < REJECTIONS_MAX {
             return Ok(());
         }
-        Err(Refusal::Unavailable { why: "Redis loses its scripts as soon as they are loaded".into() })
+        Err(Refusal::Unavailable { why: why.into() })
     }
 
     /// Follows a slot to its new server, or waits until its migration is over.
@@ -334,7 +340,7 @@ impl Link {
         let mut commands = Pipeline::with_capacity(calls.len());
         attempt.sent_us = self.clock.monotonic_us();
         // All report the same time: if the first call comes too late, so do the others, and all can be sent again.
-        let time = self.session.time(attempt.sent_us, attempt.is_repeated);
+        let time = self.session.time(attempt.sent_us, attempt.late);
         for call in calls {
             commands.add_command(self.command(node, call, &time));
         }
@@ -403,15 +409,12 @@ impl Link {
             Value::ServerError(error) => RedisError::from(error),
             value => {
                 let answered_us = self.clock.monotonic_us();
-                let accepted = fields(value).and_then(|[word, answer]| {
+                let outcome = fields(value).and_then(|[word, answer]| {
                     let exchange = Exchange { sent_us, answered_us };
-                    Ok(self.session.answered(call, number(word)?, &answer, exchange).then_some(answer))
+                    let answered = self.session.answered(call, number(word)?, &answer, exchange);
+                    Ok(answered.map_or_else(Outcome::Late, |()| Outcome::Known(Ok(answer))))
                 });
-                return match accepted {
-                    Ok(Some(answer)) => Outcome::Known(Ok(answer)),
-                    Ok(None) => Outcome::Late,
-                    Err(unexpected) => Outcome::Known(Err(unexpected.into())),
-                };
+                return outcome.unwrap_or_else(|unexpected| Outcome::Known(Err(unexpected.into())));
             }
         };
         let is_function_missing = error.detail().is_some_and(|detail| detail.contains("Function not found"));
@@ -430,7 +433,7 @@ impl Attempt {
     fn to(slot: u16, patience: Patience) -> Self {
         let patience = if patience == Patience::Short { TRY_FOR } else { REACH_FOR };
         let (until, pause) = (Instant::now() + patience, Duration::ZERO);
-        Self { slot, until, pause, loads: 0, is_repeated: false, sent_us: 0 }
+        Self { slot, until, pause, rejections: 0, late: None, sent_us: 0 }
     }
 
     /// Waits, longer each time. An error if the attempt is over.
@@ -448,22 +451,23 @@ enum Outcome {
     Known(Result<Value, Refusal>),
     /// The server does not have the script.
     NoScript,
-    /// The script rejected the reported time, since the call took too long to arrive.
-    Late,
+    /// The script rejected the reported time: the call took too long to arrive, or the clock of Redis was set.
+    Late(Late),
     /// Another server owns the slot, or will in a moment.
     NotHere(RedisError),
 }
 
 /// The refusal of a call that was not executed, between others that were.
 fn undone() -> Result<Value, Refusal> {
-    Err(Refusal::Unavailable { why: "Redis was just loading its scripts: try again".into() })
+    let why = "Redis was loading its scripts, or its clock was being corrected: try again";
+    Err(Refusal::Unavailable { why: why.into() })
 }
 
 impl Outcome {
     fn known(self) -> Option<Result<Value, Refusal>> {
         match self {
             Self::Known(answer) => Some(answer),
-            Self::NoScript | Self::Late | Self::NotHere(_) => None,
+            Self::NoScript | Self::Late(_) | Self::NotHere(_) => None,
         }
     }
 }

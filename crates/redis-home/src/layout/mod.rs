@@ -33,6 +33,7 @@ use crate::connection::target::Target;
 pub use crate::script::answer::{Ids, UnexpectedAnswer, bytes, fields, is_again, list, number};
 pub use crate::script::call::{Call, PopForm, ReplyForm};
 use crate::script::clock::Clock;
+pub use crate::script::clock::Late;
 pub use crate::script::slices::SLICE;
 pub use crate::thread::HomeThread;
 pub use crate::waiting::index::Waiter;
@@ -199,19 +200,19 @@ pub trait LayoutSession {
     /// Starts background work. The home is connected.
     fn start(self: Rc<Self>, _home: &Rc<HomeThread>) {}
 
-    /// The time as all calls of a batch report it. A batch is repeated if the script refused the time of the first
-    /// attempt.
-    fn time(&self, _now_us: u64, _is_repeated: bool) -> String {
+    /// The time as all calls of a batch report it. If a script has refused the time of the last attempt, this is the
+    /// next one.
+    fn time(&self, _now_us: u64, _late: Option<Late>) -> String {
         String::new()
     }
 
     /// Writes the arguments between the prefix and those of the call.
     fn header(&self, call: &Call, context: &HeaderContext<'_>, command: &mut Cmd);
 
-    /// Takes in what a script answered besides its answer. False if it refused the call for the time in its header; the
-    /// call is then repeated.
-    fn answered(&self, _call: &Call, _word: u64, _answer: &Value, _exchange: Exchange) -> bool {
-        true
+    /// Takes in what a script answered besides its answer. An error if it refused the call for the time in its header;
+    /// the call is then repeated.
+    fn answered(&self, _call: &Call, _word: u64, _answer: &Value, _exchange: Exchange) -> Result<(), Late> {
+        Ok(())
     }
 
     /// Completes calls before they are sent. `pops` says which of them are pops.

@@ -10,8 +10,8 @@ use sureq_core::command::Command;
 use sureq_home_api::{CleanReport, Cleaning};
 
 use super::{
-    Call, Channels, Exchange, HeaderContext, HomeThread, Ids, Layout, LayoutSession, PopForm, ReplyForm,
-    Waiting,
+    Call, Channels, Exchange, HeaderContext, HomeThread, Ids, Late, Layout, LayoutSession, PopForm,
+    ReplyForm, Waiting,
 };
 use crate::connection::target::Target;
 use crate::script::call::call_of;
@@ -109,8 +109,8 @@ struct OwnSession {
 }
 
 impl LayoutSession for OwnSession {
-    fn time(&self, now_us: u64, is_repeated: bool) -> String {
-        self.log.header(now_us, is_repeated)
+    fn time(&self, now_us: u64, late: Option<Late>) -> String {
+        self.log.header(now_us, late)
     }
 
     fn header(&self, _: &Call, context: &HeaderContext<'_>, command: &mut Cmd) {
@@ -118,18 +118,18 @@ impl LayoutSession for OwnSession {
         command.arg(context.time).arg(wall).arg(context.run_id);
     }
 
-    fn answered(&self, _: &Call, log_us: u64, answer: &Value, exchange: Exchange) -> bool {
-        if is_late(answer) {
-            return false;
-        }
+    fn answered(&self, _: &Call, log_us: u64, answer: &Value, exchange: Exchange) -> Result<(), Late> {
         let Exchange { sent_us, answered_us } = exchange;
+        if let Some(offset_us) = offset_if_late(answer) {
+            return Err(self.log.judge(log_us, offset_us, sent_us, answered_us));
+        }
         match log_us {
             // A script that cannot read the clock of the store reports no time.
             0 => {}
             log_us if self.is_spread => self.log.learn_from_one_of_many(log_us, sent_us, answered_us),
             log_us => self.log.learn(log_us, sent_us, answered_us),
         }
-        true
+        Ok(())
     }
 
     fn clean<'a>(
@@ -143,8 +143,13 @@ impl LayoutSession for OwnSession {
     }
 }
 
-/// Whether the script rejected the reported time, since the call took too long to arrive.
-fn is_late(answer: &Value) -> bool {
-    let Value::Array(words) = answer else { return false };
-    matches!(&words[..], [Value::BulkString(mark), Value::BulkString(code)] if mark == b"!" && code == b"LATE")
+/// The offset of log time from the wall clock, from a script that did not execute a call since log time is later than
+/// the call reported.
+fn offset_if_late(answer: &Value) -> Option<i64> {
+    let Value::Array(words) = answer else { return None };
+    let [Value::BulkString(mark), Value::BulkString(code), Value::BulkString(offset)] = &words[..] else {
+        return None;
+    };
+    let is_late = mark == b"!" && code == b"LATE";
+    std::str::from_utf8(offset).ok()?.parse().ok().filter(|_| is_late)
 }

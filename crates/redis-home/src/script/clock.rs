@@ -2,8 +2,9 @@
 //!
 //! Redis has only a wall clock, which may be set. Every script therefore answers its log time, and callers
 //! extrapolate it with their monotonic clocks: each call reports bounds for log time. The script follows the wall
-//! clock while that is within the bounds; outside of them, the wall clock was set. All values are in microseconds:
-//! with whole milliseconds, log time would creep ahead with every call.
+//! clock while that is within the bounds. If it is behind them, it was set. If it is ahead of them, it was set or the
+//! call took long to arrive: the script does not execute the call, and its caller judges which of both it was. All
+//! values are in microseconds: with whole milliseconds, log time would creep ahead with every call.
 
 use std::cell::Cell;
 use std::time::SystemTime;
@@ -63,14 +64,18 @@ pub(crate) fn system_ms() -> u64 {
 /// ```
 ///
 /// Each call reports both bounds. The script follows the wall clock of Redis while that stays within them, and the
-/// best guess of the caller otherwise. So no caller pushes log time ahead of what it knows for certain, and reports
-/// matter only when the wall clock was set.
+/// best guess of the caller if it is behind them. So no caller pushes log time ahead of what it knows for certain, and
+/// reports matter only when the wall clock was set.
+///
+/// A script cannot tell a wall clock that is ahead from a call that was late. Its caller can, however long the call
+/// took: if log time as the script saw it is later than it can be when the answer arrives, the clock was set. The
+/// correction is a difference, which is as right if the next call is late, too.
 #[derive(Debug, Default)]
 pub(crate) struct LogClock {
     known: Cell<Option<Bounds>>,
-    /// The wall clock of Redis was set forward by less than scripts notice; the next call corrects that.
+    /// The wall clock of Redis was set forward by less than scripts notice; the next calls have them notice.
     is_wall_ahead: Cell<bool>,
-    /// When a call last made a correction.
+    /// When such a step was last corrected.
     corrected_us: Cell<Option<u64>>,
     /// The bounds that were rejected by that correction.
     rejected: Cell<Option<Bounds>>,
@@ -87,6 +92,26 @@ const SETTLING_US: u64 = 1_000_000;
 
 /// If log time is ahead as before when a correction is this old, another process disagrees with it, and is followed.
 const INSISTING_US: u64 = 10_000_000;
+
+/// How long a call may be on its way before its script asks whether the clock was set.
+const ON_ITS_WAY_US: u64 = 1_000_000;
+
+/// Why a script did not execute a call for the time in its header; the next attempt reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Late {
+    /// How long the call and its answer took, in microseconds.
+    trip_us: u64,
+    /// None if the call just took long.
+    correction: Option<Correction>,
+}
+
+/// The clock of a store was set forward: while log time differs from it by `offset_us`, log time is `ahead_us` too
+/// late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Correction {
+    offset_us: i64,
+    ahead_us: u64,
+}
 
 /// How far log time is ahead of the monotonic clock, in microseconds.
 #[derive(Clone, Copy, Debug)]
@@ -109,11 +134,12 @@ pub(crate) struct LogTimeBounds {
 
 impl Bounds {
     /// The bounds from one answer. Clocks are cut off at microseconds, so bounds are rounded outwards: nothing
-    /// creeps.
+    /// creeps. If the call took long, the clocks may have drifted apart meanwhile.
     fn of(log_us: u64, sent_us: u64, now_us: u64) -> Self {
         let ahead = |us: u64| log_us.cast_signed() - us.cast_signed();
         let guess = ahead(now_us);
-        Self { least: guess - 1, most: ahead(sent_us) + 1, guess, at_us: now_us }
+        let apart = 1 + (now_us.saturating_sub(sent_us) / DRIFT).cast_signed();
+        Self { least: guess - apart, most: ahead(sent_us) + apart, guess, at_us: now_us }
     }
 
     /// The bounds after the clocks have had time to drift apart.
@@ -145,6 +171,7 @@ impl LogClock {
             return self.known.set(Some(answered));
         };
         if answered.least <= known.most + STEP_US {
+            self.is_wall_ahead.set(false);
             return self.known.set(Some(known.and(answered)));
         }
         let corrected = self.corrected_us.get().map(|at| sent_us.saturating_sub(at));
@@ -175,15 +202,39 @@ impl LogClock {
         Some(LogTimeBounds { least, guess, most })
     }
 
-    /// The report of the next call. It begins with `!` if log time is to be set back to it in case it is ahead.
-    pub(crate) fn header(&self, now_us: u64, is_sure: bool) -> String {
-        let Some(LogTimeBounds { least, guess, most }) = self.now(now_us) else { return String::new() };
-        let corrects = self.is_wall_ahead.take();
-        if corrects {
+    /// Judges a call that a script did not execute, since log time was later than the call reported. The script
+    /// answers log time and its offset from the wall clock, without corrections.
+    pub(crate) fn judge(&self, log_us: u64, offset_us: i64, sent_us: u64, now_us: u64) -> Late {
+        let was_suspected = self.is_wall_ahead.take();
+        let trip_us = now_us.saturating_sub(sent_us);
+        let answered = Bounds::of(log_us, sent_us, now_us);
+        let known = self.known.get().map(|known| known.at(now_us));
+        let Some(known) = known.filter(|known| answered.least > known.most + STEP_US) else {
+            return Late { trip_us, correction: None };
+        };
+        if was_suspected {
             self.corrected_us.set(Some(now_us));
         }
-        let mark = if is_sure || corrects { "!" } else { "" };
-        format!("{mark}{least}:{guess}:{most}")
+        // At least this much: a slow answer leaves log time ahead for the next one to correct, and never sets it back
+        // too far.
+        let ahead_us = (answered.guess - known.guess).unsigned_abs();
+        Late { trip_us, correction: Some(Correction { offset_us, ahead_us }) }
+    }
+
+    /// The report of the next call, which may be the repetition of one that was late.
+    pub(crate) fn header(&self, now_us: u64, late: Option<Late>) -> String {
+        let Some(LogTimeBounds { least, guess, most }) = self.now(now_us) else { return String::new() };
+        let on_its_way_us = match late {
+            // The next one may take as long, and a little longer.
+            Some(Late { trip_us, .. }) => ON_ITS_WAY_US + 2 * trip_us,
+            None if self.is_wall_ahead.get() => 0,
+            None => ON_ITS_WAY_US,
+        };
+        let mut header = format!("{least}:{guess}:{}", most + on_its_way_us);
+        if let Some(Late { correction: Some(Correction { offset_us, ahead_us }), .. }) = late {
+            header += &format!(":{offset_us}:{ahead_us}");
+        }
+        header
     }
 }
 
@@ -199,17 +250,22 @@ mod tests {
     }
 
     impl Script {
-        /// Its answer, and log time; none if the call is to be repeated.
-        fn run(&mut self, wall_us: u64, header: &str) -> Option<(u64, u64)> {
-            let mut line_us = wall_us.saturating_add_signed(self.offset_us);
-            let (is_sure, header) = header.strip_prefix('!').map_or((false, header), |header| (true, header));
-            let header: Vec<u64> = header.split(':').filter_map(|us| us.parse().ok()).collect();
-            if let [least, guess, most] = header[..] {
-                if line_us > most + 1_000_000 && !is_sure {
-                    return None;
+        /// Its answer, and log time. An error if log time is later than reported: log time, and its offset.
+        fn run(&mut self, wall_us: u64, header: &str) -> Result<(u64, u64), (u64, i64)> {
+            let seen_us = wall_us.saturating_add_signed(self.offset_us);
+            let mut line_us = seen_us;
+            let header: Vec<i64> = header.split(':').filter_map(|us| us.parse().ok()).collect();
+            if let [least, guess, latest, ref correction @ ..] = header[..] {
+                if let [judged, ahead] = *correction
+                    && judged == self.offset_us
+                {
+                    line_us -= ahead.unsigned_abs();
                 }
-                if line_us < least || line_us > most && is_sure {
-                    line_us = guess;
+                if line_us > latest.unsigned_abs() {
+                    return Err((seen_us, self.offset_us));
+                }
+                if line_us < least.unsigned_abs() {
+                    line_us = guess.unsigned_abs();
                 }
             }
             if line_us < (self.clock_ms * 1_000).saturating_sub(1_000_000) {
@@ -220,11 +276,14 @@ mod tests {
             if log_us / 1_000 - self.clock_ms >= 50 {
                 self.clock_ms = log_us / 1_000;
             }
-            Some((line_us, log_us))
+            Ok((line_us, log_us))
         }
     }
 
     const START_US: u64 = 1_600_000_000_000_000;
+
+    /// How often a call may be sent: its way may take longer each time, and the clock may be set meanwhile.
+    const ATTEMPTS_MAX: usize = 5;
 
     /// True time, a Redis, and processes that call it, each by a monotonic clock of its own.
     struct World {
@@ -278,21 +337,33 @@ mod tests {
         }
 
         fn call_by(&mut self, at: usize, way_us: u64) -> i64 {
-            let mut is_sure = false;
-            loop {
+            let mut late = None;
+            for _ in 0..ATTEMPTS_MAX {
                 let sent_us = self.callers[at].monotonic_us(self.now_us);
-                let header = self.callers[at].clock.header(sent_us, is_sure);
+                let header = self.callers[at].clock.header(sent_us, late);
                 self.pass(way_us);
                 let true_us = START_US + self.now_us;
                 let answer = self.script.run(true_us.saturating_add_signed(self.wall_set_by_us), &header);
                 self.pass(way_us);
                 let heard_us = self.callers[at].monotonic_us(self.now_us);
-                if let Some((line_us, log_us)) = answer {
-                    self.callers[at].clock.learn(line_us, sent_us, heard_us);
-                    return log_us.cast_signed() - true_us.cast_signed();
+                let clock = &self.callers[at].clock;
+                match answer {
+                    Ok((line_us, log_us)) => {
+                        clock.learn(line_us, sent_us, heard_us);
+                        return log_us.cast_signed() - true_us.cast_signed();
+                    }
+                    Err((line_us, offset_us)) => {
+                        late = Some(clock.judge(line_us, offset_us, sent_us, heard_us));
+                    }
                 }
-                is_sure = true;
             }
+            panic!("a call is refused again and again");
+        }
+
+        /// One command that may be late each time it is sent.
+        fn call_that_may_be_late(&mut self) -> i64 {
+            let way_us = if self.random.u8(0..4) == 0 { 6_000_000 } else { 200 };
+            self.call(way_us)
         }
     }
 
@@ -321,6 +392,40 @@ mod tests {
             let ahead_us = world.call(100);
             assert_eq!(ahead_us, 0, "command {n}");
             world.pass(if n % 1_000 == 0 { 600_000_000 } else { 300 });
+        }
+    }
+
+    #[test]
+    fn calls_that_are_late_several_times_in_a_row_move_log_time_by_nothing() {
+        for seed in 0..20 {
+            let mut world = World::new(seed, [400, -400]);
+            for n in 0..5_000 {
+                let ahead_us = world.call_that_may_be_late();
+                assert_eq!(ahead_us, 0, "command {n}, seed {seed}");
+                world.pass(300);
+            }
+        }
+    }
+
+    /// A late call must not take its lateness for a step of the clock, nor add it to one: log time is never behind, but
+    /// for what clocks may have drifted apart during late calls.
+    #[test]
+    fn late_calls_never_set_log_time_back_too_far() {
+        for seed in 0..20 {
+            let mut world = World::new(seed, [0, 0]);
+            world.calls(200);
+            for n in 0..5_000 {
+                let ahead_us = world.call_that_may_be_late();
+                let most = world.wall_set_by_us + 1_000;
+                assert!(
+                    (-50_000..=most).contains(&ahead_us),
+                    "{ahead_us} µs ahead, command {n}, seed {seed}"
+                );
+                if n % 100 == 99 {
+                    world.wall_set_by_us += world.random.i64(10_000..3_000_000);
+                }
+                world.pass(2_000);
+            }
         }
     }
 
@@ -362,12 +467,18 @@ mod tests {
     fn small_steps_of_the_wall_clock_that_follow_each_other_do_not_add_up() {
         for seed in 0..20 {
             let mut world = World::new(seed, [0, 0]);
+            let mut steps = Vec::<i64>::new();
             for n in 0..20_000 {
                 let ahead_us = world.call(200);
                 assert!(ahead_us <= 1_001_000, "{ahead_us} µs ahead of true time, call {n}, seed {seed}");
                 // Two seconds, about.
                 if n % 2_000 == 1_999 {
-                    world.wall_set_by_us += world.random.i64(10_000..900_000);
+                    let us = world.random.i64(10_000..900_000);
+                    // A step of the same size looks like another process that insists on the one before.
+                    if steps.iter().all(|before| (before - us).abs() > 30_000) {
+                        steps.push(us);
+                        world.wall_set_by_us += us;
+                    }
                 }
                 world.pass(2_000);
             }
@@ -398,7 +509,7 @@ mod tests {
     #[test]
     fn an_answer_bounds_log_time_from_both_sides() {
         let clock = LogClock::default();
-        assert_eq!((clock.now(5), clock.header(5, false)), (None, String::new()));
+        assert_eq!((clock.now(5), clock.header(5, None)), (None, String::new()));
         clock.learn(1_000_100, 100, 150);
         assert_eq!(
             clock.now(150),
@@ -410,8 +521,22 @@ mod tests {
             Some(LogTimeBounds { least: 1_000_229, guess: 1_000_230, most: 1_000_242 })
         );
         clock.learn(1_000_900, 300, 2_240);
-        assert_eq!(clock.header(2_240, false), "1002228:1002230:1002243");
-        assert_eq!(clock.header(2_240, true), "!1002228:1002230:1002243");
+        assert_eq!(clock.header(2_240, None), "1002228:1002230:2002243");
+    }
+
+    #[test]
+    fn whether_a_call_was_late_or_the_clock_was_set_is_judged_by_when_its_answer_arrives() {
+        let clock = LogClock::default();
+        clock.learn(1_000_100, 100, 150);
+        // Its way took four seconds there and one back.
+        let late = clock.judge(5_000_200, -7, 200, 5_000_200);
+        assert_eq!(late, Late { trip_us: 5_000_000, correction: None });
+        assert_eq!(clock.header(5_000_200, Some(late)), "5997648:6000150:17002702");
+        // The clock was set two seconds forward.
+        let late = clock.judge(8_000_300, -7, 5_000_200, 5_000_300);
+        let correction = Correction { offset_us: -7, ahead_us: 2_000_050 };
+        assert_eq!(late, Late { trip_us: 100, correction: Some(correction) });
+        assert_eq!(clock.header(5_000_300, Some(late)), "5997748:6000250:7003002:-7:2000050");
     }
 
     #[test]

@@ -28,8 +28,8 @@ pub const SILENCE: Duration = Duration::from_secs(5);
 /// How long a server has to answer a ping.
 pub const HANGS: Duration = Duration::from_secs(5);
 
-/// How many queues are subscribed to in one round trip.
-const SUBSCRIBED_AT_ONCE: usize = 500;
+/// How many queues are subscribed to, or unsubscribed from, in one round trip. Messages wait meanwhile.
+const QUEUES_AT_ONCE: usize = 500;
 
 /// A queue to subscribe to, and where to report that it is done. If that is dropped, the subscription exists already,
 /// or its connection was lost.
@@ -70,16 +70,16 @@ async fn receive_on(
 ) -> Result<(), RedisError> {
     let (mut sink, mut messages) = pubsub.split();
     let again: Vec<Vec<u8>> = home.waiters.subscribed.borrow().iter().cloned().collect();
-    for some in again.chunks(SUBSCRIBED_AT_ONCE) {
+    for some in again.chunks(QUEUES_AT_ONCE) {
         subscribe(home, &mut sink, some).await?;
     }
     home.waiters.wake();
-    let (mut next, mut swept, mut last_message) = (first, Instant::now(), Instant::now());
+    let (mut next, mut sweep, mut last_message) = (first, Instant::now() + SWEEP, Instant::now());
     loop {
         if let Some(first) = next.take() {
             // Requests that came meanwhile share the round trip.
             let mut some = vec![first];
-            while some.len() < SUBSCRIBED_AT_ONCE
+            while some.len() < QUEUES_AT_ONCE
                 && let Ok(more) = requests.try_recv()
             {
                 some.push(more);
@@ -93,7 +93,7 @@ async fn receive_on(
                 let _ = done.send(());
             }
             if home.waiters.subscribed.borrow().len() > home.waiters.queue_count() + UNWANTED_MAX {
-                drop_unwanted(home, &mut sink).await?;
+                sweep = Instant::now();
             }
         }
         tokio::select! {
@@ -107,9 +107,9 @@ async fn receive_on(
                 Some(want) => next = Some(want),
                 None => return Ok(()),
             },
-            () = sleep_until(swept + SWEEP), if !home.waiters.subscribed.borrow().is_empty() => {
-                drop_unwanted(home, &mut sink).await?;
-                swept = Instant::now();
+            () = sleep_until(sweep), if !home.waiters.subscribed.borrow().is_empty() => {
+                let has_more = drop_unwanted(home, &mut sink).await?;
+                sweep = Instant::now() + if has_more { Duration::ZERO } else { SWEEP };
             }
             () = sleep_until(last_message + SILENCE), if !home.waiters.is_empty() => {
                 still_there(&mut sink).await?;
@@ -157,15 +157,22 @@ pub(crate) fn is_forbidden(error: &RedisError) -> bool {
     error.code() == Some("NOPERM")
 }
 
-/// Unsubscribes from queues without waiters.
-async fn drop_unwanted(home: &HomeThread, sink: &mut PubSubSink) -> Result<(), RedisError> {
-    let subscribed: Vec<Vec<u8>> = home.waiters.subscribed.borrow().iter().cloned().collect();
-    for queue in subscribed.into_iter().filter(|queue| !home.waiters.is_wanted(queue)) {
-        home.waiters.subscribed.borrow_mut().remove(&queue);
-        // A waiter that joins from now on requests the subscription again, after this.
-        sink.unsubscribe(channels(home, &queue)).await?;
+/// Unsubscribes from queues without waiters, in one round trip; returns whether there may be more of them.
+async fn drop_unwanted(home: &HomeThread, sink: &mut PubSubSink) -> Result<bool, RedisError> {
+    let is_unwanted = |queue: &&Vec<u8>| !home.waiters.is_wanted(queue);
+    let unwanted: Vec<Vec<u8>> =
+        home.waiters.subscribed.borrow().iter().filter(is_unwanted).take(QUEUES_AT_ONCE).cloned().collect();
+    // Without a channel it would unsubscribe from all of them.
+    if unwanted.is_empty() {
+        return Ok(false);
     }
-    Ok(())
+    // A waiter that joins from now on requests the subscription again, after this.
+    for queue in &unwanted {
+        home.waiters.subscribed.borrow_mut().remove(queue);
+    }
+    let all: Vec<_> = unwanted.iter().flat_map(|queue| channels(home, queue)).collect();
+    sink.unsubscribe(all).await?;
+    Ok(unwanted.len() == QUEUES_AT_ONCE)
 }
 
 fn channels(home: &HomeThread, queue: &[u8]) -> Vec<Vec<u8>> {

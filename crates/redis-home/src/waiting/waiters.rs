@@ -32,6 +32,9 @@ const LOOK_MS: u64 = 15_000;
 /// How often to look at a queue whose messages Redis forbids this user.
 const UNSUBSCRIBED_MS: u64 = 1_000;
 
+/// How often to look at a queue with tasks for a time of the wall clock: a step of that clock sends no message.
+const APPOINTED_LOOK_MS: u64 = 1_000;
+
 /// How many queues one `tick` covers.
 const TICKED: usize = 64;
 
@@ -237,12 +240,21 @@ impl Waiters {
     pub(crate) fn remove(&self, waiter: &Waiter) {
         self.index.borrow_mut().leave(waiter);
         self.recount();
+        waiter.queues.iter().filter(|queue| !self.is_wanted(queue)).for_each(|queue| self.forget(queue));
+    }
+
+    /// Drops what is known of a queue without waiters. The next waiter for it asks anew.
+    fn forget(&self, queue: &[u8]) {
+        self.agenda.borrow_mut().forget(queue);
+        self.allow(queue);
     }
 
     /// Notes that Redis forbids the channels of a queue. The next waiter for it requests them again.
     pub(crate) fn forbid(&self, queue: &[u8]) {
         self.subscribed.borrow_mut().remove(queue);
-        self.forbidden.borrow_mut().insert(queue.to_vec());
+        if self.is_wanted(queue) {
+            self.forbidden.borrow_mut().insert(queue.to_vec());
+        }
     }
 
     /// Notes that the channels of a queue are allowed.
@@ -398,8 +410,7 @@ async fn plan(home: &Rc<HomeThread>, store: &Store, queues: &BTreeSet<Vec<u8>>) 
     let waiters = &home.waiters;
     let (waited, others): (Vec<_>, Vec<_>) = queues.iter().partition(|queue| waiters.is_wanted(queue));
     for queue in others {
-        waiters.agenda.borrow_mut().forget(queue);
-        waiters.allow(queue);
+        waiters.forget(queue);
     }
     for some in waited.chunks(TICKED) {
         let now = home.link.clock.monotonic_ms();
@@ -415,7 +426,10 @@ async fn plan(home: &Rc<HomeThread>, store: &Store, queues: &BTreeSet<Vec<u8>>) 
             };
             let look = waiters.looked_at_after(queue, home.link.may_miss()).map(|ms| now + ms);
             let next = [next, look].into_iter().flatten().min();
-            waiters.agenda.borrow_mut().set(queue, next);
+            // Its waiters may have left meanwhile.
+            if waiters.is_wanted(queue) {
+                waiters.agenda.borrow_mut().set(queue, next);
+            }
         }
     }
 }
@@ -436,7 +450,38 @@ async fn tick(home: &HomeThread, store: &Store, queues: &[&Vec<u8>]) -> Result<V
 /// When to look at a queue again, on the monotonic clock, from the answer of `tick`.
 fn when(row: &Value, now_ms: u64) -> Option<u64> {
     let [at, appointed, log, wall] = fields::<4>(row.clone()).ok()?.map(|n: Value| number(n).unwrap_or(0));
-    let waits = [(at, log), (appointed, wall)].into_iter().filter(|(at, _)| *at > 0);
+    let waits = [(at, log, u64::MAX), (appointed, wall, APPOINTED_LOOK_MS)];
+    let waits = waits.into_iter().filter(|(at, ..)| *at > 0);
     // Both clocks are cut off to milliseconds.
-    waits.map(|(at, clock)| now_ms + 1 + at.saturating_sub(clock)).min()
+    waits.map(|(at, clock, most)| now_ms + 1 + at.saturating_sub(clock).min(most)).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use sureq_home_api::elsewhere::ReplySlot;
+
+    use super::*;
+    use crate::script::call::receipt_text;
+
+    #[test]
+    fn a_queue_is_forgotten_with_its_last_waiter() {
+        let (waiters, _requests) = Waiters::new(Arc::default());
+        let join = |queues: &[&[u8]]| {
+            let queues = queues.iter().map(|queue| queue.to_vec()).collect();
+            let slot = Arc::new(ReplySlot::new(Vec::new(), receipt_text));
+            waiters.stand(Waiter::new(Call::new("pop", None), queues, None, slot));
+            waiters.index.borrow().all().pop().expect("it has joined")
+        };
+        let (first, second) = (join(&[b"a", b"b"]), join(&[b"a"]));
+        // A year ahead.
+        waiters.announce(b"a", 31_536_000_000);
+        waiters.announce(b"b", 31_536_000_001);
+        waiters.forbid(b"b");
+        waiters.remove(&first);
+        assert_eq!(waiters.agenda.borrow_mut().take_due(u64::MAX), [b"a"]);
+        assert!(waiters.forbidden.borrow().is_empty());
+        waiters.announce(b"a", 31_536_000_000);
+        waiters.remove(&second);
+        assert_eq!(waiters.agenda.borrow().next(), None);
+    }
 }

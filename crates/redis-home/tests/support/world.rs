@@ -14,6 +14,7 @@ pub const START_US: u64 = 1_600_000_000_000_000;
 pub struct World {
     passed_us: AtomicU64,
     wall_set_by_us: AtomicI64,
+    late_us: AtomicU64,
 }
 
 /// The clocks as one process sees them: its monotonic clock began at some moment of its own, and is a little fast or
@@ -39,7 +40,9 @@ impl Clock for Seen {
         self.wall_us().map(|us| us / 1_000)
     }
 
+    /// Each call that is sent asks for this.
     fn wall_us(&self) -> Option<u64> {
+        self.world.pass(self.world.late_us.load(Ordering::Acquire));
         let wall = START_US + self.world.passed_us();
         wall.checked_add_signed(self.world.wall_set_by())
     }
@@ -60,6 +63,11 @@ impl World {
 
     pub fn pass(&self, us: u64) {
         self.passed_us.fetch_add(us, Ordering::AcqRel);
+    }
+
+    /// From now on each call takes this long to reach Redis, whose answers take no time.
+    pub fn set_late(&self, us: u64) {
+        self.late_us.store(us, Ordering::Release);
     }
 
     pub fn passed_us(&self) -> u64 {

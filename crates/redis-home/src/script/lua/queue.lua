@@ -6,7 +6,9 @@
 --   KEYS[2]  the numbers of the store: last id, clock, counters. The text before `store` is where its other keys begin
 --   ARGV     1 the operation
 --            2 the prefix of all keys
---            3 the bounds of log time by the caller's clock in microseconds: `least:guess:most`, or empty if it does not know
+--            3 log time by the caller's clock in microseconds: `least:guess:latest`, or empty if it does not know.
+--              After a LATE also `:offset:ahead`: while the offset of log time is this one, log time is too late by
+--              `ahead`
 --            4 the wall clock in microseconds, or empty for that of Redis; tests move time by it
 --            5 the id of this run of the server
 --            then the arguments of the operation, which the generated table ARGUMENTS names (operations.rs)
@@ -29,7 +31,7 @@ local QUEUES_AT_ONCE = 64
 -- The distance between priorities in the scores of `:ready`; positions in the queue are below it.
 local LANE = 17592186044416
 local SEQ_MAX = 131071
--- By how much log time may be later than the caller reports before the wall clock counts as set.
+-- Log time that was ahead by no more than this stands still until time has caught up; otherwise it stays ahead.
 local CLOCK_US = 1000000
 local EMPTY_QUEUE_S = 3600
 local EMPTY_STORE_S = 604800
@@ -41,8 +43,10 @@ local LISTED_MS = 3600000
 local STALE = 32
 -- When to retry what a key of another type prevented.
 local UNSOUND_MS = 2000
--- For how long after its last heartbeat a home counts as alive.
-local HOME_MS = 30000
+-- After how long without a heartbeat a home counts as silent, and how long after this was noticed it counts as lost.
+-- Homes beat every ten seconds, and notice within three that a heartbeat has failed.
+local SILENT_MS = 15000
+local LOST_MS = 15000
 local REPLY_BYTES_MAX = 67108864
 -- How many leases one call searches for those that nothing else ends.
 local LOOKED_AT = 500
@@ -54,6 +58,8 @@ local STEP_BYTES = 4194304
 local IDS_TOLD = 100
 -- How often the clock is stored at least. Redis' own clock does not go back meanwhile; if it does, callers report it.
 local CLOCK_KEPT_MS = 50
+-- How often waiters look at a queue with tasks for a time of the wall clock: nobody tells them if that clock is set.
+local APPOINTED_LOOK_MS = 1000
 
 -- The arguments of the call, and what follows from them.
 local keys, args, STORE, OWN, PREFIX
@@ -161,13 +167,14 @@ local function begin()
     local time = call('TIME')
     wall_us = tonumber(time[1]) * 1000000 + tonumber(time[2])
   end
-  time_us = wall_us + store.offset * 1000 + (store.part or 0)
-  local sure, least, guess, most = string.match(args[3], '^(!?)(%d+):(%d+):(%d+)$')
+  local offset_us = store.offset * 1000 + (store.part or 0)
+  time_us = wall_us + offset_us
+  local least, guess, latest, judged, ahead = string.match(args[3], '^(%d+):(%d+):(%d+):?(%-?%d*):?(%d*)$')
   if least then
-    -- The call may have been on its way for long, so the caller repeats it once. If it still reports the same, the
-    -- clock was set.
-    if sure == '' and time_us > tonumber(most) + CLOCK_US then return false end
-    if time_us < tonumber(least) or sure == '!' and time_us > tonumber(most) then time_us = tonumber(guess) end
+    if judged == integer(offset_us) then time_us = time_us - tonumber(ahead) end
+    -- Either the call was on its way for long or the clock was set. Only the caller can tell, and it repeats the call.
+    if time_us > tonumber(latest) then return false, wall_us + offset_us, offset_us end
+    if time_us < tonumber(least) then time_us = tonumber(guess) end
   end
   -- If log time was a little ahead, it stands still until time has caught up. If it was more, this caller knows too
   -- little.
@@ -293,12 +300,12 @@ local function has_settings(s)
   return false
 end
 
--- In how many milliseconds time does something to a queue, if that is sooner than its waiters know.
+-- In how many milliseconds its waiters are to look at a queue because of time, if that is sooner than they know.
 local function sooner_ms(q)
   local s, ms = q.s, nil
   if s.next and not (q.next_before and q.next_before <= s.next) then ms = max(s.next - log, 0) end
   if s.appointed and not (q.appointed_before and q.appointed_before <= s.appointed) then
-    local left = max(s.appointed - wall, 0)
+    local left = min(max(s.appointed - wall, 0), APPOINTED_LOOK_MS)
     ms = ms and min(ms, left) or left
   end
   return ms
@@ -1349,9 +1356,9 @@ local function hold(conn, queue)
   local home = home_of(conn)
   call('SADD', OWN .. 'conn:' .. conn, queue)
   call('SADD', OWN .. 'home:' .. home, conn)
-  call('ZADD', OWN .. 'homes', 'NX', log + HOME_MS, home)
+  call('ZADD', OWN .. 'homes', 'NX', log + SILENT_MS, home)
   if not store.homes then
-    store.homes, is_store_changed = log + HOME_MS, true
+    store.homes, is_store_changed = log + SILENT_MS, true
   end
 end
 
@@ -1370,7 +1377,7 @@ function ops.pop(a)
     read('SCARD', w.key .. ':queues')
   elseif conn ~= '' then
     terms.holder = 'c:' .. conn
-    terms.ends = tonumber(read('ZSCORE', OWN .. 'homes', home_of(conn))) or log + HOME_MS
+    terms.ends = tonumber(read('ZSCORE', OWN .. 'homes', home_of(conn))) or log + SILENT_MS
     read('SCARD', OWN .. 'conn:' .. conn)
     read('SCARD', OWN .. 'home:' .. home_of(conn))
   end
@@ -2058,28 +2065,46 @@ function ops.close_conns(a)
 end
 
 -- Ends the leases of the connections of a lost home, a few at a time.
+local function end_home(home)
+  local conns = try('SRANDMEMBER', OWN .. 'home:' .. home, GONE_MAX)
+  for _, conn in ipairs(conns or {}) do
+    end_anew('c:' .. conn, nil, log, true)
+    call('SREM', OWN .. 'home:' .. home, conn)
+  end
+  -- Without the set of its connections they are searched for.
+  if not conns then end_anew('h:' .. home, nil, log, true) end
+  if not conns or #conns < GONE_MAX then call('ZREM', OWN .. 'homes', home) end
+end
+
+-- When to look next whether a home is silent or lost.
+local function next_home()
+  local at = first_of(OWN .. 'homes')
+  return at and floor(at + 0.5)
+end
+
+-- Looks at homes without a heartbeat, a few at a time. While Redis hung or was away, none could beat. So each that is
+-- silent gets a last chance from when a script notices that: its score then ends in a half, and it is lost unless it
+-- beats by then.
 function end_lost_homes()
   if not store.homes or store.homes > log then return end
-  local dead = read('ZRANGEBYSCORE', OWN .. 'homes', '-inf', log, 'LIMIT', 0, 1)[1]
-  if dead then
-    local conns = try('SRANDMEMBER', OWN .. 'home:' .. dead, GONE_MAX)
-    for _, conn in ipairs(conns or {}) do
-      end_anew('c:' .. conn, nil, log, true)
-      call('SREM', OWN .. 'home:' .. dead, conn)
+  local due = read('ZRANGEBYSCORE', OWN .. 'homes', '-inf', log, 'WITHSCORES', 'LIMIT', 0, GONE_MAX)
+  for i = 1, #due, 2 do
+    local home, at = due[i], tonumber(due[i + 1])
+    if at ~= floor(at) then
+      end_home(home)
+      break
     end
-    -- Without the set of its connections they are searched for.
-    if not conns then end_anew('h:' .. dead, nil, log, true) end
-    if not conns or #conns < GONE_MAX then call('ZREM', OWN .. 'homes', dead) end
+    call('ZADD', OWN .. 'homes', log + LOST_MS - 0.5, home)
   end
-  store.homes, is_store_changed = first_of(OWN .. 'homes'), true
+  store.homes, is_store_changed = next_home(), true
 end
 
 -- The home of this name is alive.
 function ops.home(a)
   local name = a.name
-  read('ZADD', OWN .. 'homes', log + HOME_MS, name)
+  read('ZADD', OWN .. 'homes', log + SILENT_MS, name)
   if not store.homes then
-    store.homes, is_store_changed = log + HOME_MS, true
+    store.homes, is_store_changed = log + SILENT_MS, true
   end
   return 'done'
 end
@@ -2099,7 +2124,7 @@ end
 
 -- The greeting of a server, so that its start is noticed as soon as possible.
 function ops.epoch()
-  local homes = try('ZCARD', OWN .. 'homes') and first_of(OWN .. 'homes') or nil
+  local homes = try('ZCARD', OWN .. 'homes') and next_home() or nil
   if homes ~= store.homes then
     store.homes, is_store_changed = homes, true
   end
@@ -2136,7 +2161,8 @@ local function keep_house(when, act)
 end
 
 local function perform()
-  if not begin() then return { 0, { '!', 'LATE' } } end
+  local is_on_time, late_us, offset_us = begin()
+  if not is_on_time then return { late_us, { '!', 'LATE', integer(offset_us) } } end
   notice_start()
   if args[1] ~= 'epoch' then
     keep_house('lost', end_lost_workers)
