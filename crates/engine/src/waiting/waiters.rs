@@ -156,16 +156,19 @@ impl Waiters {
         self.timeouts.first().map(|&(at, _)| at)
     }
 
-    /// Someone whose time has run out.
-    pub(crate) fn timed_out(&mut self, now: LogTime) -> Option<Waiting> {
-        let &(_, number) = self.timeouts.first().filter(|&&(at, _)| at <= now)?;
-        self.remove(number)
+    /// A pop whose time has run out.
+    pub(crate) fn timed_out(&self, now: LogTime) -> Option<u64> {
+        self.timeouts.first().filter(|&&(at, _)| at <= now).map(|&(_, number)| number)
     }
 
-    /// Everyone, when the home closes.
-    pub(crate) fn take_all(&mut self) -> Vec<Waiting> {
-        let numbers: Vec<u64> = self.waiting.keys().copied().collect();
-        numbers.into_iter().filter_map(|number| self.remove(number)).collect()
+    /// The pop that has waited longest.
+    pub(crate) fn first(&self) -> Option<u64> {
+        self.waiting.first_key_value().map(|(&number, _)| number)
+    }
+
+    /// The number of the last pop that began to wait. Later ones get larger numbers.
+    pub(crate) const fn last(&self) -> u64 {
+        self.last
     }
 }
 
