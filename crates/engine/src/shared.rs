@@ -477,7 +477,6 @@ impl Shared {
     /// was answered.
     pub(crate) fn serve(&self, state: &mut EngineState, now: Now) -> bool {
         let waiting = state.waiters.len();
-        state.served = 0;
         self.refuse_ended_workers(state, now);
         while state.may_serve()
             && !state.waiters.is_empty()
@@ -624,6 +623,9 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    use sureq_core::command::Block;
+    use sureq_home_api::Home as _;
+
     use super::*;
     use crate::{Engine, Options};
 
@@ -642,6 +644,26 @@ mod tests {
             assert!(engine.shared.entered.load(Ordering::Relaxed) > waited, "the other thread had the lock");
             other.join().expect("it only takes the lock");
         }
+        engine.close().expect("nothing is kept");
+    }
+
+    #[test]
+    fn a_queue_that_gets_tasks_when_no_more_may_be_served_is_looked_at_later() {
+        let engine = Engine::in_memory(&Options::default());
+        let (queues, mut replies): (&[&[u8]], _) = (&[b"q"], Replies::default());
+        let pop = Command::Pop(Pop { block: Some(Block::Forever), ..Pop::plain(queues, 1) });
+        let waiting = engine.submit(&[pop], &mut replies).into_ticket().expect("there is no task");
+        let (shared, now) = (&engine.shared, engine.shared.clock.now());
+        let mut state = shared.lock();
+        state.served = SERVED_MAX;
+        let EngineState { broker, buffer, .. } = &mut *state;
+        let push = Command::Push { queue: b"q", payloads: &[b"x"] };
+        broker.execute(now, &push, buffer, &mut Replies::default());
+        shared.end_unit(&mut state);
+        assert!(!shared.serve(&mut state, now) && state.has_unserved());
+        shared.stir(&mut state, now);
+        shared.let_go(state);
+        assert_eq!(waiting.wait().replies.tasks.len(), 1);
         engine.close().expect("nothing is kept");
     }
 }

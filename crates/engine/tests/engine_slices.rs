@@ -545,6 +545,28 @@ fn pops_that_wait_for_many_queues_are_served_in_slices() {
     engine.close().unwrap();
 }
 
+/// However many commands come at once, they do not serve waiting pops again and again under one lock.
+#[test]
+fn tasks_that_waiting_pops_get_count_as_work_of_a_batch() {
+    const POPS: usize = 20;
+    let engine = in_memory();
+    fill(&engine, b"q", 0, POPS * SLICE);
+    let _ = execute(&engine, &[Command::Pause { queue: b"q" }]);
+    let pop = Pop { block: Some(Block::Forever), ..Pop::plain(&[b"q"], SLICE as u32) };
+    let tickets: Vec<Ticket> = (0..POPS).map(|_| begin(&engine, Command::Pop(pop))).collect();
+    let mut commands = vec![Command::Info { queue: b"other" }; 1_000];
+    commands.insert(0, Command::Resume { queue: b"q" });
+    let mut replies = Replies::default();
+    let executed = engine.execute(&commands, &mut replies);
+    assert_eq!((executed.executed, replies.list.len()), (1_001, 1_001));
+    for (n, ticket) in tickets.into_iter().enumerate() {
+        let expected: Vec<usize> = (n * SLICE..(n + 1) * SLICE).collect();
+        assert_eq!(numbers(&ticket.wait().replies), expected);
+    }
+    assert!(engine.held().tasks <= HELD_TASKS_MAX, "{:?}", engine.held());
+    engine.close().unwrap();
+}
+
 /// A store whose payloads are on the disk and not in memory, with so many tasks.
 fn cold(tasks: usize) -> (Engine, SimDisk, Arc<ManualClock>) {
     let (disk, clock) = (SimDisk::new(9), Arc::new(ManualClock::default()));

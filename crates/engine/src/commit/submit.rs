@@ -212,7 +212,8 @@ impl Engine {
                 run.served_waiters |= shared.serve(&mut state, now);
             }
             let is_heavy = weight.add(replies) > limits::OUTPUT_BYTES_MAX;
-            if is_heavy || run.work >= WORK_TASKS_MAX || weight.bytes > weight_before + SLICE_BYTES {
+            let is_long = run.work + state.served >= WORK_TASKS_MAX;
+            if is_heavy || is_long || weight.bytes > weight_before + SLICE_BYTES {
                 break;
             }
         }
