@@ -3,7 +3,7 @@
 //! It belongs to the home and not to the state: after a restart nobody waits. A waiting pop owns a copy of its
 //! command, since the buffer it was read from is long gone when it is served.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sureq_core::LogTime;
@@ -78,8 +78,9 @@ pub(crate) struct Waiting {
 pub(crate) struct Waiters {
     last: u64,
     waiting: BTreeMap<u64, Waiting>,
-    /// Tickets by the queues they wait for. By name, since a queue may not be there yet.
-    by_queue: HashMap<Box<[u8]>, BTreeSet<u64>>,
+    /// Tickets by the queues they wait for. By name, since a queue may not be there yet. A hash map would move all
+    /// names at once when it grows.
+    by_queue: BTreeMap<Box<[u8]>, BTreeSet<u64>>,
     /// Tickets by the incarnation of the worker that waits.
     by_worker: BTreeSet<(u64, u64)>,
     timeouts: BTreeSet<(LogTime, u64)>,
