@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError, TryLockError};
 use std::task::Waker;
 use std::time::Duration;
 
-use sureq_core::broker::Dropped;
+use sureq_core::broker::{Dropped, Growth};
 use sureq_core::command::Pop;
 use sureq_core::event::QueueNo;
 use sureq_core::limits;
@@ -131,7 +131,7 @@ pub(crate) struct EngineState {
     pub(crate) ticker_sleeps: Option<LogTime>,
     /// The disk has no space for another segment.
     pub(crate) no_space: bool,
-    /// Pushes are refused because the memory limit is reached, and the operator has been informed.
+    /// Commands are refused because the memory limit is reached, and the operator has been informed.
     pub(crate) no_memory: bool,
     /// The contents of dropped queues, while the compactor releases them for a checkpoint.
     pub(crate) releasing: Option<Arc<Dropped<Body>>>,
@@ -247,13 +247,15 @@ const STEP_ASIDE: Duration = Duration::from_micros(20);
 impl Shared {
     /// The refusal of a command that cannot be executed for lack of disk space or memory.
     pub(crate) fn refusal(&self, state: &EngineState, command: &Command<'_>) -> Option<Refusal> {
-        match command {
-            Command::Push { .. } | Command::Add(_) if state.no_space => Some(Refusal::NoSpace),
-            Command::Push { .. } | Command::Add(_) if self.is_out_of_memory(state) => {
-                Some(Refusal::OutOfMemory)
-            }
-            _ => None,
+        if state.no_space && matches!(command, Command::Push { .. } | Command::Add(_)) {
+            return Some(Refusal::NoSpace);
         }
+        let is_refused = match state.broker.growth(command) {
+            Growth::None => false,
+            Growth::Record => self.is_out_of_memory(state),
+            Growth::Worker => self.is_out_of_memory(state) && !self.has_memory_for_workers(state),
+        };
+        is_refused.then_some(Refusal::OutOfMemory)
     }
 
     /// The position that must be durable before more is executed, if too much waits to be written.
