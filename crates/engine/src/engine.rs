@@ -187,7 +187,10 @@ impl Engine {
     /// Does one slice of what is due, without waiting for the ticker: for tests that move the clock.
     pub fn tick(&self) {
         let mut state = self.shared.lock();
-        ticker::tick(&self.shared, &mut state, self.shared.clock.now());
+        let now = self.shared.clock.now();
+        ticker::tick(&self.shared, &mut state, now);
+        // The ticker goes on with what is left.
+        self.shared.stir_ticker(&mut state, now);
         self.shared.let_go(state);
     }
 
@@ -226,13 +229,11 @@ impl Engine {
     /// [`Self::close`] with another time limit.
     pub fn close_within(&self, patience: Duration) -> Result<(), Arc<LogError>> {
         let shared = &self.shared;
-        {
-            let mut state = shared.lock_in_doubt();
-            state.closing = true;
-            let position = shared.position(&state);
-            Shared::dismiss_waiters(&mut state, timed_out, position);
-            shared.let_go(state);
-        }
+        let mut state = shared.lock_in_doubt();
+        state.closing = true;
+        let position = shared.position(&state);
+        drop(state);
+        shared.dismiss_waiters(timed_out, position);
         shared.wake_threads();
         shared.loader.iter().for_each(Loader::close);
         if !shared.threads_left.wait(patience) {

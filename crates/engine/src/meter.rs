@@ -15,7 +15,7 @@ pub(crate) struct Meter {
 pub struct Held {
     /// Bytes copied or checksummed.
     pub bytes: usize,
-    /// Tasks, ids or queues that commands name, push or get.
+    /// Tasks, ids or queues that commands name, push or get, and queues that answered waiting pops named.
     pub tasks: usize,
     /// Tasks that events move, whether a command asked for it, time passed or a worker ended.
     pub moved: usize,

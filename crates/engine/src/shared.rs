@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError, TryLockError};
 use std::task::Waker;
 use std::time::Duration;
 
-use sureq_core::broker::Dropped;
+use sureq_core::broker::{Dropped, Growth};
 use sureq_core::command::Pop;
 use sureq_core::event::QueueNo;
 use sureq_core::limits;
@@ -131,7 +131,7 @@ pub(crate) struct EngineState {
     pub(crate) ticker_sleeps: Option<LogTime>,
     /// The disk has no space for another segment.
     pub(crate) no_space: bool,
-    /// Pushes are refused because the memory limit is reached, and the operator has been informed.
+    /// Commands are refused because the memory limit is reached, and the operator has been informed.
     pub(crate) no_memory: bool,
     /// The contents of dropped queues, while the compactor releases them for a checkpoint.
     pub(crate) releasing: Option<Arc<Dropped<Body>>>,
@@ -144,6 +144,8 @@ pub(crate) struct EngineState {
     /// A thread needs the log to be synced up to here, at any durability level.
     pub(crate) sync_wanted: Position,
     pub(crate) closing: bool,
+    /// Work for waiting pops since the lock was taken: tasks handed to them, and queues that the answered ones named.
+    pub(crate) served: usize,
     /// Counts the work under the lock. `held` is the most that was done at once.
     pub(crate) meter: Meter,
     pub(crate) held: Held,
@@ -152,8 +154,8 @@ pub(crate) struct EngineState {
     pub(crate) woken: Vec<(Position, Waker)>,
 }
 
-/// Waiting pops get this many tasks before other threads get the lock.
-const SERVED_TASKS_MAX: usize = 2 * limits::SLICE_TASKS;
+/// How much work for waiting pops is done under one lock before other threads get it.
+const SERVED_MAX: usize = 2 * limits::SLICE_TASKS;
 
 impl EngineState {
     /// The state of a store that has just been opened.
@@ -177,6 +179,7 @@ impl EngineState {
             logged_bytes: 0,
             sync_wanted: Position::START,
             closing: false,
+            served: 0,
             meter: Meter::default(),
             held: Held::default(),
             woken: Vec::new(),
@@ -185,8 +188,27 @@ impl EngineState {
 
     /// Whether waiting pops may be answerable: tasks have become available, or workers have ended.
     pub(crate) fn has_unserved(&self) -> bool {
-        let has_work = !self.unserved.is_empty() || !self.buffer.ended_workers.is_empty();
+        let has_work =
+            !self.unserved.is_empty() || self.broker.has_awake() || !self.buffer.ended_workers.is_empty();
         has_work && !self.waiters.is_empty()
+    }
+
+    /// Whether more may be done for waiting pops before other threads get the lock.
+    pub(crate) const fn may_serve(&self) -> bool {
+        self.served < SERVED_MAX
+    }
+
+    /// Counts work for waiting pops.
+    fn note_served(&mut self, work: usize) {
+        self.served += work;
+        self.meter.tasks(work);
+    }
+
+    /// Ends the wait of a pop. That is as much work as it names queues.
+    pub(crate) fn end_wait(&mut self, number: u64) -> Option<Waiting> {
+        let waiting = self.waiters.remove(number)?;
+        self.note_served(waiting.pop.queues().len().max(1));
+        Some(waiting)
     }
 
     /// The next queue that may have tasks for waiting pops.
@@ -208,8 +230,9 @@ impl EngineState {
         }
     }
 
-    /// Adds up the work done since the lock was taken the last time.
-    pub(crate) fn note_held(&mut self) {
+    /// Begins to count the work under a lock that was just taken. Notes what was done the time before.
+    pub(crate) fn begin_hold(&mut self) {
+        self.served = 0;
         if !cfg!(debug_assertions) {
             return;
         }
@@ -224,13 +247,15 @@ const STEP_ASIDE: Duration = Duration::from_micros(20);
 impl Shared {
     /// The refusal of a command that cannot be executed for lack of disk space or memory.
     pub(crate) fn refusal(&self, state: &EngineState, command: &Command<'_>) -> Option<Refusal> {
-        match command {
-            Command::Push { .. } | Command::Add(_) if state.no_space => Some(Refusal::NoSpace),
-            Command::Push { .. } | Command::Add(_) if self.is_out_of_memory(state) => {
-                Some(Refusal::OutOfMemory)
-            }
-            _ => None,
+        if state.no_space && matches!(command, Command::Push { .. } | Command::Add(_)) {
+            return Some(Refusal::NoSpace);
         }
+        let is_refused = match state.broker.growth(command) {
+            Growth::None => false,
+            Growth::Record => self.is_out_of_memory(state),
+            Growth::Worker => self.is_out_of_memory(state) && !self.has_memory_for_workers(state),
+        };
+        is_refused.then_some(Refusal::OutOfMemory)
     }
 
     /// The position that must be durable before more is executed, if too much waits to be written.
@@ -248,7 +273,7 @@ impl Shared {
     #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, EngineState> {
         let mut state = self.lock_unmetered();
-        state.note_held();
+        state.begin_hold();
         state
     }
 
@@ -276,7 +301,9 @@ impl Shared {
 
     /// The lock, even if another thread panicked with it: only for reporting the failure and closing.
     pub(crate) fn lock_in_doubt(&self) -> MutexGuard<'_, EngineState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.begin_hold();
+        state
     }
 
     /// Wakes all threads of the engine, so that each looks whether it must end.
@@ -317,9 +344,9 @@ impl Shared {
         // This includes callers that wait for payloads or for a search.
         self.loader.iter().for_each(|loader| loader.fail(&self.durable));
         self.oversized.fail(&self.durable);
+        self.dismiss_waiters(poisoned, Position::START);
         let woken = {
             let mut state = self.lock_in_doubt();
-            Self::dismiss_waiters(&mut state, poisoned, Position::START);
             let EngineState { listeners, woken, .. } = &mut *state;
             listeners.end(woken);
             std::mem::take(woken)
@@ -328,15 +355,20 @@ impl Shared {
         self.wake_threads();
     }
 
-    /// Gives all waiting pops this answer.
-    pub(crate) fn dismiss_waiters(
-        state: &mut EngineState,
-        replies: fn() -> Replies<Body>,
-        position: Position,
-    ) {
-        for waiting in state.waiters.take_all() {
-            Self::answer(state, waiting, replies(), position);
+    /// Gives this answer to all pops that wait now, slice by slice.
+    pub(crate) fn dismiss_waiters(&self, replies: fn() -> Replies<Body>, position: Position) {
+        let mut state = self.lock_in_doubt();
+        let last = state.waiters.last();
+        while let Some(number) = state.waiters.first().filter(|&number| number <= last) {
+            if !state.may_serve() {
+                self.let_go(state);
+                self.step_aside();
+                state = self.lock_in_doubt();
+            } else if let Some(waiting) = state.end_wait(number) {
+                Self::answer(&mut state, waiting, replies(), position);
+            }
         }
+        self.let_go(state);
     }
 
     /// Asks the log thread to sync the log up to the position, at any durability level.
@@ -447,15 +479,15 @@ impl Shared {
     /// was answered.
     pub(crate) fn serve(&self, state: &mut EngineState, now: Now) -> bool {
         let waiting = state.waiters.len();
-        let mut budget = SERVED_TASKS_MAX;
-        self.refuse_ended_workers(state, now, &mut budget);
-        while budget > 0
+        self.refuse_ended_workers(state, now);
+        while state.may_serve()
             && !state.waiters.is_empty()
             && let Some(no) = state.next_unserved()
         {
+            state.note_served(1);
             let Some(name) = state.broker.name_of(no).map(Box::<[u8]>::from) else { continue };
-            self.serve_queue(state, &name, now, &mut budget);
-            if budget == 0 {
+            self.serve_queue(state, &name, now);
+            if !state.may_serve() {
                 // The ticker goes on with it after other threads have had the lock.
                 state.unserved.push_front(no);
                 break;
@@ -465,8 +497,8 @@ impl Shared {
     }
 
     /// Refuses pops that wait on behalf of a worker that has ended.
-    fn refuse_ended_workers(&self, state: &mut EngineState, now: Now, budget: &mut usize) {
-        while *budget > 0
+    fn refuse_ended_workers(&self, state: &mut EngineState, now: Now) {
+        while state.may_serve()
             && let Some(&incarnation) = state.buffer.ended_workers.last()
         {
             let EngineState { broker, buffer, waiters, .. } = &mut *state;
@@ -478,27 +510,26 @@ impl Shared {
             let pop = |pop: &Pop<'_>| broker.execute(now, &Command::Pop(*pop), buffer, &mut replies);
             waiting.pop.with(pop);
             self.end_unit(state);
-            *budget -= 1;
-            if let Some(waiting) = state.waiters.remove(number) {
+            if let Some(waiting) = state.end_wait(number) {
                 let position = self.position(state);
                 Self::answer(state, waiting, replies, position);
             }
         }
     }
 
-    fn serve_queue(&self, state: &mut EngineState, queue: &[u8], now: Now, budget: &mut usize) {
-        while *budget > 0 && state.broker.queue(queue).is_some_and(|queue| queue.can_pop(now.log)) {
+    fn serve_queue(&self, state: &mut EngineState, queue: &[u8], now: Now) {
+        while state.may_serve() && state.broker.queue(queue).is_some_and(|queue| queue.can_pop(now.log)) {
             let EngineState { broker, buffer, waiters, .. } = &mut *state;
             let Some((number, waiting)) = waiters.first_for(queue) else { return };
-            let mut replies = Replies::default();
+            let (names, mut replies) = (waiting.pop.queues().len(), Replies::default());
             let left = waiting.pop.with(|pop| sliced::begin_pop(broker, pop, now, buffer, &mut replies));
             self.end_unit(state);
-            state.meter.tasks(replies.tasks.len());
-            *budget = budget.saturating_sub(replies.tasks.len().max(1));
             if matches!(replies.list.first(), Some(Reply::Tasks(span)) if span.is_empty()) {
+                state.note_served(names);
                 return;
             }
-            let waiting = state.waiters.remove(number).expect("it was the first waiter");
+            state.note_served(replies.tasks.len());
+            let waiting = state.end_wait(number).expect("it was the first waiter");
             let position = self.position(state);
             let all = waiting.pop.with(|pop| self.fetch(state, &Command::Pop(*pop), &mut replies.tasks));
             if let Some(left) = left {
@@ -594,6 +625,9 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    use sureq_core::command::Block;
+    use sureq_home_api::Home as _;
+
     use super::*;
     use crate::{Engine, Options};
 
@@ -612,6 +646,26 @@ mod tests {
             assert!(engine.shared.entered.load(Ordering::Relaxed) > waited, "the other thread had the lock");
             other.join().expect("it only takes the lock");
         }
+        engine.close().expect("nothing is kept");
+    }
+
+    #[test]
+    fn a_queue_that_gets_tasks_when_no_more_may_be_served_is_looked_at_later() {
+        let engine = Engine::in_memory(&Options::default());
+        let (queues, mut replies): (&[&[u8]], _) = (&[b"q"], Replies::default());
+        let pop = Command::Pop(Pop { block: Some(Block::Forever), ..Pop::plain(queues, 1) });
+        let waiting = engine.submit(&[pop], &mut replies).into_ticket().expect("there is no task");
+        let (shared, now) = (&engine.shared, engine.shared.clock.now());
+        let mut state = shared.lock();
+        state.served = SERVED_MAX;
+        let EngineState { broker, buffer, .. } = &mut *state;
+        let push = Command::Push { queue: b"q", payloads: &[b"x"] };
+        broker.execute(now, &push, buffer, &mut Replies::default());
+        shared.end_unit(&mut state);
+        assert!(!shared.serve(&mut state, now) && state.has_unserved());
+        shared.stir(&mut state, now);
+        shared.let_go(state);
+        assert_eq!(waiting.wait().replies.tasks.len(), 1);
         engine.close().expect("nothing is kept");
     }
 }

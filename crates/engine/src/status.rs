@@ -12,6 +12,10 @@ use crate::shared::{EngineState, Shared};
 /// Pushes are accepted again when this part of the memory limit is free.
 const ROOM_AGAIN_PART: u64 = 32;
 
+/// Above the memory limit, workers can register until they take this part of it: new workers must be able to work off a
+/// backlog.
+const WORKERS_PART: u64 = 16;
+
 impl Engine {
     /// Numbers about the store.
     pub fn status(&self) -> Status {
@@ -76,7 +80,7 @@ impl Shared {
             state.no_memory = true;
             let mb = max >> 20;
             return Some(format!(
-                "the {mb} MB of --memory are used up: pushes and pops that wait are refused until workers catch up"
+                "the {mb} MB of --memory are used up: pushes, new queues and pops that wait are refused until workers catch up"
             ));
         }
         if state.no_memory && self.memory(state) < max - max / ROOM_AGAIN_PART {
@@ -86,7 +90,12 @@ impl Shared {
         None
     }
 
-    /// Whether the memory limit is reached, so that pushes are refused.
+    /// Whether workers may register although the memory limit is reached.
+    pub(crate) fn has_memory_for_workers(&self, state: &EngineState) -> bool {
+        self.memory_max.is_none_or(|max| state.broker.workers_memory() < max / WORKERS_PART)
+    }
+
+    /// Whether the memory limit is reached, so that commands that add tasks or queues are refused.
     pub(crate) fn is_out_of_memory(&self, state: &EngineState) -> bool {
         self.memory_max.is_some_and(|max| self.memory(state) > max)
     }

@@ -469,6 +469,104 @@ fn thousands_of_waiting_pops_are_served_in_slices() {
     engine.close().unwrap();
 }
 
+/// Pops that each wait for tasks of very many queues, the last of which is `q`.
+fn wait_for_many_queues(engine: &Engine, pops: usize, queues: usize, block: Block) -> Vec<Ticket> {
+    let names: Vec<String> = (1..queues).map(|n| format!("queue {n}")).chain(["q".to_owned()]).collect();
+    let queues = list(&names);
+    let pop = Command::Pop(Pop { block: Some(block), ..Pop::plain(&queues, 1) });
+    (0..pops).map(|_| begin(engine, pop)).collect()
+}
+
+/// Two pops that leave at once are as much work as is done under one lock.
+const MANY_QUEUES: usize = SLICE;
+
+/// Longer than the test takes: the ticker goes by real time, and looks by itself only then.
+const HOUR_MS: u64 = 3_600_000;
+
+#[test]
+fn very_many_pops_that_time_out_together_are_answered_in_slices() {
+    let clock = Arc::new(ManualClock::default());
+    let engine = Engine::in_memory_by(Arc::clone(&clock) as _, &Options::default());
+    let tickets = wait_for_many_queues(&engine, 40, MANY_QUEUES, Block::Millis(HOUR_MS));
+    clock.pass(HOUR_MS);
+    engine.tick();
+    // A command that has nothing to do with them.
+    let info = execute(&engine, &[Command::Info { queue: b"other" }]).0;
+    assert!(matches!(info.list[..], [Reply::Info(_)]), "{:?}", info.list);
+    while engine.waiters() > 0 {
+        engine.tick();
+    }
+    for ticket in tickets {
+        assert_eq!(ticket.wait().replies.list, [Reply::TimedOut]);
+    }
+    assert!(engine.held().tasks <= HELD_TASKS_MAX, "{:?}", engine.held());
+    engine.close().unwrap();
+}
+
+/// The pops that time out leave no time to serve another one under the same lock.
+#[test]
+fn a_task_that_is_pushed_while_pops_time_out_reaches_a_pop_that_waits() {
+    let clock = Arc::new(ManualClock::default());
+    let engine = Engine::in_memory_by(Arc::clone(&clock) as _, &Options::default());
+    let _timed_out = wait_for_many_queues(&engine, 2, MANY_QUEUES, Block::Millis(HOUR_MS));
+    let queues: &[&[u8]] = &[b"other"];
+    let waiting = begin(&engine, Command::Pop(Pop { block: Some(Block::Forever), ..Pop::plain(queues, 1) }));
+    clock.pass(HOUR_MS);
+    let _ = execute(&engine, &[Command::Push { queue: b"other", payloads: &[b"7"] }]);
+    engine.tick();
+    assert_eq!(numbers(&waiting.wait().replies), [7]);
+    engine.close().unwrap();
+}
+
+#[test]
+fn very_many_waiting_pops_are_dismissed_in_slices() {
+    let engine = in_memory();
+    let tickets = wait_for_many_queues(&engine, 40, MANY_QUEUES, Block::Forever);
+    engine.dismiss_waiters();
+    assert_eq!(engine.waiters(), 0);
+    let others = wait_for_many_queues(&engine, 40, MANY_QUEUES, Block::Forever);
+    engine.close().unwrap();
+    for ticket in tickets.into_iter().chain(others) {
+        assert_eq!(ticket.wait().replies.list, [Reply::TimedOut]);
+    }
+    assert!(engine.held().tasks <= HELD_TASKS_MAX, "{:?}", engine.held());
+}
+
+/// Each of them leaves the waiters of all queues that it names.
+#[test]
+fn pops_that_wait_for_many_queues_are_served_in_slices() {
+    let engine = in_memory();
+    let tickets = wait_for_many_queues(&engine, 40, MANY_QUEUES, Block::Forever);
+    fill(&engine, b"q", 0, 40);
+    for (n, ticket) in tickets.into_iter().enumerate() {
+        assert_eq!(numbers(&ticket.wait().replies), [n]);
+    }
+    assert!(engine.held().tasks <= HELD_TASKS_MAX, "{:?}", engine.held());
+    engine.close().unwrap();
+}
+
+/// However many commands come at once, they do not serve waiting pops again and again under one lock.
+#[test]
+fn tasks_that_waiting_pops_get_count_as_work_of_a_batch() {
+    const POPS: usize = 20;
+    let engine = in_memory();
+    fill(&engine, b"q", 0, POPS * SLICE);
+    let _ = execute(&engine, &[Command::Pause { queue: b"q" }]);
+    let pop = Pop { block: Some(Block::Forever), ..Pop::plain(&[b"q"], SLICE as u32) };
+    let tickets: Vec<Ticket> = (0..POPS).map(|_| begin(&engine, Command::Pop(pop))).collect();
+    let mut commands = vec![Command::Info { queue: b"other" }; 1_000];
+    commands.insert(0, Command::Resume { queue: b"q" });
+    let mut replies = Replies::default();
+    let executed = engine.execute(&commands, &mut replies);
+    assert_eq!((executed.executed, replies.list.len()), (1_001, 1_001));
+    for (n, ticket) in tickets.into_iter().enumerate() {
+        let expected: Vec<usize> = (n * SLICE..(n + 1) * SLICE).collect();
+        assert_eq!(numbers(&ticket.wait().replies), expected);
+    }
+    assert!(engine.held().tasks <= HELD_TASKS_MAX, "{:?}", engine.held());
+    engine.close().unwrap();
+}
+
 /// A store whose payloads are on the disk and not in memory, with so many tasks.
 fn cold(tasks: usize) -> (Engine, SimDisk, Arc<ManualClock>) {
     let (disk, clock) = (SimDisk::new(9), Arc::new(ManualClock::default()));

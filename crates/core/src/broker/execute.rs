@@ -12,6 +12,17 @@ use crate::reply::{Refusal, Replies, Reply};
 use crate::task::Body;
 use crate::time::{LogTime, Now};
 
+/// What a command adds to the store that stays until something else removes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Growth {
+    /// Nothing.
+    None,
+    /// A task or a queue.
+    Record,
+    /// A worker, or a queue that it works on.
+    Worker,
+}
+
 /// A recorder that records the time before the first event of a call. A call without events leaves no trace.
 pub(super) struct Stamp<'r, R> {
     rec: &'r mut R,
@@ -48,6 +59,21 @@ impl<R: Recorder> Recorder for Stamp<'_, R> {
 }
 
 impl<B: Body> Broker<B> {
+    /// What a command would add if it were executed now: a driver may refuse it when memory is short. Leases and what a
+    /// task collects during its life do not count, since a backlog cannot be worked off without them.
+    pub fn growth(&self, command: &Command<'_>) -> Growth {
+        let is_new_queue = |name| self.number_of(name).is_none();
+        match *command {
+            Command::Push { .. } | Command::Add(_) => Growth::Record,
+            Command::Pause { queue } if is_new_queue(queue) => Growth::Record,
+            Command::Config { queue, changes } if !changes.is_empty() && is_new_queue(queue) => {
+                Growth::Record
+            }
+            Command::Worker(ref worker) => self.workers_growth(worker),
+            _ => Growth::None,
+        }
+    }
+
     /// Executes one command and appends its reply. A blocking pop that finds no task replies at once with none: waiting
     /// is the home's business.
     pub fn execute<R: Recorder<Body = B>>(

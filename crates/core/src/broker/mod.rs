@@ -43,6 +43,7 @@ use image::Imaging;
 use workers::Workers;
 
 pub use dropped::Dropped;
+pub use execute::Growth;
 pub use glob::glob_matches;
 pub use image::{Image, Stored, Unsorted};
 pub use tasks::PopSlice;

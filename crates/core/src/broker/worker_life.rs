@@ -4,7 +4,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use super::Broker;
-use super::execute::Stamp;
+use super::execute::{Growth, Stamp};
 use crate::bulk::{Bulk, Progress};
 use crate::command::{Worker, WorkerRef};
 use crate::event::{Event, QueueNo, Recorder};
@@ -36,6 +36,29 @@ impl Slice {
 }
 
 impl<B: Body> Broker<B> {
+    /// About how many bytes workers take, a part of [`Self::memory`].
+    pub fn workers_memory(&self) -> u64 {
+        self.workers.memory() as u64
+    }
+
+    /// What a command about a worker would add.
+    pub(super) fn workers_growth(&self, worker: &Worker<'_>) -> Growth {
+        match *worker {
+            Worker::Start { name, .. } if self.workers.incarnation_of(name).is_none() => Growth::Worker,
+            // A worker that is gone learns that instead.
+            Worker::Work(WorkerRef { incarnation, .. }, queue)
+                if self.workers.name_of(incarnation).is_some() =>
+            {
+                match self.number_of(queue) {
+                    None => Growth::Record,
+                    Some(no) if !self.workers.works_on(incarnation, no) => Growth::Worker,
+                    Some(_) => Growth::None,
+                }
+            }
+            _ => Growth::None,
+        }
+    }
+
     pub(super) fn worker<R: Recorder<Body = B>>(
         &mut self,
         worker: &Worker<'_>,

@@ -466,7 +466,7 @@ impl fmt::Display for Refusal {
                 f.write_str("no space left on the disk of the store: pushes are refused until there is")
             }
             Self::OutOfMemory => {
-                f.write_str("the store uses all the memory it may (--memory, or maxmemory of a Redis): pushes and pops that wait are refused until workers catch up or it may use more")
+                f.write_str("the store uses all the memory it may (--memory, or maxmemory of a Redis): pushes, new queues and workers, and pops that wait are refused until workers catch up or it may use more")
             }
             Self::NoMoreIds => f.write_str("the store has given out its last id"),
             Self::Closed => f.write_str("the store is closed: connect to it again once it is open"),

@@ -117,7 +117,7 @@ fn wait_for_work<'s>(shared: &'s Shared, writer: &Writer, synced_at: Instant) ->
             shared.log_wakes.wait(state).expect(LOCK)
         };
         state.log_thread = LogThread::Awake;
-        state.note_held();
+        state.begin_hold();
     }
     state
 }
@@ -145,7 +145,7 @@ fn doze<'s>(
     let dozed = shared.log_wakes.wait_timeout_while(state, LAZY_INTERVAL, may_gather);
     let mut state = dozed.expect(LOCK).0;
     state.log_thread = LogThread::Awake;
-    state.note_held();
+    state.begin_hold();
     state
 }
 

@@ -20,7 +20,7 @@ use crate::commit::oversized::OversizedCommand;
 use crate::engine::Engine;
 use crate::payload::body::Body;
 use crate::payload::payloads::part_from_large;
-use crate::shared::{EngineState, Shared};
+use crate::shared::EngineState;
 use crate::waiting::sliced::{self, Left, PopRest, SLICE_BYTES, Sliced};
 use crate::waiting::ticker;
 use crate::waiting::ticket::{EngineTicket, PendingAnswer, split_off, timed_out};
@@ -84,10 +84,8 @@ impl Home for Engine {
     }
 
     fn dismiss_waiters(&self) {
-        let mut state = self.shared.lock();
-        let position = self.shared.position(&state);
-        Shared::dismiss_waiters(&mut state, timed_out, position);
-        self.shared.let_go(state);
+        let position = self.shared.position(&self.shared.lock());
+        self.shared.dismiss_waiters(timed_out, position);
     }
 
     fn waiters(&self) -> usize {
@@ -214,7 +212,8 @@ impl Engine {
                 run.served_waiters |= shared.serve(&mut state, now);
             }
             let is_heavy = weight.add(replies) > limits::OUTPUT_BYTES_MAX;
-            if is_heavy || run.work >= WORK_TASKS_MAX || weight.bytes > weight_before + SLICE_BYTES {
+            let is_long = run.work + state.served >= WORK_TASKS_MAX;
+            if is_heavy || is_long || weight.bytes > weight_before + SLICE_BYTES {
                 break;
             }
         }

@@ -3,7 +3,7 @@
 //! Subscriptions are part of the engine state, under its lock. A notice waits in the listener's queue until its
 //! position is durable, as replies do.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -82,10 +82,12 @@ impl EngineListener {
 
 impl Drop for EngineListener {
     fn drop(&mut self) {
-        self.change(|subscribed| *subscribed = Subscribed::default());
-        if let Ok(mut state) = self.shared.state.lock() {
-            state.listeners.all.remove(&self.number);
-        }
+        let Ok(mut state) = self.shared.state.lock() else { return };
+        let EngineState { listeners, buffer, .. } = &mut *state;
+        // It may have very many subscriptions, which are freed after the lock.
+        let _subscribed = listeners.all.remove(&self.number);
+        buffer.notices.set_subscribed(listeners.kinds());
+        drop(state);
     }
 }
 
@@ -168,7 +170,8 @@ impl Counts {
 #[derive(Debug, Default)]
 struct Subscribed {
     everywhere: Counts,
-    by_queue: HashMap<Box<[u8]>, Counts>,
+    /// A hash map would move all names at once when it grows.
+    by_queue: BTreeMap<Box<[u8]>, Counts>,
     /// The sums of `by_queue`.
     somewhere: Counts,
 }

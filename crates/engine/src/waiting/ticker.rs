@@ -24,7 +24,9 @@ pub(crate) fn run(shared: &Shared) {
     while !state.closing {
         let now = shared.clock.now();
         tick(shared, &mut state, now);
-        let is_due = state.broker.next_deadline().is_due(now) || state.has_unserved();
+        let is_due = state.broker.next_deadline().is_due(now)
+            || state.has_unserved()
+            || state.waiters.timed_out(now.log).is_some();
         if is_due || !state.woken.is_empty() {
             // Many due tasks are moved in slices, and other threads get the lock in between.
             shared.let_go(state);
@@ -37,18 +39,20 @@ pub(crate) fn run(shared: &Shared) {
     shared.let_go(state);
 }
 
-/// Does one slice of what is due.
+/// One slice of what is due. The caller sees to it that the ticker goes on with what is left.
 pub(crate) fn tick(shared: &Shared, state: &mut EngineState, now: Now) {
     if state.broker.next_deadline().is_due(now) {
         let EngineState { broker, buffer, .. } = &mut *state;
         broker.tick(now, buffer);
         shared.end_unit(state);
-        shared.stir(state, now);
+        shared.stir_log(state);
     }
     if shared.serve(state, now) {
         shared.stir_log(state);
     }
-    while let Some(waiting) = state.waiters.timed_out(now.log) {
+    while state.may_serve()
+        && let Some(waiting) = state.waiters.timed_out(now.log).and_then(|number| state.end_wait(number))
+    {
         let position = shared.position(state);
         Shared::answer(state, waiting, timed_out(), position);
     }
@@ -68,6 +72,6 @@ fn sleep<'s>(
         Some(timeout) => shared.ticker_wakes.wait_timeout(state, timeout).expect(LOCK).0,
     };
     state.ticker_sleeps = None;
-    state.note_held();
+    state.begin_hold();
     state
 }

@@ -274,12 +274,16 @@ impl Drop for EngineTicket {
     fn drop(&mut self) {
         // The state is left alone if a panic has put it in doubt: nothing of it will be confirmed.
         let Ok(mut state) = self.shared.state.lock() else { return };
-        self.number.map(|number| state.waiters.remove(number));
+        let waiting = self.number.and_then(|number| state.waiters.remove(number));
         if self.cell.lock().slices.take().is_some() {
             // Those slices that were executed are written, although nobody waits for them.
             self.shared.stir_log(&mut state);
         }
         drop(state);
+        if waiting.is_some() {
+            // Very many connections may close one after the other.
+            self.shared.step_aside();
+        }
         let Some(answer) = self.cell.lock().answer.take() else { return };
         for (queue, receipts) in answer.receipts() {
             self.shared.undeliver(&queue, &receipts);

@@ -3,7 +3,7 @@
 //! They are not part of the durable state: after a restart no pop waits. A waiting pop owns a copy of its command,
 //! since the buffer that it was read from is reused before it is served.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sureq_core::LogTime;
@@ -78,8 +78,9 @@ pub(crate) struct Waiting {
 pub(crate) struct Waiters {
     last: u64,
     waiting: BTreeMap<u64, Waiting>,
-    /// Numbers by the queues they wait for. By name, since a queue may not exist yet.
-    by_queue: HashMap<Box<[u8]>, BTreeSet<u64>>,
+    /// Numbers by the queues they wait for. By name, since a queue may not exist yet. A hash map would move all names
+    /// at once when it grows.
+    by_queue: BTreeMap<Box<[u8]>, BTreeSet<u64>>,
     /// Numbers by the incarnation of the worker that waits.
     by_worker: BTreeSet<(u64, u64)>,
     timeouts: BTreeSet<(LogTime, u64)>,
@@ -156,16 +157,19 @@ impl Waiters {
         self.timeouts.first().map(|&(at, _)| at)
     }
 
-    /// Removes a waiter that has timed out.
-    pub(crate) fn timed_out(&mut self, now: LogTime) -> Option<Waiting> {
-        let &(_, number) = self.timeouts.first().filter(|&&(at, _)| at <= now)?;
-        self.remove(number)
+    /// A pop whose time has run out.
+    pub(crate) fn timed_out(&self, now: LogTime) -> Option<u64> {
+        self.timeouts.first().filter(|&&(at, _)| at <= now).map(|&(_, number)| number)
     }
 
-    /// Removes all waiters.
-    pub(crate) fn take_all(&mut self) -> Vec<Waiting> {
-        let numbers: Vec<u64> = self.waiting.keys().copied().collect();
-        numbers.into_iter().filter_map(|number| self.remove(number)).collect()
+    /// The pop that has waited longest.
+    pub(crate) fn first(&self) -> Option<u64> {
+        self.waiting.first_key_value().map(|(&number, _)| number)
+    }
+
+    /// The number of the last pop that began to wait. Later ones get larger numbers.
+    pub(crate) const fn last(&self) -> u64 {
+        self.last
     }
 }
 
