@@ -60,6 +60,8 @@ limits! {
     SUBSCRIPTIONS_MAX: usize = 100_000;
     /// The longest channel or pattern that can be subscribed to.
     CHANNEL_BYTES_MAX: usize = 8 << 10;
+    /// How much memory the server uses to remember which patterns match a channel.
+    PATTERN_CACHE_BYTES_MAX: usize = 2 << 20;
     /// How far one subscriber may fall behind before it is disconnected.
     NOTICES_UNREAD_BYTES_MAX: usize = 8 << 20;
     /// How many bytes of notices may wait to become durable; beyond this all subscribers are disconnected.

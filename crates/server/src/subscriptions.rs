@@ -5,7 +5,7 @@
 //! subscriber that does not read what it is sent is disconnected, and so are all if the home could not keep what it had to
 //! tell. Both can see when they come back how things stand; nobody is told half of what happened.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::future::{pending, poll_fn};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,11 +18,10 @@ use sureq_home_api::{Home, ListenEvent, Listener, Notice};
 use sureq_proto::channel;
 use sureq_proto::verbs::By;
 
+use crate::matches::Matches;
+
 /// So many notices are told before those who want to connect get their turn.
 const NOTICES_PER_TURN: usize = 64;
-
-/// For so many channels it is remembered which patterns match them.
-const CHANNELS_REMEMBERED: usize = 10_000;
 
 /// A channel or a pattern, shared by all who subscribed to it.
 pub(crate) type Name = Arc<[u8]>;
@@ -42,8 +41,7 @@ pub(crate) struct Subscriptions {
 struct Index {
     channels: BTreeMap<Name, Audience>,
     patterns: BTreeMap<Name, Audience>,
-    /// Which patterns match a channel. Good until a pattern comes or goes.
-    matches: HashMap<Box<[u8]>, Arc<[Name]>>,
+    matches: Matches,
 }
 
 impl Index {
@@ -56,14 +54,11 @@ impl Index {
 
     fn matching(&mut self, channel: &[u8]) -> Arc<[Name]> {
         if let Some(known) = self.matches.get(channel) {
-            return Arc::clone(known);
+            return known;
         }
         let matching = self.patterns.keys().filter(|pattern| glob_matches(pattern, channel));
         let found: Arc<[Name]> = matching.cloned().collect();
-        if self.matches.len() >= CHANNELS_REMEMBERED {
-            self.matches.clear();
-        }
-        self.matches.insert(channel.into(), Arc::clone(&found));
+        self.matches.insert(channel, &found);
         found
     }
 }
@@ -94,7 +89,7 @@ impl Subscriptions {
         let is_first = audience.is_empty();
         audience.insert(conn, Arc::clone(mailbox));
         if by == By::Pattern && is_first {
-            index.matches.clear();
+            index.matches = Matches::default();
         }
         name
     }
@@ -107,7 +102,7 @@ impl Subscriptions {
             if audience.is_empty() {
                 index.audiences(by).remove(name);
                 if by == By::Pattern {
-                    index.matches.clear();
+                    index.matches = Matches::default();
                 }
             }
         }
@@ -369,6 +364,25 @@ mod tests {
         all.remove(By::Channel, &exact, ConnId(1));
         assert_eq!((tell("a"), tell("b")), (vec!["*".to_owned()], vec!["*".to_owned()]));
         assert_eq!(woken.0.load(Ordering::Relaxed), 6, "once for all that is there");
+    }
+
+    /// Each remembered match holds a reference to its pattern.
+    #[test]
+    fn remembered_matches_take_up_bounded_memory() {
+        let (all, (mailbox, _)) = (subscriptions(), mailbox());
+        let patterns: Vec<Name> = (0..1_000)
+            .map(|n| all.add(By::Pattern, format!("*{}", "*".repeat(n)).as_bytes(), ConnId(1), &mailbox))
+            .collect();
+        let unremembered: usize = patterns.iter().map(Arc::strong_count).sum();
+        let mut most = 0;
+        for n in 0..300 {
+            all.tell(notice(format!("q{n}").as_bytes()));
+            assert_eq!(names(&mailbox).len(), patterns.len());
+            let references = patterns.iter().map(Arc::strong_count).sum::<usize>() - unremembered;
+            most = most.max(references * size_of::<Name>());
+        }
+        assert!(most <= limits::PATTERN_CACHE_BYTES_MAX, "{most} bytes are remembered");
+        assert!(most > limits::PATTERN_CACHE_BYTES_MAX / 2, "only {most} bytes are remembered");
     }
 
     #[test]
