@@ -30,9 +30,9 @@ const READ_BYTES: usize = 64 << 10;
 /// The most bytes that are read ahead while a command waits for its answer.
 const READ_AHEAD_BYTES: usize = 1 << 20;
 
-/// Ready once the peer has closed its half of the connection or reset it, even if bytes that it sent are unread. READABLE
-/// would be ready because of those bytes; PRIORITY covers the closed state too, and sockets are not registered for
-/// urgent data.
+/// Ready once the peer has closed its half of the connection or reset it, even if bytes that it sent are unread.
+/// READABLE would be ready because of those bytes; PRIORITY covers the closed state too, and sockets are not registered
+/// for urgent data.
 const PEER_CLOSED: Interest = Interest::PRIORITY;
 
 /// How much is written at once.
@@ -240,7 +240,12 @@ impl<D: Dialect> Connection<D> {
             progress |= self.poll_awaited(cx);
             // No message is sent in the middle of a reply.
             if self.late.is_none() {
-                progress |= self.dialect.push_messages(&mut self.out)?;
+                let pushed = self.dialect.push_messages(&mut self.out);
+                if pushed.is_err() {
+                    // The last message may say why the connection ends, if there is room for it.
+                    let _ = self.flush(cx)?;
+                }
+                progress |= pushed?;
             }
             if progress && mem::take(&mut self.gives_way) {
                 // What they get leaves before the answer to who pushed it: they have waited longer.

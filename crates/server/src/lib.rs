@@ -7,7 +7,7 @@
 //! * `connection`: reads, hands what arrived to a dialect, writes what may leave. Knows no dialect.
 //! * `resp` and `text`: the dialects' sessions. `info` answers INFO, `clients` CLIENT.
 //! * `subscriptions`: who listens to what, and how they are told. `subscriber`: one connection that does.
-//!   `matches`: which patterns match a channel.
+//!   `subscriptions::matching` matches patterns within budgets, `matches` remembers which ones match a channel.
 //! * [`users`]: who may use the server, and what for. `checker` finds out whether a password is right, `bounds` says how
 //!   much a connection may ask for, before and after.
 //! * `input`: what has arrived and is not done with. `batch` says how much of it is parsed at once.

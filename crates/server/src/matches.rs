@@ -22,8 +22,8 @@ impl Matches {
         self.by_channel.get(channel).map(Arc::clone)
     }
 
-    /// Adds the patterns of a channel that has none yet, unless they are larger than the whole cache may be. Returns the
-    /// other entries if they had to make room.
+    /// Adds the patterns of a channel that has none yet, unless they are larger than the whole cache may be. Returns
+    /// the other entries if they had to make room.
     pub(crate) fn insert(&mut self, channel: &[u8], patterns: &Arc<[Name]>) -> Self {
         let bytes = ENTRY_BYTES + channel.len() + size_of_val(&**patterns);
         let mut removed = Self::default();

@@ -98,8 +98,8 @@ fn a_client_whose_end_arrives_with_the_push_is_not_handed_the_task() {
     }
 }
 
-/// More than the server reads ahead of a pop that waits: it stops after a read that ends beyond 1 MiB, and a read has 64
-/// KiB at most. The rest is small enough for the receive buffer, so that the end of the connection arrives behind it.
+/// More than the server reads ahead of a pop that waits: it stops after a read that ends beyond 1 MiB, and a read has
+/// 64 KiB at most. The rest fits into the receive buffer, so that the end of the connection arrives behind it.
 const BEYOND_READ_AHEAD: usize = (1 << 20) + (64 << 10) + 1;
 
 #[test]

@@ -34,7 +34,7 @@ use image::Imaging;
 use workers::Workers;
 
 pub use dropped::Dropped;
-pub use glob::glob_matches;
+pub use glob::{glob_matches, glob_matches_within};
 pub use image::{Image, Stored, Unsorted};
 pub use tasks::PopSlice;
 pub use tick::NextDeadline;
