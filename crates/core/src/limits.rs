@@ -49,6 +49,7 @@ limits! {
     /// The longest pattern that queues are listed by.
     PATTERN_BYTES_MAX: usize = 4 << 10;
     /// How many steps of matching a pattern one call that lists queues may take; it then answers fewer, and a cursor.
+    /// PUBSUB CHANNELS is refused.
     PATTERN_STEPS_MAX: usize = 1 << 20;
     /// The longest line of the text dialect, without its end.
     TEXT_LINE_BYTES_MAX: usize = 64 << 10;
@@ -60,6 +61,11 @@ limits! {
     SUBSCRIPTIONS_MAX: usize = 100_000;
     /// The longest channel or pattern that can be subscribed to.
     CHANNEL_BYTES_MAX: usize = 8 << 10;
+    /// How many steps the matching of the patterns of one connection may take per message; beyond this it is
+    /// disconnected.
+    NOTICE_STEPS_MAX: usize = 1 << 20;
+    /// How much memory the server uses to remember which patterns match a channel.
+    PATTERN_CACHE_BYTES_MAX: usize = 2 << 20;
     /// How far one subscriber may fall behind before it is disconnected.
     NOTICES_UNREAD_BYTES_MAX: usize = 8 << 20;
     /// How many bytes of notices may wait to become durable; beyond this all subscribers are disconnected.

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::mem;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use sureq_core::Replies;
 use sureq_core::command::ConnId;
 use sureq_home_api::{Payload, Position};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
@@ -27,8 +27,13 @@ use crate::users::User;
 /// Bytes of one read.
 const READ_BYTES: usize = 64 << 10;
 
-/// Bytes that are read ahead from a connection that waits, so that its end is noticed.
+/// The most bytes that are read ahead while a command waits for its reply, so that the end of the connection is noticed.
 const READ_AHEAD_BYTES: usize = 1 << 20;
+
+/// Ready once the peer has closed its half of the connection or reset it, even if bytes that it sent are unread.
+/// READABLE would be ready because of those bytes; PRIORITY covers the closed state too, and sockets are not registered
+/// for urgent data.
+const PEER_CLOSED: Interest = Interest::PRIORITY;
 
 /// Bytes of one write.
 const WRITE_BYTES: usize = 256 << 10;
@@ -116,6 +121,13 @@ enum Awaited<F> {
     Login(Login),
 }
 
+impl<F: ReplyRecord> Awaited<F> {
+    /// Whether it is a pop that waits for tasks.
+    fn waits_for_tasks(&self) -> bool {
+        matches!(self, Self::Replies(waiting) if waiting.waits_for_tasks())
+    }
+}
+
 /// One connection and its dialect.
 pub(crate) struct Connection<D: Dialect> {
     stream: TcpStream,
@@ -189,14 +201,24 @@ impl<D: Dialect> Connection<D> {
 
     /// Serves the connection until it ends.
     pub(crate) async fn serve(mut self) {
-        // It makes no difference whether the peer left or failed: undelivered tasks go back.
-        let _ = poll_fn(|cx| {
-            let polled = self.poll(cx);
-            let buffers = self.input.capacity() + self.out.capacity();
-            self.charge(CONNECTION_BYTES + buffers + self.records_bytes() + self.dialect.bytes());
-            polled
-        })
-        .await;
+        loop {
+            let is_over = poll_fn(|cx| {
+                let polled = self.poll(cx);
+                let buffers = self.input.capacity() + self.out.capacity();
+                self.charge(CONNECTION_BYTES + buffers + self.records_bytes() + self.dialect.bytes());
+                match polled {
+                    // It makes no difference whether the peer left or failed: undelivered tasks go back.
+                    Poll::Ready(_) => Poll::Ready(true),
+                    Poll::Pending if self.is_read_ahead() => Poll::Ready(false),
+                    Poll::Pending => Poll::Pending,
+                }
+            })
+            .await;
+            if is_over {
+                return;
+            }
+            woken_or_closed(&self.stream).await;
+        }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -218,7 +240,12 @@ impl<D: Dialect> Connection<D> {
             progress |= self.poll_awaited(cx);
             // No message is sent in the middle of a reply.
             if self.late.is_none() {
-                progress |= self.dialect.push_messages(&mut self.out)?;
+                let pushed = self.dialect.push_messages(&mut self.out);
+                if pushed.is_err() {
+                    // The last message may say why the connection ends, if there is room for it.
+                    let _ = self.flush(cx)?;
+                }
+                progress |= pushed?;
             }
             if progress && mem::take(&mut self.gives_way) {
                 // The served waiters have waited longer: their replies leave before the reply to the push.
@@ -316,6 +343,10 @@ impl<D: Dialect> Connection<D> {
         if self.thread.is_draining() && self.awaited.is_none() {
             self.reading = Reading::Ended;
         }
+        if self.is_read_ahead() && pin!(self.stream.ready(PEER_CLOSED)).poll(cx).is_ready() {
+            self.end_reading();
+            return Ok(true);
+        }
         if self.is_held(durable) {
             return Ok(false);
         }
@@ -338,12 +369,7 @@ impl<D: Dialect> Connection<D> {
             }
             let len = buffer.filled().len();
             if len == 0 {
-                self.reading = Reading::Ended;
-                // There is nobody to take the tasks of a waiting pop. Other commands are still answered: the peer may have
-                // closed only its half of the connection.
-                self.awaited.take_if(
-                    |awaited| matches!(awaited, Awaited::Replies(waiting) if waiting.waits_for_tasks()),
-                );
+                self.end_reading();
                 return Ok(true);
             }
             self.renew_idle();
@@ -357,6 +383,19 @@ impl<D: Dialect> Connection<D> {
             }
             Ok(true)
         })
+    }
+
+    /// The peer has closed its half. A pop that waits is dropped: nobody may be there to take its task. Other commands
+    /// are still answered: the peer may read.
+    fn end_reading(&mut self) {
+        self.reading = Reading::Ended;
+        self.awaited.take_if(|awaited| awaited.waits_for_tasks());
+    }
+
+    /// Whether a pop waits, and so much has arrived behind it that no more is read. Reading does not tell then that the
+    /// peer is gone.
+    fn is_read_ahead(&self) -> bool {
+        self.input.len() > READ_AHEAD_BYTES && self.awaited.as_ref().is_some_and(Awaited::waits_for_tasks)
     }
 
     /// Keeps input until more arrives.
@@ -456,6 +495,16 @@ impl<D: Dialect> Connection<D> {
             None => Poll::Pending,
         }
     }
+}
+
+/// Resolves when the current task is woken for any reason, or when the peer closes.
+async fn woken_or_closed(stream: &TcpStream) {
+    let (mut closed, mut is_first) = (pin!(stream.ready(PEER_CLOSED)), true);
+    poll_fn(|cx| {
+        let is_closed = closed.as_mut().poll(cx).is_ready();
+        if mem::take(&mut is_first) && !is_closed { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
 }
 
 /// However a connection ends, tasks that were delivered to it and never sent go back.

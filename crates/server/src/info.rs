@@ -95,7 +95,8 @@ const SECTIONS: [Section; 5] = [
         let (channels, patterns) = facts.subscriptions.len();
         line(text, "pubsub_channels", channels);
         line(text, "pubsub_patterns", patterns);
-        line(text, "client_output_buffer_limit_disconnections", facts.subscriptions.disconnected());
+        line(text, "client_output_buffer_limit_disconnections", facts.subscriptions.too_slow());
+        line(text, "pubsub_pattern_limit_disconnections", facts.subscriptions.too_costly());
     }),
 ];
 

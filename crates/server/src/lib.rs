@@ -8,6 +8,7 @@
 //! * `resp` and `text`: the dialects' sessions. `info` answers INFO, `clients` CLIENT.
 //! * `execute`: executes the requests of any dialect, and keeps records of the commands that are answered later.
 //! * `subscriptions`: all subscriptions, and the delivery of notices. `subscriber`: one connection with subscriptions.
+//!   `subscriptions::matching` matches patterns within budgets, `matches` remembers which ones match a channel.
 //! * [`users`]: the users and their rights. `checker` checks passwords, `bounds` has the limits of a connection before and
 //!   after authentication.
 //! * `input`: bytes that are not executed yet. `batch`: how many commands are parsed at once.
@@ -29,6 +30,7 @@ mod execute;
 mod group_commit;
 mod info;
 mod input;
+mod matches;
 mod memory;
 mod net_thread;
 mod output;

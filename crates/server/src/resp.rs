@@ -491,13 +491,18 @@ impl RespSession {
         let subscriptions = thread.subscriptions();
         let mut w = Writer::new(out, self.version);
         match what {
-            PubSub::Channels(pattern) => {
-                let channels = subscriptions.channels(*pattern);
-                w.array(channels.len());
-                for channel in channels {
-                    w.bulk(&channel);
+            PubSub::Channels(pattern) => match subscriptions.channels(*pattern) {
+                Some(channels) => {
+                    w.array(channels.len());
+                    for channel in channels {
+                        w.bulk(&channel);
+                    }
                 }
-            }
+                None => w.error(format_args!(
+                    "ERR the pattern takes more than {} steps to match all channels",
+                    limits::PATTERN_STEPS_MAX
+                )),
+            },
             PubSub::NumSub(channels) => {
                 w.array(2 * channels.len());
                 for channel in *channels {

@@ -8,12 +8,12 @@ use std::task::Waker;
 use sureq_core::command::ConnId;
 use sureq_core::limits;
 use sureq_home_api::{NoticeTasks, Position};
-use sureq_proto::resp::Version;
+use sureq_proto::resp::{Pieces as _, Version, Writer};
 use sureq_proto::verbs::By;
 use sureq_proto::{Change, channel, decimal, encode_change, encode_message};
 
 use crate::output::Output;
-use crate::subscriptions::{Letter, Mailbox, Name, Subscriptions, TooSlow};
+use crate::subscriptions::{GivenUp, Letter, Mailbox, Name, Subscriptions};
 
 /// Mail is encoded while less than this is unsent, so that a slow subscriber has a small output buffer.
 const SPELT_BYTES_MAX: usize = 64 << 10;
@@ -103,7 +103,7 @@ impl Subscriber {
 
     /// Unsubscribes from each, or from all if none is named, and confirms each.
     pub(crate) fn unsubscribe(&mut self, by: By, names: &[&[u8]], version: Version, out: &mut Output) {
-        // Earlier notices are sent first. A subscriber that is too slow is found out when there is more to send.
+        // Earlier messages come before the confirmation. A subscriber that was given up is disconnected with the next.
         let _ = self.read_mail(version, out);
         let out = out.bytes_mut();
         if !names.is_empty() {
@@ -132,13 +132,23 @@ impl Subscriber {
 
     /// Spells mail as far as there is room; answers whether there was any. An error ends the connection.
     pub(crate) fn push_messages(&mut self, version: Version, out: &mut Output) -> io::Result<bool> {
-        self.read_mail(version, out).map_err(|TooSlow| {
-            self.all.count_disconnected();
-            io::ErrorKind::TimedOut.into()
+        self.read_mail(version, out).map_err(|why| {
+            self.all.count_disconnected(why);
+            match why {
+                GivenUp::TooSlow => io::ErrorKind::TimedOut.into(),
+                GivenUp::TooCostly => {
+                    Writer::new(out.bytes_mut(), version).error(format_args!(
+                        "ERR the patterns of this connection took more than {} steps to match a message",
+                        limits::NOTICE_STEPS_MAX
+                    ));
+                    out.gate(Position::START);
+                    io::ErrorKind::QuotaExceeded.into()
+                }
+            }
         })
     }
 
-    fn read_mail(&mut self, version: Version, out: &mut Output) -> Result<bool, TooSlow> {
+    fn read_mail(&mut self, version: Version, out: &mut Output) -> Result<bool, GivenUp> {
         // One that reads nothing has no room for more, and is to be found out all the same.
         self.mailbox.check()?;
         let start = out.end();
@@ -155,7 +165,7 @@ impl Subscriber {
         Ok(true)
     }
 
-    fn next_letter(&mut self) -> Result<Option<(Letter, usize)>, TooSlow> {
+    fn next_letter(&mut self) -> Result<Option<(Letter, usize)>, GivenUp> {
         loop {
             let next = match self.open.take() {
                 Some(open) => Some(open),

@@ -5,24 +5,36 @@
 //! subscriber that does not read what it is sent is disconnected, and so are all if the home could not keep what it had to
 //! tell. Both can see when they come back how things stand; nobody is told half of what happened.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+mod matching;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::future::{pending, poll_fn};
+use std::mem;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-use sureq_core::broker::glob_matches;
+use sureq_core::broker::glob_matches_within;
 use sureq_core::command::ConnId;
 use sureq_core::limits;
 use sureq_home_api::{Home, ListenEvent, Listener, Notice};
 use sureq_proto::channel;
 use sureq_proto::verbs::By;
 
-/// Notices that are delivered before new connections get their turn.
-const NOTICES_PER_TURN: usize = 64;
+use crate::matches::Matches;
 
-/// Channels for which the matching patterns are remembered.
-const CHANNELS_REMEMBERED: usize = 10_000;
+/// After this many steps of matching, new connections are accepted before it goes on.
+const STEPS_PER_TURN: usize = 1 << 16;
+
+/// The steps that a notice counts as besides those of matching.
+const NOTICE_STEPS: usize = STEPS_PER_TURN / 64;
+
+/// The steps that visiting a subscriber's mailbox counts as.
+const MAILBOX_STEPS: usize = 32;
+
+/// The most channels or patterns that are gone through under the lock, which network threads take too.
+const NAMES_PER_LOCK: usize = 1_000;
 
 /// A channel or a pattern, shared by all who subscribed to it.
 pub(crate) type Name = Arc<[u8]>;
@@ -35,15 +47,17 @@ pub(crate) struct Subscriptions {
     listener: Listener,
     index: Mutex<Index>,
     subscribers: AtomicUsize,
-    disconnected: AtomicU64,
+    too_slow: AtomicU64,
+    too_costly: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Index {
     channels: BTreeMap<Name, Audience>,
     patterns: BTreeMap<Name, Audience>,
-    /// Which patterns match a channel. Good until a pattern comes or goes.
-    matches: HashMap<Box<[u8]>, Arc<[Name]>>,
+    matches: Matches,
+    /// How often a pattern was added or removed.
+    pattern_changes: u64,
 }
 
 impl Index {
@@ -54,17 +68,36 @@ impl Index {
         }
     }
 
-    fn matching(&mut self, channel: &[u8]) -> Arc<[Name]> {
-        if let Some(known) = self.matches.get(channel) {
-            return Arc::clone(known);
+    /// Notes that a pattern was added or removed. Returns the matches that are no longer valid, to be dropped without
+    /// the lock.
+    fn change_patterns(&mut self) -> Matches {
+        self.pattern_changes += 1;
+        mem::take(&mut self.matches)
+    }
+}
+
+/// The next few channels or patterns in order.
+fn names_after<'a>(
+    audiences: &'a BTreeMap<Name, Audience>,
+    last: Option<&Name>,
+) -> impl Iterator<Item = (&'a Name, &'a Audience)> {
+    let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+    audiences.range::<Name, _>((from, Bound::Unbounded)).take(NAMES_PER_LOCK)
+}
+
+/// Lets new connections be accepted between steps of work.
+#[derive(Default)]
+struct Turn {
+    steps: usize,
+}
+
+impl Turn {
+    async fn spend(&mut self, steps: usize) {
+        self.steps += steps;
+        if self.steps >= STEPS_PER_TURN {
+            self.steps = 0;
+            tokio::task::yield_now().await;
         }
-        let matching = self.patterns.keys().filter(|pattern| glob_matches(pattern, channel));
-        let found: Arc<[Name]> = matching.cloned().collect();
-        if self.matches.len() >= CHANNELS_REMEMBERED {
-            self.matches.clear();
-        }
-        self.matches.insert(channel.into(), Arc::clone(&found));
-        found
     }
 }
 
@@ -74,7 +107,8 @@ impl Subscriptions {
             listener: home.listen(),
             index: Mutex::default(),
             subscribers: AtomicUsize::new(0),
-            disconnected: AtomicU64::new(0),
+            too_slow: AtomicU64::new(0),
+            too_costly: AtomicU64::new(0),
         }
     }
 
@@ -93,25 +127,25 @@ impl Subscriptions {
         let audience = audiences.entry(Arc::clone(&name)).or_default();
         let is_first = audience.is_empty();
         audience.insert(conn, Arc::clone(mailbox));
-        if by == By::Pattern && is_first {
-            index.matches.clear();
-        }
+        let invalid = (by == By::Pattern && is_first).then(|| index.change_patterns());
+        drop(index);
+        drop(invalid);
         name
     }
 
     /// Takes back what was added.
     pub(crate) fn remove(&self, by: By, name: &Name, conn: ConnId) {
         let mut index = self.lock();
+        let mut invalid = None;
         if let Some(audience) = index.audiences(by).get_mut(name) {
             audience.remove(&conn);
             if audience.is_empty() {
                 index.audiences(by).remove(name);
-                if by == By::Pattern {
-                    index.matches.clear();
-                }
+                invalid = (by == By::Pattern).then(|| index.change_patterns());
             }
         }
         drop(index);
+        drop(invalid);
         self.unwant(by, name);
     }
 
@@ -133,55 +167,69 @@ impl Subscriptions {
 
     /// Tells subscribers what the home has to tell, for as long as it is polled.
     pub(crate) async fn tell_all(&self) {
-        let mut told = 0;
+        let mut turn = Turn::default();
         loop {
             match poll_fn(|cx| self.listener.poll(cx)).await {
-                Some(ListenEvent::Notice(notice)) => self.tell(notice),
+                Some(ListenEvent::Notice(notice)) => self.tell(notice, &mut turn).await,
                 Some(ListenEvent::Missed) => self.disconnect_all(),
                 None => pending().await,
             }
-            told += 1;
-            if told % NOTICES_PER_TURN == 0 {
-                tokio::task::yield_now().await;
-            }
+            turn.spend(NOTICE_STEPS).await;
         }
     }
 
-    fn tell(&self, notice: Notice) {
+    async fn tell(&self, notice: Notice, turn: &mut Turn) {
         let mut channel = Vec::new();
         channel::spell(notice.kind, &notice.queue, &mut channel);
         let notice = Arc::new(notice);
-        let mut index = self.lock();
-        if let Some((name, audience)) = index.channels.get_key_value(&channel[..]) {
-            Self::put_all(audience, By::Channel, name, &notice);
-        }
-        if index.patterns.is_empty() {
-            return;
-        }
-        for name in index.matching(&channel).iter() {
-            if let Some(audience) = index.patterns.get(name) {
-                Self::put_all(audience, By::Pattern, name, &notice);
+        turn.spend(self.put_all(By::Channel, &channel, &notice)).await;
+        let known = {
+            let index = self.lock();
+            if index.patterns.is_empty() {
+                return;
             }
+            index.matches.get(&channel)
+        };
+        let matching = match known {
+            Some(known) => known,
+            None => self.matching(&channel, turn).await,
+        };
+        for name in matching.iter() {
+            turn.spend(self.put_all(By::Pattern, name, &notice)).await;
         }
     }
 
-    fn put_all(audience: &Audience, by: By, name: &Name, notice: &Arc<Notice>) {
+    /// Puts a notice into the mailboxes of a channel or pattern. Returns the steps that this counts as.
+    fn put_all(&self, by: By, name: &[u8], notice: &Arc<Notice>) -> usize {
+        let mut index = self.lock();
+        let Some((name, audience)) = index.audiences(by).get_key_value(name) else { return 0 };
         for mailbox in audience.values() {
             mailbox.put(Letter { by, name: Arc::clone(name), notice: Arc::clone(notice) });
         }
+        MAILBOX_STEPS * audience.len()
     }
 
     fn disconnect_all(&self) {
         let index = self.lock();
         let audiences = index.channels.values().chain(index.patterns.values());
-        audiences.flat_map(BTreeMap::values).for_each(|mailbox| mailbox.spoil());
+        audiences.flat_map(BTreeMap::values).for_each(|mailbox| mailbox.give_up(GivenUp::TooSlow));
     }
 
-    /// The channels that have subscribers, and match if there is a pattern.
-    pub(crate) fn channels(&self, pattern: Option<&[u8]>) -> Vec<Name> {
-        let index = self.lock();
-        let channels = index.channels.keys();
-        channels.filter(|name| pattern.is_none_or(|pattern| glob_matches(pattern, name))).cloned().collect()
+    /// The channels that have subscribers, and match if there is a pattern. None if matching takes too many steps.
+    pub(crate) fn channels(&self, pattern: Option<&[u8]>) -> Option<Vec<Name>> {
+        let (mut found, mut last, mut steps_left) = (Vec::new(), None, limits::PATTERN_STEPS_MAX);
+        loop {
+            let channels: Vec<Name> =
+                names_after(&self.lock().channels, last.as_ref()).map(|(name, _)| Arc::clone(name)).collect();
+            let Some(name) = channels.last() else { return Some(found) };
+            last = Some(Arc::clone(name));
+            for name in channels {
+                let matches = pattern.map(|pattern| glob_matches_within(pattern, &name, &mut steps_left));
+                if matches.unwrap_or(Some(true))? {
+                    found.push(name);
+                }
+            }
+        }
     }
 
     /// The number of subscribers of a channel, without patterns.
@@ -211,13 +259,22 @@ impl Subscriptions {
     }
 
     /// The number of subscribers that were disconnected because they did not read.
-    pub(crate) fn disconnected(&self) -> u64 {
-        self.disconnected.load(Ordering::Relaxed)
+    pub(crate) fn too_slow(&self) -> u64 {
+        self.too_slow.load(Ordering::Relaxed)
     }
 
-    /// A subscriber is being disconnected because it did not read.
-    pub(crate) fn count_disconnected(&self) {
-        self.disconnected.fetch_add(1, Ordering::Relaxed);
+    /// The number of subscribers that were disconnected because of the cost of their patterns.
+    pub(crate) fn too_costly(&self) -> u64 {
+        self.too_costly.load(Ordering::Relaxed)
+    }
+
+    /// Counts a subscriber that is being disconnected.
+    pub(crate) fn count_disconnected(&self, why: GivenUp) {
+        let count = match why {
+            GivenUp::TooSlow => &self.too_slow,
+            GivenUp::TooCostly => &self.too_costly,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -240,13 +297,18 @@ pub(crate) struct Mailbox {
 struct Mail {
     letters: VecDeque<Letter>,
     bytes: usize,
-    /// It was full: something is missing, and so nothing more is to be read.
-    is_spoilt: bool,
+    /// A message is missing, and so nothing more is to be read.
+    given_up: Option<GivenUp>,
 }
 
-/// The subscriber did not read what it was sent.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct TooSlow;
+/// Why a subscriber is disconnected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GivenUp {
+    /// It did not read its messages.
+    TooSlow,
+    /// Its patterns take too many steps to match.
+    TooCostly,
+}
 
 impl Mailbox {
     /// An empty one, for the connection that this waker wakes.
@@ -262,9 +324,9 @@ impl Mailbox {
         let mut mail = self.lock();
         if mail.bytes > limits::NOTICES_UNREAD_BYTES_MAX {
             drop(mail);
-            return self.spoil();
+            return self.give_up(GivenUp::TooSlow);
         }
-        if mail.is_spoilt {
+        if mail.given_up.is_some() {
             return;
         }
         let was_empty = mail.letters.is_empty();
@@ -276,21 +338,21 @@ impl Mailbox {
         }
     }
 
-    fn spoil(&self) {
-        *self.lock() = Mail { is_spoilt: true, ..Mail::default() };
+    fn give_up(&self, why: GivenUp) {
+        *self.lock() = Mail { given_up: Some(why), ..Mail::default() };
         self.waker.wake_by_ref();
     }
 
     /// Whether all is there that was put in and not taken.
-    pub(crate) fn check(&self) -> Result<(), TooSlow> {
-        if self.lock().is_spoilt { Err(TooSlow) } else { Ok(()) }
+    pub(crate) fn check(&self) -> Result<(), GivenUp> {
+        self.lock().given_up.map_or(Ok(()), Err)
     }
 
     /// The oldest letter.
-    pub(crate) fn take(&self) -> Result<Option<Letter>, TooSlow> {
+    pub(crate) fn take(&self) -> Result<Option<Letter>, GivenUp> {
         let mut mail = self.lock();
-        if mail.is_spoilt {
-            return Err(TooSlow);
+        if let Some(why) = mail.given_up {
+            return Err(why);
         }
         let letter = mail.letters.pop_front();
         mail.bytes -= letter.as_ref().map_or(0, Letter::bytes);
@@ -313,16 +375,17 @@ impl Letter {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use std::pin::pin;
     use std::sync::atomic::AtomicUsize;
-    use std::task::Wake;
+    use std::task::{Context, Wake};
     use sureq_core::notice::Kind;
     use sureq_engine::{Engine, Options};
     use sureq_home_api::NoticeTasks;
 
     #[derive(Default)]
-    struct Woken(AtomicUsize);
+    pub(super) struct Woken(pub(super) AtomicUsize);
 
     impl Wake for Woken {
         fn wake(self: Arc<Self>) {
@@ -330,21 +393,33 @@ mod tests {
         }
     }
 
-    fn subscriptions() -> Subscriptions {
+    pub(super) fn subscriptions() -> Subscriptions {
         Subscriptions::new(&Engine::in_memory(&Options::default()))
     }
 
-    fn mailbox() -> (Arc<Mailbox>, Arc<Woken>) {
+    pub(super) fn mailbox() -> (Arc<Mailbox>, Arc<Woken>) {
         let woken = Arc::<Woken>::default();
         (Arc::new(Mailbox::new(Waker::from(Arc::clone(&woken)))), woken)
     }
 
-    fn notice(queue: &[u8]) -> Notice {
+    pub(super) fn notice(queue: &[u8]) -> Notice {
         Notice { kind: Kind::Work, queue: queue.into(), tasks: NoticeTasks::Count(1) }
     }
 
+    /// Returns how often others got their turn meanwhile.
+    pub(super) fn tell(all: &Subscriptions, notice: Notice) -> usize {
+        let mut turn = Turn::default();
+        let mut told = pin!(all.tell(notice, &mut turn));
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut turns = 0;
+        while told.as_mut().poll(&mut cx).is_pending() {
+            turns += 1;
+        }
+        turns
+    }
+
     /// The subscriptions that what is in the mailbox was sent for.
-    fn names(mailbox: &Mailbox) -> Vec<String> {
+    pub(super) fn names(mailbox: &Mailbox) -> Vec<String> {
         let letters = std::iter::from_fn(|| mailbox.take().expect("nothing is missing"));
         letters.map(|letter| String::from_utf8_lossy(&letter.name).into_owned()).collect()
     }
@@ -353,22 +428,56 @@ mod tests {
     fn a_message_comes_once_for_each_subscription_that_matches() {
         let (all, (mailbox, woken)) = (subscriptions(), mailbox());
         let add = |by, name: &str| all.add(by, name.as_bytes(), ConnId(1), &mailbox);
-        let tell = |queue: &str| {
-            all.tell(notice(queue.as_bytes()));
+        let tell_of = |queue: &str| {
+            tell(&all, notice(queue.as_bytes()));
             names(&mailbox)
         };
         let exact = add(By::Channel, "sureq:work:a");
-        assert_eq!(tell("a"), ["sureq:work:a"]);
-        assert_eq!(tell("b"), [""; 0]);
+        assert_eq!(tell_of("a"), ["sureq:work:a"]);
+        assert_eq!(tell_of("b"), [""; 0]);
         let pattern = add(By::Pattern, "sureq:*:[ab]");
-        assert_eq!(tell("a"), ["sureq:work:a", "sureq:*:[ab]"]);
-        assert_eq!(tell("b"), ["sureq:*:[ab]"], "what was known of b is no longer true");
+        assert_eq!(tell_of("a"), ["sureq:work:a", "sureq:*:[ab]"]);
+        assert_eq!(tell_of("b"), ["sureq:*:[ab]"], "what was known of b is no longer true");
         add(By::Pattern, "*");
-        assert_eq!(tell("b"), ["*", "sureq:*:[ab]"]);
+        assert_eq!(tell_of("b"), ["*", "sureq:*:[ab]"]);
         all.remove(By::Pattern, &pattern, ConnId(1));
         all.remove(By::Channel, &exact, ConnId(1));
-        assert_eq!((tell("a"), tell("b")), (vec!["*".to_owned()], vec!["*".to_owned()]));
+        assert_eq!((tell_of("a"), tell_of("b")), (vec!["*".to_owned()], vec!["*".to_owned()]));
         assert_eq!(woken.0.load(Ordering::Relaxed), 6, "once for all that is there");
+    }
+
+    /// Each remembered match holds a reference to its pattern.
+    #[test]
+    fn remembered_matches_take_up_bounded_memory() {
+        let (all, (mailbox, _)) = (subscriptions(), mailbox());
+        let patterns: Vec<Name> = (0..1_000)
+            .map(|n| all.add(By::Pattern, format!("[s{n}]ureq:work:*").as_bytes(), ConnId(1), &mailbox))
+            .collect();
+        let unremembered: usize = patterns.iter().map(Arc::strong_count).sum();
+        let mut most = 0;
+        for n in 0..300 {
+            tell(&all, notice(format!("q{n}").as_bytes()));
+            assert_eq!(names(&mailbox).len(), patterns.len());
+            let references = patterns.iter().map(Arc::strong_count).sum::<usize>() - unremembered;
+            most = most.max(references * size_of::<Name>());
+        }
+        assert!(most <= limits::PATTERN_CACHE_BYTES_MAX, "{most} bytes are remembered");
+        assert!(most > limits::PATTERN_CACHE_BYTES_MAX / 2, "only {most} bytes are remembered");
+    }
+
+    #[test]
+    fn channels_are_listed_by_patterns_of_bounded_cost() {
+        let (all, (mailbox, _)) = (subscriptions(), mailbox());
+        let pattern = format!("*{}b", "a".repeat(400)).into_bytes();
+        let names: Vec<Name> = (0..=2 * NAMES_PER_LOCK)
+            .map(|n| all.add(By::Channel, format!("{n:04}").as_bytes(), ConnId(1), &mailbox))
+            .collect();
+        assert_eq!(all.channels(None).as_ref(), Some(&names));
+        assert_eq!(all.channels(Some(b"*7")).map(|some| some.len()), Some(200));
+        all.add(By::Channel, &[b'a'; 500], ConnId(1), &mailbox);
+        assert!(all.channels(Some(&pattern)).is_some_and(|some| some.is_empty()));
+        all.add(By::Channel, &[b'a'; 4_000], ConnId(1), &mailbox);
+        assert_eq!(all.channels(Some(&pattern)), None);
     }
 
     #[test]
@@ -379,11 +488,11 @@ mod tests {
         let queue = vec![b'q'; 4_000];
         let many = 2 * limits::NOTICES_UNREAD_BYTES_MAX / queue.len();
         for _ in 0..many {
-            all.tell(notice(&queue));
+            tell(&all, notice(&queue));
             assert_eq!(names(&fast).len(), 1);
             assert!(slow.bytes() <= limits::NOTICES_UNREAD_BYTES_MAX + 2 * queue.len());
         }
-        assert_eq!(slow.take().err(), Some(TooSlow));
+        assert_eq!(slow.take().err(), Some(GivenUp::TooSlow));
         assert_eq!((slow.bytes(), woken.0.load(Ordering::Relaxed)), (0, 2), "told at first, and at the end");
     }
 

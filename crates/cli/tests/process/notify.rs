@@ -315,6 +315,43 @@ fn a_subscriber_that_does_not_read_is_disconnected() {
     assert!(hear(&mut fast).ends_with(" 1"));
 }
 
+/// Without a limit, the server would compare some 2.4 billion characters for one push.
+#[test]
+fn a_subscriber_with_patterns_that_cost_too_much_is_disconnected_and_holds_nobody_up() {
+    let dir = scratch();
+    let server = serve(dir.path()).start();
+    let (mut costly, mut cheap, mut worker) = (server.client(), server.client(), server.client());
+    let patterns: Vec<String> = (0..300).map(|n| format!("*{}b{n}", "a".repeat(2_000))).collect();
+    let argv: Vec<&str> = ["PSUBSCRIBE"].into_iter().chain(patterns.iter().map(String::as_str)).collect();
+    costly.send_raw(&encode(&argv)).expect("the server reads");
+    for (n, pattern) in patterns.iter().enumerate() {
+        assert_eq!(hear(&mut costly), format!("psubscribe {pattern} {}", n + 1));
+    }
+    say(&mut cheap, "PSUBSCRIBE sureq:work:*");
+    let (machine, asked) = (MachineWatch::start(), Instant::now());
+    worker.push(&"a".repeat(4_000), "x");
+    let expect = "ERR the patterns of this connection took more than 1048576 steps to match a message";
+    assert_eq!(costly.reply().error(), expect);
+    assert!(costly.is_closed());
+    assert!(hear(&mut cheap).ends_with(" 1"));
+    assert_eq!(server.client().say("PING").text(), "PONG");
+    await_info(&mut worker, "pubsub_patterns", 1);
+    machine.assert_within(asked.elapsed(), Duration::from_secs(5), "to disconnect it");
+    assert_eq!(info(&mut worker, "pubsub_pattern_limit_disconnections"), 1);
+}
+
+#[test]
+fn channels_are_not_listed_by_a_pattern_that_costs_too_much() {
+    let dir = scratch();
+    let server = serve(dir.path()).start();
+    let (mut subscriber, mut observer) = (server.client(), server.client());
+    say(&mut subscriber, &format!("SUBSCRIBE {}", "a".repeat(8_000)));
+    let pattern = format!("*{}b", "a".repeat(4_000));
+    let refused = observer.say(&format!("PUBSUB CHANNELS {pattern}")).error();
+    assert_eq!(refused, "ERR the pattern takes more than 1048576 steps to match all channels");
+    assert_eq!(observer.say("PUBSUB CHANNELS a*").list().len(), 1);
+}
+
 /// Once it is confirmed that a channel was left, nothing more is heard of it.
 #[test]
 fn nothing_is_heard_of_a_channel_that_was_left() {

@@ -98,6 +98,49 @@ fn a_client_whose_end_arrives_with_the_push_is_not_handed_the_task() {
     }
 }
 
+/// More than the server reads ahead of a pop that waits: it stops after a read that ends beyond 1 MiB, and a read has
+/// 64 KiB at most. The rest fits into the receive buffer, so that the end of the connection arrives behind it.
+const BEYOND_READ_AHEAD: usize = (1 << 20) + (64 << 10) + 1;
+
+#[test]
+fn a_client_that_leaves_unread_requests_behind_its_pop_is_handed_no_task() {
+    let dir = scratch();
+    let server = serve(dir.path()).start();
+    let mut other = server.client();
+    let behind = encode(&["RQ.PUSH", "behind", &"x".repeat(BEYOND_READ_AHEAD)]);
+    // With a reply unread, the client's system resets the connection; otherwise it ends.
+    for (queue, first) in [("ended", ""), ("reset", "PING\r\n")] {
+        let mut gone = server.client();
+        gone.send_raw(format!("{first}RQ.POP BLOCK 0 {queue}\r\n").as_bytes()).expect("the server reads");
+        await_line(&mut other, 1);
+        gone.send_raw(&behind).expect("the server reads, and the system keeps the rest");
+        drop(gone);
+        await_line(&mut other, 0);
+        other.push(queue, "x");
+        assert_eq!(other.counts(queue), (1, 0));
+    }
+    assert_eq!(other.counts("behind"), (0, 0));
+}
+
+/// The commands behind a pop that takes several slices are executed, although the peer has closed its half by then.
+#[test]
+fn a_client_that_has_closed_its_half_is_answered_more_than_is_read_ahead() {
+    let dir = scratch();
+    let server = serve(dir.path()).start();
+    let mut pusher = server.client();
+    let payloads = vec!["x"; 100_000];
+    let push: Vec<&str> = ["RQ.PUSH", "q"].into_iter().chain(payloads).collect();
+    pusher.command(&push);
+    let mut client = server.client();
+    client.begin("RQ.POP COUNT 100000 q");
+    client.send_raw(&encode(&["RQ.PUSH", "behind", &"x".repeat(BEYOND_READ_AHEAD)])).expect("it reads");
+    client.stream().shutdown(Shutdown::Write).expect("it is open");
+    assert_eq!(client.reply().list().len(), 100_000);
+    assert_eq!(client.reply().ids().len(), 1);
+    assert!(client.is_closed());
+    assert_eq!(pusher.counts("behind"), (1, 0));
+}
+
 /// A peer that has said all it has to say gets the reply to a pop that takes several slices.
 #[test]
 fn a_large_pop_is_answered_to_a_client_that_has_closed_its_half() {

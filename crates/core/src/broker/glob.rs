@@ -8,6 +8,14 @@ pub fn glob_matches(pattern: &[u8], name: &[u8]) -> bool {
     Matching::new(pattern).matches(name)
 }
 
+/// As [`glob_matches`], in at most `steps_left` steps. Subtracts the steps that it takes. None if they do not suffice.
+pub fn glob_matches_within(pattern: &[u8], name: &[u8], steps_left: &mut usize) -> Option<bool> {
+    let mut matching = Matching::new(pattern);
+    let matches = matching.matches_within(name, *steps_left);
+    *steps_left = steps_left.saturating_sub(matching.steps);
+    matches
+}
+
 /// A pattern that is matched against many names.
 pub(super) struct Matching<'p> {
     pattern: &'p [u8],
@@ -35,9 +43,17 @@ impl<'p> Matching<'p> {
     }
 
     pub(super) fn matches(&mut self, name: &[u8]) -> bool {
+        self.matches_within(name, usize::MAX).expect("nothing takes so many steps")
+    }
+
+    /// None if more steps would be taken in all.
+    fn matches_within(&mut self, name: &[u8], steps_max: usize) -> Option<bool> {
         let (mut p, mut n) = (0, 0);
         let mut star: Option<(usize, usize)> = None;
         while n < name.len() {
+            if self.steps >= steps_max {
+                return None;
+            }
             match self.one(p, name[n]) {
                 Step::Star => {
                     star = Some((p + 1, n));
@@ -51,12 +67,12 @@ impl<'p> Matching<'p> {
                 }
                 Step::Failed => {}
             }
-            let Some((after, from)) = star else { return false };
+            let Some((after, from)) = star else { return Some(false) };
             // The star takes one more character, and what is behind it is tried from there.
             star = Some((after, from + 1));
             (p, n) = (after, from + 1);
         }
-        self.pattern[p..].iter().all(|&c| c == b'*')
+        Some(self.pattern[p..].iter().all(|&c| c == b'*'))
     }
 
     fn one(&mut self, at: usize, c: u8) -> Step {
@@ -130,7 +146,7 @@ fn in_class(class: &[u8], c: u8) -> bool {
 mod tests {
     use alloc::borrow::ToOwned;
 
-    use super::{Matching, glob_matches};
+    use super::{Matching, glob_matches, glob_matches_within};
 
     fn check(pattern: &str, name: &str, expected: bool) {
         assert_eq!(glob_matches(pattern.as_bytes(), name.as_bytes()), expected, "{pattern:?} on {name:?}");
@@ -177,6 +193,19 @@ mod tests {
         }
         check("*[[[", "a[[[", true);
         check("[[]", "[", true);
+    }
+
+    #[test]
+    fn matching_ends_with_the_steps_that_it_may_take() {
+        let (pattern, name) = ("*".to_owned() + &"a".repeat(1_000) + "b", "a".repeat(2_000));
+        let mut left = usize::MAX;
+        let within = |left: &mut usize| glob_matches_within(pattern.as_bytes(), name.as_bytes(), left);
+        assert_eq!(within(&mut left), Some(false));
+        let steps = usize::MAX - left;
+        assert!(steps > 1_000_000, "{steps} steps");
+        for (mut left, expected) in [(steps + 7, (Some(false), 7)), (steps - 1, (None, 0)), (0, (None, 0))] {
+            assert_eq!((within(&mut left), left), expected);
+        }
     }
 
     #[test]

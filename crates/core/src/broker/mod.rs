@@ -44,7 +44,7 @@ use workers::Workers;
 
 pub use dropped::Dropped;
 pub use execute::Growth;
-pub use glob::glob_matches;
+pub use glob::{glob_matches, glob_matches_within};
 pub use image::{Image, Stored, Unsorted};
 pub use tasks::PopSlice;
 pub use tick::NextDeadline;

@@ -1,0 +1,168 @@
+//! Matching all patterns against the channel of a message, without holding up anyone.
+//!
+//! The lock is held only to copy some patterns at a time, and new connections are accepted between steps. Each
+//! subscriber has a budget of steps for its patterns; one that needs more is disconnected.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use sureq_core::broker::glob_matches_within;
+use sureq_core::command::ConnId;
+use sureq_core::limits;
+
+use super::{Audience, GivenUp, Index, MAILBOX_STEPS, Mailbox, Name, Subscriptions, Turn, names_after};
+
+/// A subscriber of a pattern, whose budget pays for matching it.
+type Payer = (ConnId, Arc<Mailbox>);
+
+/// The matching of all patterns against one channel.
+struct Pass<'p> {
+    channel: &'p [u8],
+    turn: &'p mut Turn,
+    /// The steps that each subscriber's patterns may still take.
+    budgets: HashMap<ConnId, usize>,
+    /// Each pattern was matched.
+    is_complete: bool,
+}
+
+impl Subscriptions {
+    /// The patterns that match a channel. They are matched without the lock, within the budgets of their subscribers.
+    pub(super) async fn matching(&self, channel: &[u8], turn: &mut Turn) -> Arc<[Name]> {
+        let mut pass = Pass { channel, turn, budgets: HashMap::new(), is_complete: true };
+        let (mut matching, mut last) = (Vec::new(), None);
+        let changes = self.lock().pattern_changes;
+        loop {
+            let patterns = self.lock().patterns_after(last.as_ref());
+            let Some((name, _)) = patterns.last() else { break };
+            last = Some(Arc::clone(name));
+            for (name, payer) in patterns {
+                if self.matches(&name, payer, &mut pass).await {
+                    matching.push(name);
+                }
+            }
+        }
+        let matching = matching.into();
+        let mut index = self.lock();
+        let is_valid = pass.is_complete && index.pattern_changes == changes;
+        let removed = is_valid.then(|| index.matches.insert(channel, &matching));
+        drop(index);
+        drop(removed);
+        matching
+    }
+
+    /// Whether a pattern matches. The first of its subscribers pays whose budget suffices. Those before it are
+    /// disconnected, because they would miss a message, and not the others: their own patterns may be cheap.
+    async fn matches(&self, name: &Name, mut payer: Payer, pass: &mut Pass<'_>) -> bool {
+        loop {
+            let (conn, mailbox) = payer;
+            let budget = pass.budgets.entry(conn).or_insert_with(|| {
+                // Patterns of a subscriber that is being disconnected cost nothing more.
+                if mailbox.check().is_ok() { limits::NOTICE_STEPS_MAX } else { 0 }
+            });
+            let before = *budget;
+            let matches = glob_matches_within(name, pass.channel, budget);
+            let steps = before - *budget;
+            pass.turn.spend(steps + MAILBOX_STEPS).await;
+            if let Some(matches) = matches {
+                return matches;
+            }
+            pass.is_complete = false;
+            if before == limits::NOTICE_STEPS_MAX {
+                self.give_up_audience(name);
+                return false;
+            }
+            mailbox.give_up(GivenUp::TooCostly);
+            let next = self.lock().patterns.get(name).and_then(|audience| payer_after(audience, Some(conn)));
+            let Some(next) = next else { return false };
+            payer = next;
+        }
+    }
+
+    /// Gives up all subscribers of a pattern that none of them can afford.
+    fn give_up_audience(&self, pattern: &Name) {
+        let index = self.lock();
+        let audience = index.patterns.get(pattern).into_iter().flat_map(BTreeMap::values);
+        audience.for_each(|mailbox| mailbox.give_up(GivenUp::TooCostly));
+    }
+}
+
+impl Index {
+    /// The next patterns in order, each with its first subscriber.
+    fn patterns_after(&self, last: Option<&Name>) -> Vec<(Name, Payer)> {
+        let patterns = names_after(&self.patterns, last);
+        patterns
+            .filter_map(|(name, audience)| Some((Arc::clone(name), payer_after(audience, None)?)))
+            .collect()
+    }
+}
+
+/// The next subscriber of a pattern in order.
+fn payer_after(audience: &Audience, last: Option<ConnId>) -> Option<Payer> {
+    let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+    let (conn, mailbox) = audience.range((from, Bound::Unbounded)).next()?;
+    Some((*conn, Arc::clone(mailbox)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use sureq_proto::verbs::By;
+
+    use super::*;
+    use crate::subscriptions::tests::{mailbox, names, notice, subscriptions, tell};
+
+    /// A pattern that takes some 300,000 steps to match the channel of `LONG`, or all others of this kind.
+    fn costly_pattern(n: usize) -> Vec<u8> {
+        format!("*{}{n}", "a".repeat(400)).into_bytes()
+    }
+
+    const LONG: [u8; 1_000] = [b'a'; 1_000];
+
+    #[test]
+    fn others_get_their_turn_between_costly_patterns() {
+        let all = subscriptions();
+        let subscribers: Vec<_> = (0..20).map(|_| mailbox().0).collect();
+        for (n, mailbox) in subscribers.iter().enumerate() {
+            all.add(By::Pattern, &costly_pattern(n), ConnId(n as u64), mailbox);
+        }
+        assert!(tell(&all, notice(&LONG)) >= 20);
+        assert_eq!(tell(&all, notice(&LONG)), 0, "the matches are remembered");
+        assert!(subscribers.iter().all(|mailbox| mailbox.check().is_ok()), "each can afford its own");
+    }
+
+    #[test]
+    fn a_subscriber_whose_patterns_cost_too_much_is_given_up_alone() {
+        let (all, (costly, woken), (cheap, _), (shares, _)) =
+            (subscriptions(), mailbox(), mailbox(), mailbox());
+        let patterns: Vec<Name> =
+            (0..10).map(|n| all.add(By::Pattern, &costly_pattern(n), ConnId(1), &costly)).collect();
+        for pattern in [&b"sureq:*"[..], b"[s]ureq:*"] {
+            all.add(By::Pattern, pattern, ConnId(1), &costly);
+            all.add(By::Pattern, pattern, ConnId(2), &cheap);
+        }
+        all.add(By::Pattern, &costly_pattern(9), ConnId(3), &shares);
+        for _ in 0..2 {
+            assert!(tell(&all, notice(&LONG)) <= 10, "no more than the budgets of two");
+            assert_eq!(names(&cheap), ["[s]ureq:*", "sureq:*"]);
+            assert_eq!(costly.take().err(), Some(GivenUp::TooCostly));
+            assert!(shares.check().is_ok() && woken.0.load(Ordering::Relaxed) > 0);
+        }
+        for pattern in patterns {
+            all.remove(By::Pattern, &pattern, ConnId(1));
+        }
+        assert_eq!(tell(&all, notice(&LONG)), 1, "the pattern that is left");
+    }
+
+    #[test]
+    fn all_who_share_a_pattern_that_none_can_afford_are_given_up_at_once() {
+        let (all, subscribers) = (subscriptions(), [mailbox().0, mailbox().0]);
+        let pattern = format!("*{}b", "a".repeat(2_000));
+        for (conn, mailbox) in (0..).map(ConnId).zip(&subscribers) {
+            all.add(By::Pattern, pattern.as_bytes(), conn, mailbox);
+        }
+        assert_eq!(tell(&all, notice(&[b'a'; 4_000])), 1);
+        assert!(subscribers.iter().all(|mailbox| mailbox.check() == Err(GivenUp::TooCostly)));
+    }
+}
