@@ -97,16 +97,18 @@ pub(crate) struct PopRest {
     bytes: usize,
     /// Whether a task was delivered.
     has_any: bool,
-    /// The delivered tasks, if the pop may need several slices and nothing else would requeue them when the client
+    /// The delivered tasks of a pop that takes several slices, if nothing else would requeue them when the client
     /// disconnects (a CONN lease does).
     handed: Handed,
+    /// There was a slice before this one.
+    is_sliced: bool,
 }
 
 impl PopRest {
     pub(crate) fn new(pop: &Pop<'_>, popper: Popper) -> Self {
         let max = if popper == Popper::Woken { WOKEN_TASKS_MAX } else { limits::REPLY_TASKS_MAX };
         let (tasks, bytes) = (pop.count.min(max), limits::REPLY_BYTES_MAX);
-        Self { from: 0, tasks, bytes, has_any: false, handed: Handed::default() }
+        Self { from: 0, tasks, bytes, has_any: false, handed: Handed::default(), is_sliced: false }
     }
 
     pub(crate) fn into_handed(self) -> Handed {
@@ -134,13 +136,11 @@ impl PopRest {
             Err(_) => return done(out),
         };
         let start = out.tasks.len();
-        let is_noted = pop.count > SLICE_TASKS as u32 && pop.lease.conn.is_none();
         let (mut tasks, mut bytes) = (self.tasks.min(SLICE_TASKS as u32), self.bytes.min(SLICE_BYTES));
         let mut is_over = true;
         while let Some(&key) = keys.get(self.from).filter(|_| tasks > 0 && bytes > 0) {
             let first_bytes = if is_first { usize::MAX } else { self.bytes };
             let (queue, meta) = (self.from as u32, pop.meta);
-            let from = out.tasks.len();
             let ask = PopAsk { count: tasks, bytes, first_bytes, terms, queue, meta };
             let popped =
                 steps.on(key, Make::Never, |queue, rec, now| queue.pop(&ask, now, rec, &mut out.tasks));
@@ -151,9 +151,6 @@ impl PopRest {
                 }
                 Err(_) => Popped::default(),
             };
-            if is_noted {
-                self.handed.extend(steps.ctx, key, &out.tasks[from..]);
-            }
             if let Some(holder) = terms.holder.filter(|_| count > 0) {
                 steps.process.schedule.hold(holder, steps.ctx.db(), key.bytes());
             }
@@ -173,7 +170,14 @@ impl PopRest {
             self.from += 1;
         }
         self.has_any |= out.tasks.len() > start;
-        if is_over || self.tasks == 0 || self.bytes == 0 { done(out) } else { Slice::More }
+        let is_done = is_over || self.tasks == 0 || self.bytes == 0;
+        if pop.lease.conn.is_none() && (self.is_sliced || !is_done) {
+            for tasks in out.tasks[start..].chunk_by(|a, b| a.queue == b.queue) {
+                self.handed.extend(steps.ctx, keys[tasks[0].queue as usize], tasks);
+            }
+        }
+        self.is_sliced |= !is_done;
+        if is_done { done(out) } else { Slice::More }
     }
 }
 

@@ -226,6 +226,27 @@ fn tasks_popped_for_a_lost_client_are_requeued_in_order() {
 }
 
 #[test]
+fn large_tasks_that_were_popped_for_a_client_that_is_gone_go_back_in_order() {
+    for host in Host::ALL {
+        let mut scene = Scene::on(host);
+        // Few tasks, but more than one slice by their bytes.
+        for n in 10..40 {
+            let payload = format!("{n}{}", "x".repeat(1 << 20));
+            scene.acting.try_words(&[b"RQ.PUSH", b"q", payload.as_bytes()]).expect("it is pushed");
+        }
+        scene.begin("RQ.POP COUNT 30 q");
+        assert!(scene.acting.counts("q")[2] > 0, "{host:?}: some are popped");
+        scene.kill_asking();
+        scene.wait_until_over();
+        until("all are back", || scene.acting.counts("q") == [30, 0, 0, 0]);
+        for n in 10..13 {
+            let first = list(scene.acting.say("RQ.POP q")).remove(0);
+            assert!(text(&list(first)[2]).starts_with(&format!("{n}x")), "{host:?}: {n} is next");
+        }
+    }
+}
+
+#[test]
 fn a_client_that_is_gone_ends_its_command_and_no_more() {
     for host in Host::ALL {
         let mut scene = Scene::on(host);
