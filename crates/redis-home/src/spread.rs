@@ -94,18 +94,15 @@ impl HomeThread {
     /// Executes a pop in one store, without waiting for servers that are away.
     pub(crate) async fn try_pop(&self, call: &Call, store: &Store) -> Result<Value, Refusal> {
         if store.is_none() {
-            return self.pop_in_slices(call, Patience::Short).await;
+            return Ok(Value::Array(self.pop_in_slices(call, Patience::Short).await?.tasks));
         }
         let queues = call.args[POP.queues..].iter().enumerate();
         let there: Vec<(usize, &Vec<u8>)> =
             queues.filter(|(_, queue)| self.link.target.store_of(queue) == *store).collect();
         let mut part = Call::new("pop", store.as_deref()).args(call.args[..POP.queues].iter().cloned());
         part = part.args(there.iter().map(|(_, queue)| (*queue).clone()));
-        let answer = self.pop_in_slices(&part, Patience::Short).await?;
-        match refusal(&answer) {
-            Some(no) => Err(no),
-            None => Ok(Value::Array(numbered(answer, |at| there.get(at).map_or(0, |(place, _)| *place))?)),
-        }
+        let tasks = self.pop_in_slices(&part, Patience::Short).await?.tasks;
+        Ok(Value::Array(numbered(Value::Array(tasks), |at| there.get(at).map_or(0, |(place, _)| *place))?))
     }
 
     /// Whether a call is about more than one store.
@@ -147,12 +144,17 @@ impl HomeThread {
             let mut some = Call::new("pop", queues.first().map(|queue| &queue[..]));
             some.args = [&call.args[..POP.queues], queues].concat();
             some.args[POP.count] = (count - tasks.len()).to_string().into_bytes();
-            some.args[POP_ROOM] = room.to_string().into_bytes();
-            let answer = self.pop_in_slices(&some, Patience::Normal).await;
-            match answer.and_then(|answer| Ok(numbered(answer, |at| at + from)?)) {
-                Ok(more) => {
-                    room = room.saturating_sub(more.iter().map(size).sum());
-                    tasks.extend(more);
+            some.args[POP_ROOM.all] = room.to_string().into_bytes();
+            if !tasks.is_empty() {
+                some.args[POP_ROOM.first] = room.to_string().into_bytes();
+            }
+            match self.pop_in_slices(&some, Patience::Normal).await {
+                Ok(popped) => {
+                    room = room.saturating_sub(popped.tasks.iter().map(size).sum());
+                    tasks.extend(numbered(Value::Array(popped.tasks), |at| at + from)?);
+                    if popped.is_full {
+                        break;
+                    }
                 }
                 Err(no) => failed = Some(no),
             }

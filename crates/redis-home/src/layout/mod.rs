@@ -31,7 +31,7 @@ use sureq_home_api::{CleanReport, Cleaning, NoticeTasks, Payload};
 pub use crate::connection::link::{Patience, refusal_of};
 use crate::connection::target::Target;
 pub use crate::script::answer::{Ids, UnexpectedAnswer, bytes, fields, is_again, list, number};
-pub use crate::script::call::{Call, PopForm, ReplyForm};
+pub use crate::script::call::{Call, PopForm, PopRoom, ReplyForm};
 use crate::script::clock::Clock;
 pub use crate::script::clock::Late;
 pub use crate::script::slices::SLICE;

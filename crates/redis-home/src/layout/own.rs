@@ -10,7 +10,7 @@ use sureq_core::command::Command;
 use sureq_home_api::{CleanReport, Cleaning};
 
 use super::{
-    Call, Channels, Exchange, HeaderContext, HomeThread, Ids, Late, Layout, LayoutSession, PopForm,
+    Call, Channels, Exchange, HeaderContext, HomeThread, Ids, Late, Layout, LayoutSession, PopForm, PopRoom,
     ReplyForm, Waiting,
 };
 use crate::connection::target::Target;
@@ -19,7 +19,9 @@ use crate::script::clock::LogClock;
 use crate::script::operations::{argument, header};
 use crate::script::slices::is_sliced;
 
-pub(crate) const POP_ROOM: usize = argument("pop", "room");
+/// Where a pop has its limits of payload bytes.
+pub(crate) const POP_ROOM: PopRoom =
+    PopRoom { all: argument("pop", "room"), first: argument("pop", "first") };
 
 /// Where a pop has its arguments.
 pub(crate) const POP: PopForm =

@@ -74,10 +74,19 @@ pub enum ReplyForm {
 pub struct PopForm {
     /// The index of the number of tasks.
     pub count: usize,
-    /// The index of the number of bytes that the payloads may have, if the script takes one.
-    pub room: Option<usize>,
+    /// The limits of payload bytes, if the script takes them. It then says at the end of its answer why that is short.
+    pub room: Option<PopRoom>,
     /// The index of the first queue; queues are the last arguments.
     pub queues: usize,
+}
+
+/// Where a pop has its limits of payload bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct PopRoom {
+    /// The index of the number of bytes that all payloads may have; the first one may have more.
+    pub all: usize,
+    /// The index of the number of bytes that the first payload may have.
+    pub first: usize,
 }
 
 impl ReplyForm {
@@ -302,6 +311,7 @@ fn pop_call(pop: &Pop<'_>, home: &str) -> Call {
         .field("ending", end)
         .field("meta", if pop.meta { "1" } else { "" })
         .field("room", "")
+        .field("first", "")
         .args(pop.queues.iter().copied())
 }
 

@@ -27,6 +27,7 @@ const OPERATIONS: &[(&str, &[&str])] = &[
             "ending",
             "meta",
             "room",
+            "first",
             "queues...",
         ],
     ),
@@ -146,6 +147,6 @@ mod tests {
         let header = header();
         assert!(header.contains("['push'] = function(g) return { queue = g[6], rest = 7, } end,\n"));
         assert!(header.contains("['exists'] = function(g) return { rest = 6, } end,\n"));
-        assert_eq!(argument("pop", "room"), 9);
+        assert_eq!((argument("pop", "room"), argument("pop", "first")), (9, 10));
     }
 }

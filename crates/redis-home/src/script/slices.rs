@@ -49,6 +49,35 @@ pub(crate) fn is_sliced(command: &Command<'_>, reply_bytes: usize) -> bool {
     }
 }
 
+/// The tasks of a pop.
+#[derive(Debug, Default)]
+pub(crate) struct Popped {
+    pub(crate) tasks: Vec<Value>,
+    /// The next task has too many bytes for the reply: those behind it must not be delivered before it.
+    pub(crate) is_full: bool,
+}
+
+/// Why the answer to a pop is shorter than it might be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// The next task has too many bytes for this answer.
+    Full,
+    /// Time has more to do in the queue than one call may.
+    More,
+}
+
+/// The tasks in the answer to a pop, and why there are no more. `first_queue` is the index of its first queue.
+fn popped_of(answer: Value, first_queue: usize) -> Result<(Vec<Value>, Option<Ending>), UnexpectedAnswer> {
+    let mut tasks = list(answer)?;
+    let ending = match tasks.last() {
+        Some(Value::BulkString(word)) if word == b"full" => Some(Ending::Full),
+        Some(Value::BulkString(word)) if word == b"more" => Some(Ending::More),
+        _ => None,
+    };
+    tasks.truncate(tasks.len() - usize::from(ending.is_some()));
+    Ok((numbered(Value::Array(tasks), |queue| queue + first_queue)?, ending))
+}
+
 /// The payload bytes of tasks.
 fn payload_bytes(tasks: &[Value]) -> usize {
     tasks.iter().map(size).sum()
@@ -59,7 +88,7 @@ impl HomeThread {
     pub(crate) async fn ask_in_slices(&self, call: &Call) -> Result<Value, Refusal> {
         match call.op {
             _ if self.spans(call) => self.execute(call).await,
-            "pop" => self.pop_in_slices(call, Patience::Normal).await,
+            "pop" => Ok(Value::Array(self.pop_in_slices(call, Patience::Normal).await?.tasks)),
             "inspect" => self.inspect_in_slices(call).await,
             "recover" => self.recover_in_slices(call).await,
             "workers" => self.workers_in_slices().await,
@@ -71,50 +100,57 @@ impl HomeThread {
     }
 
     /// A pop of one store. If a later slice fails, the tasks of the earlier ones are delivered.
-    pub(crate) async fn pop_in_slices(&self, call: &Call, patience: Patience) -> Result<Value, Refusal> {
+    pub(crate) async fn pop_in_slices(&self, call: &Call, patience: Patience) -> Result<Popped, Refusal> {
         let layout = self.link.target.layout();
         let form = layout.pop_form();
         let wanted = sureq_core::id::decimal(&call.args[form.count]).unwrap_or(1) as usize;
-        let room = match form.room.and_then(|at| call.args.get(at)) {
-            Some(room) => sureq_core::id::decimal(room).map_or(limits::REPLY_BYTES_MAX, |room| room as usize),
-            None => usize::MAX,
-        };
-        let (mut tasks, mut first_queue, mut taken_bytes): (Vec<Value>, usize, usize) = (Vec::new(), 0, 0);
+        let room = form.room.and_then(|at| sureq_core::id::decimal(&call.args[at.all]));
+        let mut room = room.map_or(limits::REPLY_BYTES_MAX, |room| room as usize);
+        let (mut popped, mut first_queue) = (Popped::default(), 0);
         let queues = &call.args[form.queues..];
         let queues_max = if form.room.is_some() { SLICE } else { queues.len() };
         let mut slice = call.clone();
         slice.args.truncate(form.queues + queues_max);
         loop {
-            let asked = SLICE.min(wanted - tasks.len());
+            let asked = SLICE.min(wanted - popped.tasks.len());
             slice.args[form.count] = asked.to_string().into_bytes();
             if let Some(at) = form.room {
-                slice.args[at] = SLICE_BYTES.min(room - taken_bytes).to_string().into_bytes();
+                slice.args[at.all] = SLICE_BYTES.min(room).to_string().into_bytes();
+                if !popped.tasks.is_empty() {
+                    slice.args[at.first] = room.to_string().into_bytes();
+                }
             }
             let answer = self.call(&slice, patience).await;
-            let more = match self.retry_pop(&slice, answer).await {
-                Ok(answer) if refusal(&answer).is_none() => numbered(answer, |queue| queue + first_queue)?,
-                Ok(answer) if tasks.is_empty() => return Ok(answer),
-                Err(no) if tasks.is_empty() => return Err(no),
-                Ok(_) | Err(_) => break,
+            let (more, ending) = match self.retry_pop(&slice, answer).await {
+                Ok(answer) => match refusal(&answer) {
+                    None => popped_of(answer, first_queue)?,
+                    Some(no) if popped.tasks.is_empty() => return Err(no),
+                    Some(_) => break,
+                },
+                Err(no) if popped.tasks.is_empty() => return Err(no),
+                Err(_) => break,
             };
-            let (got, got_bytes) = (more.len(), payload_bytes(&more));
-            taken_bytes += got_bytes;
-            tasks.extend(more);
-            let is_small = got == 0 || got_bytes < SLICE_BYTES / 2;
-            let is_end = got < asked && (form.room.is_none() || is_small);
+            let got = more.len();
+            popped.is_full = ending == Some(Ending::Full) && (got == 0 || room <= SLICE_BYTES);
+            room = room.saturating_sub(payload_bytes(&more));
+            popped.tasks.extend(more);
+            let is_end = got < asked && ending.is_none();
             let is_last = first_queue + queues_max >= queues.len();
-            if is_end && is_last || tasks.len() >= wanted || taken_bytes >= room {
+            popped.is_full |= form.room.is_some() && room == 0;
+            if popped.is_full || is_end && is_last || popped.tasks.len() >= wanted {
                 break;
             }
             // The queues before that of the last task are empty, or all of these are.
-            first_queue =
-                if is_end { first_queue + queues_max } else { tasks.last().map_or(Ok(0), queue_of)? };
+            first_queue = match popped.tasks.last() {
+                Some(task) if !is_end => queue_of(task)?,
+                _ => first_queue + queues_max,
+            };
             slice.args.truncate(form.queues);
             slice.args.extend(queues[first_queue..].iter().take(queues_max).cloned());
             slice.queue = slice.args.get(form.queues).cloned();
             layout.next_slice(&mut slice, got);
         }
-        Ok(Value::Array(tasks))
+        Ok(popped)
     }
 
     /// Shows tasks. A task that moves between two slices is shown once or not at all.

@@ -648,14 +648,19 @@ end
 local function ended_of(q, t)
   if not t.ho then return nil end
   local ended = q.s.ending and q.s.ending[t.ho]
-  if ended then return t.sq <= ended[4] and ended or nil end
+  if ended then
+    local before = ended[6]
+    if before and t.sq <= before[4] then return before end
+    return t.sq <= ended[4] and ended or nil
+  end
   local gone = gone_of(t.ho)
   if not gone or string.sub(t.ho, 1, 2) == 'c:' and t.at > gone.at then return nil end
   return { false, gone.cause, gone.at, q.s.seq }
 end
 
--- Ends a lease whose holder is gone. `gone` has the next position at the front if some are reserved, the cause, its
--- time, the last delivery by then, and the last one that was looked at if they are searched.
+-- Ends a lease whose holder is gone. `ended` has the next position at the front if some are reserved, the cause, its
+-- time, the last delivery by then, the last one that was looked at if they are searched, and how the holder had ended
+-- before for another cause, if not all of that is done.
 local function end_one(q, id, t, ended)
   moment = ended[3]
   local place = ended[1] or front(q, 1)
@@ -723,7 +728,10 @@ local function settle_holder(q, holder)
   local ended, slice = q.s.ending[holder], next_slice()
   local ids, looked_at = next_held(q, holder, ended, slice)
   slice_left = slice_left - looked_at
-  for _, id in ipairs(ids) do end_one(q, id, get(q, id), ended) end
+  for _, id in ipairs(ids) do
+    local t = get(q, id)
+    end_one(q, id, t, ended_of(q, t) or ended)
+  end
   q.dirty = true
   if looked_at == slice then
     sooner(q, log)
@@ -805,10 +813,12 @@ local function look(q, id)
   return t
 end
 
--- Settles a few of the queues for which this is the dead-letter queue; returns when to look at the next of them.
+-- Settles a few of the queues for which this is the dead-letter queue, as much as one call may; returns when to look at the
+-- next of them.
 local function settle_sources(q)
   local key = q.k .. ':sources'
-  for _, name in ipairs(read('ZRANGEBYSCORE', key, '-inf', log, 'LIMIT', 0, 16)) do
+  for i, name in ipairs(read('ZRANGEBYSCORE', key, '-inf', log, 'LIMIT', 0, 16)) do
+    if i > 1 and slice_left <= 0 then break end
     local source = is_sound(name) and open(name)
     if source then settle(source) end
     if not source then
@@ -861,12 +871,17 @@ local function end_holder(q, holder, cause)
   local index = try('ZCARD', held) and held or q.k .. ':leased'
   local all, last = lost_since(q, index, holder, at)
   local keeps, ended = all < call('ZCARD', index), q.s.ending and q.s.ending[holder]
-  -- All of them may be coming back already.
-  if all == 0 or ended and call('ZCOUNT', index, '(' .. integer(ended[4]), last) == 0 then return 0, keeps end
+  -- Those of an earlier end are coming back already, for the cause of that one.
+  local count = ended and call('ZCOUNT', index, '(' .. integer(ended[4]), last) or all
+  if count == 0 then return 0, keeps end
   q.s.ending = q.s.ending or {}
-  q.s.ending[holder] = { front(q, all), cause or '', at, last }
+  if ended and ended[2] == (cause or '') then
+    q.s.ending[holder] = { front(q, all), ended[2], at, last, false, ended[6] or false }
+  else
+    q.s.ending[holder] = { front(q, count), cause or '', at, last, false, ended or false }
+  end
   if slice_left > 0 then settle_holder(q, holder) else sooner(q, log) end
-  return all, keeps
+  return count, keeps
 end
 
 local function worker_of(name)
@@ -1280,11 +1295,10 @@ local function at_a_time(q)
   return max(1, min(ARGS_MAX / 2, floor(STEP_BYTES / mean)))
 end
 
--- Delivers up to `count` tasks of a queue, with up to `room` bytes. Expired tasks are removed and skipped, at most
--- SLICE of them in all queues of a call. Returns how many tasks and bytes, and whether it stopped because there were
--- more of those.
+-- Delivers up to `count` tasks of a settled queue, with up to `room` bytes; the first task of a call may have more, up to
+-- `terms.first`. Expired tasks are removed and skipped, at most SLICE of them in all queues of a call. Returns how many
+-- tasks and bytes, whether it stopped because there were more expired ones, and whether because the next task is too large.
 local function pop_from(q, index, count, room, terms, is_meta, out)
-  settle(q)
   local s, k = q.s, q.k
   if s.paused then return 0, 0 end
   if s['s-max-leased'] then count = min(count, s['s-max-leased'] - read('ZCARD', k .. ':leased')) end
@@ -1307,7 +1321,7 @@ local function pop_from(q, index, count, room, terms, is_meta, out)
         expire(q, id, t)
         expired = expired + 1
       else
-        is_full_reply = bytes + #body > room and #taken > 0
+        is_full_reply = bytes + #body > (#out > 0 and room or terms.first)
         if is_full_reply then break end
         if t.ex then call('ZREM', k .. ':expires', id) end
         bytes, s.seq = bytes + #body, s.seq + 1
@@ -1323,7 +1337,7 @@ local function pop_from(q, index, count, room, terms, is_meta, out)
   end
   pass_left = pass_left - expired
   local is_over = not is_end and expired >= expired_max
-  if #taken == 0 then return 0, 0, is_over end
+  if #taken == 0 then return 0, 0, is_over, is_full_reply end
   try_at_once('ZADD', k .. ':leased', leased)
   try_at_once('ZADD', k .. ':ends', ends, function() at_once('ZREM', k .. ':leased', taken) end)
   at_once('ZREM', k .. ':ready', taken)
@@ -1336,7 +1350,7 @@ local function pop_from(q, index, count, room, terms, is_meta, out)
     sooner(q, terms.ends)
   end
   s.bytes, q.dirty = s.bytes - bytes, true
-  return #taken, bytes, is_over
+  return #taken, bytes, is_over, is_full_reply
 end
 
 -- Opens a queue for a pop, which may be for a holder.
@@ -1362,13 +1376,17 @@ local function hold(conn, queue)
   end
 end
 
+-- Whether time has something to do in a queue.
+local function is_due(q) return (q.s.next or log + 1) <= log or (q.s.appointed or wall + 1) <= wall end
+
 -- Leases tasks. `place`, `limit` and `ending` are the policy for a lapse; with `meta` the answer says more about each
--- task; `room` is how many payload bytes the answer may have, if fewer than ever. Answers 'again' if time has more to
--- do than one call may.
+-- task; `room` is how many payload bytes the answer may have, if fewer than ever, and `first` how many its first task may
+-- have, if not any number. Answers 'again' if time has more to do than one call may. With `room`, an answer that was ended
+-- early ends with 'full' if the next task has too many bytes for it, or with 'more' if time has more to do first.
 function ops.pop(a)
   local count, ms, worker, incarnation_of, conn = a.count, a.lease, a.worker, a.incarnation, a.connection
   local place, limit, ending, meta, bytes_max = a.place, a.limit, a.ending, a.meta, a.room
-  local terms = { ms = tonumber(ms) }
+  local terms = { ms = tonumber(ms), first = tonumber(a.first) or REPLY_BYTES_MAX * 2 }
   local w, refusal
   if incarnation_of ~= '' then
     w, refusal = alive(worker, incarnation_of)
@@ -1382,22 +1400,43 @@ function ops.pop(a)
     read('SCARD', OWN .. 'home:' .. home_of(conn))
   end
   if place ~= '' then terms.policy = { place, tonumber(limit) or false, ending } end
-  local out, left, room, is_more = {}, tonumber(count), tonumber(bytes_max) or REPLY_BYTES_MAX, false
+  local out, left, room, is_more, stop = {}, tonumber(count), tonumber(bytes_max) or REPLY_BYTES_MAX, false, nil
   for index, name in ipairs(rest(a)) do
-    if left == 0 or room <= 0 then break end
+    if left == 0 then break end
+    if room <= 0 then
+      stop = 'full'
+      break
+    end
     -- Tasks of earlier queues are delivered all the same.
     if #out > 0 and not (is_sound(name) and attempt(open_for, name, terms.holder)) then break end
     local q = open_for(name, terms.holder)
-    local taken, bytes, is_over = pop_from(q, index - 1, left, room, terms, meta == '1', out)
+    if index > 1 and slice_left <= 0 and is_due(q) then
+      is_more, stop = true, 'more'
+      break
+    end
+    settle(q)
+    local taken, bytes, is_over, is_full = pop_from(q, index - 1, left, room, terms, meta == '1', out)
+    if taken == 0 and not is_over and not is_full and not q.s.paused then
+      -- Tasks of other queues may have died since anybody looked at those.
+      local is_ours, at = attempt(settle_sources, q)
+      is_more = is_more or is_ours and at ~= nil and at <= log
+      if q.ready > 0 then
+        taken, bytes, is_over, is_full = pop_from(q, index - 1, left, room, terms, meta == '1', out)
+      end
+    end
     left, room = left - taken, room - bytes
-    is_more = is_more or is_over or (q.s.next or log + 1) <= log or (q.s.appointed or wall + 1) <= wall
+    is_more = is_more or is_over or is_due(q)
     if taken > 0 and w then call('SADD', w.key .. ':queues', name) end
     if taken > 0 and conn ~= '' then hold(conn, name) end
-    -- After the expired tasks there may be some that come before those of the next queue.
-    if is_over then break end
+    -- What follows in this queue comes before the tasks of the next one.
+    if is_over or is_full then
+      stop = is_full and 'full' or 'more'
+      break
+    end
   end
   -- There may be something after what time has still to do.
-  if #out == 0 and is_more then return 'again' end
+  if #out == 0 and is_more and stop ~= 'full' then return 'again' end
+  if stop and bytes_max ~= '' then out[#out + 1] = stop end
   return out
 end
 
@@ -1551,6 +1590,7 @@ function ops.inspect(a)
   local q, st, out, bytes = open_whole(name), VIEWS[view], {}, 0
   start, count, bytes_max = tonumber(start), tonumber(count), tonumber(bytes_max)
   settle(q)
+  attempt(settle_sources, q)
   local len = st == 'D' and call('ZCARD', q.k .. ':delayed') + call('ZCARD', q.k .. ':appointed')
     or call('ZCARD', q.k .. (LISTS[st] or ''))
   if start < 0 then start = len + start end
@@ -1595,6 +1635,7 @@ function ops.info(a)
   local name = a.queue
   local q = open_whole(name)
   settle(q)
+  attempt(settle_sources, q)
   local ready, delayed, leased, dead = counts(q)
   local head, oldest = call('ZRANGE', q.k .. ':ready', 0, 0)[1], 0
   if head then oldest = max(log - pushed_at(head, get(q, head)), 0) end
@@ -1950,14 +1991,24 @@ function ops.beat(a)
   if not w then return refusal end
   -- A worker stays alive whatever became of one of its queues, or of its other keys.
   if cursor == '' then call('ZADD', OWN .. 'workers:ends', log_end + w.ttl, name) end
-  local page = try('SSCAN', w.key .. ':queues', cursor == '' and '0' or cursor, 'COUNT', QUEUES_AT_ONCE) or { '0', {} }
-  local out, queues = { page[1] }, page[2]
+  -- A page of queues, and how many of its receipts earlier steps have answered.
+  local from, answered = string.match(cursor, '^(%d+)/(%d+)$')
+  from = from or (cursor == '' and '0' or cursor)
+  local page = try('SSCAN', w.key .. ':queues', from, 'COUNT', QUEUES_AT_ONCE) or { '0', {} }
+  local out, queues, skip, left = { page[1] }, page[2], tonumber(answered) or 0, SLICE
+  local upto = integer(skip + left)
   table.sort(queues)
   for _, queue in ipairs(queues) do
     attempt(function()
       local q = open(queue)
       settle(q)
-      local ids = read('ZRANGE', q.k .. ':off:' .. w.holder, 0, -1)
+      local index = q.k .. ':off:' .. w.holder
+      local all = read('ZCARD', index)
+      local first = min(skip, all)
+      skip = skip - first
+      if all - first > left then out[1] = from .. '/' .. upto end
+      local ids = left > 0 and all > first and read('ZRANGE', index, first, first + left - 1) or {}
+      left = left - #ids
       if #ids > 0 then fetch(q, ids) end
       for _, id in ipairs(ids) do out[#out + 1] = receipt(id, get(q, id)) end
       check(q, 'holders')
@@ -2131,13 +2182,14 @@ function ops.epoch()
   return log
 end
 
--- Does what is due in these queues; answers for each when to look again.
+-- Does what is due in these queues, as much as one call may; answers for each when to look again.
 function ops.tick(a)
   local out = {}
   for i, name in ipairs(rest(a)) do
     -- Waiters for other queues must get their answers.
     local is_ours, row = attempt(function()
       local q = open(name)
+      if i > 1 and slice_left <= 0 and is_due(q) then return { log, 0, log, wall } end
       settle(q)
       return next_look(q, settle_sources(q))
     end)
