@@ -70,6 +70,29 @@ fn an_ack_that_frees_a_slot_does_not_remove_all_expired_tasks_itself() {
     engine.close().unwrap();
 }
 
+/// While many tasks expire, each command on their queue settles a slice of them. A pipeline of such commands lets other
+/// threads have the lock after a few of them.
+#[test]
+fn a_pipeline_settles_a_bounded_number_of_tasks_under_one_lock() {
+    const MOVED_MAX: usize = 5 * limits::SLICE_TASKS;
+    let (disk, clock) = (SimDisk::new(7), Arc::new(ManualClock::default()));
+    let engine = open(&disk, &clock, 1 << 20);
+    configure(&engine, &[Change::TtlMs(HOUR_MS)]);
+    let batch = vec![&b"x"[..]; limits::SLICE_TASKS];
+    for _ in 0..20 {
+        let _ = execute(&engine, &[Command::Push { queue: b"q", payloads: &batch }]);
+    }
+    configure(&engine, &[Change::TtlMs(0)]);
+    clock.pass(2 * HOUR_MS);
+    let pipeline: Vec<Command<'_>> =
+        (0..30).map(|_| Command::Push { queue: b"q", payloads: &batch[..1] }).collect();
+    let (replies, _) = execute(&engine, &pipeline);
+    assert_eq!(replies.list.len(), pipeline.len());
+    let held = engine.held();
+    assert!(held.moved <= MOVED_MAX, "{held:?}");
+    engine.close().unwrap();
+}
+
 /// A pop that names as many queues as it may, of which none of the payloads is in memory.
 #[test]
 fn a_cold_pop_over_very_many_queues_goes_through_its_reply_once() {

@@ -208,6 +208,10 @@ impl Engine {
                 break;
             }
             executed += 1;
+            if state.broker.next_deadline().is_due(now) {
+                // The next command on that queue settles another slice of what is due.
+                run.work += limits::SLICE_TASKS;
+            }
             if !state.waiters.is_empty() {
                 run.served_waiters |= shared.serve(&mut state, now);
             }
