@@ -230,11 +230,13 @@ impl LogClock {
             None if self.is_wall_ahead.get() => 0,
             None => ON_ITS_WAY_US,
         };
-        let mut header = format!("{least}:{guess}:{}", most + on_its_way_us);
-        if let Some(Late { correction: Some(Correction { offset_us, ahead_us }), .. }) = late {
-            header += &format!(":{offset_us}:{ahead_us}");
+        let bounds = format!("{least}:{guess}:{}", most + on_its_way_us);
+        match late {
+            Some(Late { correction: Some(Correction { offset_us, ahead_us }), .. }) => {
+                format!("{bounds}:{offset_us}:{ahead_us}")
+            }
+            _ => bounds,
         }
-        header
     }
 }
 

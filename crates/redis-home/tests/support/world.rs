@@ -11,6 +11,7 @@ pub const START_US: u64 = 1_600_000_000_000_000;
 
 /// True time, and the wall clock of Redis, which may also be set.
 #[derive(Default)]
+#[expect(clippy::struct_field_names, reason = "all are microseconds, which their names say")]
 pub struct World {
     passed_us: AtomicU64,
     wall_set_by_us: AtomicI64,
