@@ -1,4 +1,4 @@
-//! Turns a command into the call of a script.
+//! Turns a command into the call of a script: the operations of `lua/queue.lua`, and which one a command is.
 
 use crate::script::operations::argument;
 use sureq_core::command::{
@@ -9,6 +9,57 @@ use sureq_core::id::Claim;
 use sureq_core::limits;
 use sureq_core::settings::{Change, Changes, Expired, Overflow, Place};
 use sureq_core::{Receipt, Refusal, TaskId};
+
+/// The operations of `lua/queue.lua`, each with its arguments in order. A name that ends in dots is that of a list.
+pub(crate) const OPERATIONS: &[(&str, &[&str])] = &[
+    ("push", &["queue", "payloads..."]),
+    ("add", &["queue", "payload", "name", "delay", "at", "priority", "tries", "backoff", "ttl"]),
+    ("pop", POP_ARGUMENTS),
+    ("ack", &["scope", "queue", "tasks..."]),
+    ("extend", &["queue", "task", "ms"]),
+    ("return", &["queue", "task", "place", "failed", "reason"]),
+    ("recover", &["queue", "count", "elapsed", "from", "upto"]),
+    ("inspect", &["queue", "view", "start", "count", "room"]),
+    ("info", &["queue"]),
+    ("cancel", &["queue", "tasks..."]),
+    ("cancel_names", &["queue", "names..."]),
+    ("cancel_payload", &["queue", "payload", "cursor"]),
+    ("bury", &["queue", "tasks..."]),
+    ("revive", &["queue", "ids..."]),
+    ("revive_all", &["queue", "upto"]),
+    ("delete", &["queue", "tasks..."]),
+    ("purge", &["queue", "view", "left"]),
+    ("drop", &["queues..."]),
+    ("exists", &["queues..."]),
+    ("pause", &["queue"]),
+    ("resume", &["queue"]),
+    ("config", &["queue", "settings..."]),
+    ("explain", &["queue", "id"]),
+    ("size", &[]),
+    ("queues", &["cursor", "count"]),
+    ("enlist", &["stores..."]),
+    ("stores", &["cursor", "count"]),
+    ("delist", &["stores..."]),
+    ("start", &["name", "ttl"]),
+    ("beat", &["name", "incarnation", "cursor"]),
+    ("work", &["name", "incarnation", "queue"]),
+    ("rest", &["name", "incarnation", "queue"]),
+    ("stop", &["name", "incarnation", "left"]),
+    ("fail", &["name", "left"]),
+    ("workers", &["cursor"]),
+    ("held", &["name", "incarnation", "cursor"]),
+    ("close_conns", &["connections..."]),
+    ("home", &["name"]),
+    ("undeliver", &["queue", "receipts..."]),
+    ("epoch", &[]),
+    ("tick", &["queues..."]),
+];
+
+#[rustfmt::skip]
+const POP_ARGUMENTS: &[&str] = &[
+    "count", "lease", "worker", "incarnation", "connection", "place", "limit", "ending", "meta", "room", "first",
+    "queues...",
+];
 
 /// One call of the script.
 #[derive(Clone, Debug)]

@@ -1,75 +1,14 @@
-//! The operations of `lua/queue.lua` and their arguments, declared once.
+//! Arguments of the operations of `lua/queue.lua` by name.
 //!
 //! Scripts get positional arguments, which cost Redis least. Rust writes them by name with [`Call::field`], and the
 //! script reads them by name from the table that the generated header returns: both follow [`OPERATIONS`].
 
 use std::fmt::Write as _;
 
-use crate::script::call::Call;
+use crate::script::call::{Call, OPERATIONS};
 
 /// How many arguments come before those of the operation: its name, the prefix, and the header of a session.
 const HEAD: usize = 5;
-
-/// Each operation and its arguments, in order. A name that ends in dots is that of a list.
-const OPERATIONS: &[(&str, &[&str])] = &[
-    ("push", &["queue", "payloads..."]),
-    ("add", &["queue", "payload", "name", "delay", "at", "priority", "tries", "backoff", "ttl"]),
-    (
-        "pop",
-        &[
-            "count",
-            "lease",
-            "worker",
-            "incarnation",
-            "connection",
-            "place",
-            "limit",
-            "ending",
-            "meta",
-            "room",
-            "first",
-            "queues...",
-        ],
-    ),
-    ("ack", &["scope", "queue", "tasks..."]),
-    ("extend", &["queue", "task", "ms"]),
-    ("return", &["queue", "task", "place", "failed", "reason"]),
-    ("recover", &["queue", "count", "elapsed", "from", "upto"]),
-    ("inspect", &["queue", "view", "start", "count", "room"]),
-    ("info", &["queue"]),
-    ("cancel", &["queue", "tasks..."]),
-    ("cancel_names", &["queue", "names..."]),
-    ("cancel_payload", &["queue", "payload", "cursor"]),
-    ("bury", &["queue", "tasks..."]),
-    ("revive", &["queue", "ids..."]),
-    ("revive_all", &["queue", "upto"]),
-    ("delete", &["queue", "tasks..."]),
-    ("purge", &["queue", "view", "left"]),
-    ("drop", &["queues..."]),
-    ("exists", &["queues..."]),
-    ("pause", &["queue"]),
-    ("resume", &["queue"]),
-    ("config", &["queue", "settings..."]),
-    ("explain", &["queue", "id"]),
-    ("size", &[]),
-    ("queues", &["cursor", "count"]),
-    ("enlist", &["stores..."]),
-    ("stores", &["cursor", "count"]),
-    ("delist", &["stores..."]),
-    ("start", &["name", "ttl"]),
-    ("beat", &["name", "incarnation", "cursor"]),
-    ("work", &["name", "incarnation", "queue"]),
-    ("rest", &["name", "incarnation", "queue"]),
-    ("stop", &["name", "incarnation", "left"]),
-    ("fail", &["name", "left"]),
-    ("workers", &["cursor"]),
-    ("held", &["name", "incarnation", "cursor"]),
-    ("close_conns", &["connections..."]),
-    ("home", &["name"]),
-    ("undeliver", &["queue", "receipts..."]),
-    ("epoch", &[]),
-    ("tick", &["queues..."]),
-];
 
 /// The index of an argument in [`Call::args`].
 pub(crate) const fn argument(op: &str, name: &str) -> usize {
