@@ -189,7 +189,7 @@ pub(crate) fn requeue(steps: &mut Steps<'_, '_>, handed: &mut Handed) -> Slice {
         let name = steps.ctx.string(name);
         // A queue that is gone has no deliveries.
         let _ = sliced::on(steps, name.as_str(), source.of, |queue, rec, now| {
-            queue.requeue_undelivered(&last, now, rec)
+            queue.requeue_undelivered(&last, now, rec);
         });
     }
     Slice::More
