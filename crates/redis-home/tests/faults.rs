@@ -60,11 +60,11 @@ fn tasks_held_by_connections_of_a_dead_home_come_back() {
     let dead = open(&server.url());
     push(&dead, b"q", b"x");
     assert_eq!(pop_held_by(&dead, b"q", 7).unwrap().len(), 1);
-    // It says no farewell, and its last beat is long ago.
+    // It says no farewell, and its last beat is long ago, as is its last chance to beat: the score ends in a half.
     let mut admin = server.connect();
     let homes: Vec<String> = cmd("ZRANGE").arg("sureq:homes").arg(0).arg(-1).query(&mut admin).unwrap();
     assert_eq!(homes.len(), 1);
-    cmd("ZADD").arg("sureq:homes").arg(1).arg(&homes[0]).exec(&mut admin).unwrap();
+    cmd("ZADD").arg("sureq:homes").arg(0.5).arg(&homes[0]).exec(&mut admin).unwrap();
     let home = open(&server.url());
     assert_eq!((info(&home, b"q").ready, info(&home, b"q").leased), (1, 0));
     server.check("sureq:");
