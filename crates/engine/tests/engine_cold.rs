@@ -1,5 +1,5 @@
 //! Payloads that are not in memory: nobody but their taker waits for them, they come in order and as they were pushed,
-//! and one that is damaged is told of, set aside, and stands in nobody's way.
+//! and a damaged one is reported, set aside, and delays no other.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -31,7 +31,7 @@ fn configure(engine: &Engine, changes: &[Change<'_>]) {
     let _ = execute(engine, &[Command::Config { queue: b"q", changes: Changes::List(changes) }]);
 }
 
-/// A million expired tasks stand before the only good one. A slot becomes free: whoever waits gets the good one at
+/// A million expired tasks stand before the only good one. A slot becomes free: the waiting pop gets the good one at
 /// once, and the command that freed the slot removes no more than a few slices of the expired. Each slice is one event.
 #[test]
 fn an_ack_that_frees_a_slot_does_not_remove_all_expired_tasks_itself() {

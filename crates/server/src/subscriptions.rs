@@ -1,9 +1,9 @@
 //! The subscriptions of all connections, and the delivery of notices to them.
 //!
-//! One task, beside the one that accepts connections, listens to the home and puts each notice into the mailboxes of those
-//! who want it: no network thread is held up, and no command. What it hears is durable already. A mailbox is bounded: a
-//! subscriber that does not read what it is sent is disconnected, and so are all if the home could not keep what it had to
-//! tell. Both can see when they come back how things stand; nobody is told half of what happened.
+//! One task, beside the one that accepts connections, listens to the home and puts each notice into the mailboxes of its
+//! subscribers, so that it delays no network thread and no command. Notices are durable when they arrive. A mailbox is
+//! bounded: a subscriber that does not read is disconnected, and so are all subscribers if the home lost notices. They
+//! look at the queues again when they reconnect; no subscriber misses a notice without noticing.
 
 mod matching;
 

@@ -127,8 +127,8 @@ impl Checkpoints {
     }
 
     /// Removes what an earlier run left behind: a draft, checkpoints beyond the two newest, files that nothing refers
-    /// to. A damaged checkpoint stays for whoever wants to look at it, until the next one is taken. To be called after
-    /// [`load`](Self::load), when all else was found sound too.
+    /// to. A damaged checkpoint is kept for examination until the next one is taken. Call it after [`load`](Self::load),
+    /// once the rest of the store was found sound too.
     pub fn remove_leftovers(&mut self) -> Result<(), LogError> {
         self.refuse_if_poisoned()?;
         let mut kept = self.newest(KEPT);

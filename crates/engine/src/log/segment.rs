@@ -196,7 +196,7 @@ pub(crate) fn parse_spare_name(name: &str) -> Option<u64> {
     (spare_name(number) == name).then_some(number)
 }
 
-/// Where salts come from: nobody who writes payloads can guess one, and no two segments share one, not even two that
+/// Draws salts: a producer of payloads cannot guess one, and no two segments share one, not even two that
 /// bore the same number before and after a crash.
 #[derive(Debug)]
 pub(crate) struct Salts {

@@ -213,8 +213,7 @@ impl Spares {
         Ok(())
     }
 
-    /// Makes a file with room for so many bytes of frames, which no other has. It is not durable before it becomes a
-    /// segment.
+    /// Makes a file of its own with room for `frames_bytes`. It is not durable before it becomes a segment.
     pub fn reserve(&self, frames_bytes: usize) -> Result<Reserved, LogError> {
         let bytes = segment_bytes_for(self.segment_bytes, frames_bytes);
         let name = self.next_name();
@@ -235,8 +234,8 @@ impl Spares {
         let _ = self.disk.remove(&reserved.name);
     }
 
-    /// A file for a segment that has room for so many bytes of frames, of which the first ends at `end`, and its
-    /// length. Prepared on the spot if there is none.
+    /// A file for a segment with room for `frames_bytes`, whose first frame ends at `end`, and the length of the file.
+    /// It is prepared now if there is none.
     pub(crate) fn take(&self, frames_bytes: usize, end: Position) -> Result<(String, u64), LogError> {
         let bytes = segment_bytes_for(self.segment_bytes, frames_bytes);
         let reserved = self.pool().oversized.remove(&end);

@@ -109,7 +109,7 @@ impl Writer {
 
     /// Begins the next segment. The old one is durable before the new one has a name, and is sealed only after that
     /// name is durable: so a seal whose successor is missing tells of a lost file, and never of a crash. It begins with
-    /// a frame of so many bytes that ends at `frame_end`.
+    /// a frame with a body of `body_bytes` that ends at `frame_end`.
     fn roll(&mut self, body_bytes: usize, frame_end: Position) -> Result<(), LogError> {
         let (spare, bytes) = match self.spares.take(frame_bytes(body_bytes), frame_end) {
             Err(LogError::Fault(fault)) => return Err(self.poison(fault)),

@@ -345,7 +345,7 @@ pub fn check_repair(lived: &Lived, disk: &SimDisk, context: &str) -> Repaired {
     let doubtful: BTreeSet<TaskId> = repaired.doubtful.iter().map(|doubtful| doubtful.id).collect();
     let lost: BTreeSet<TaskId> = repaired.lost.iter().map(|lost| lost.id).collect();
     // Where nothing is left of the header of the very last frame, nothing tells that there was one. Where something is,
-    // the end of the log is told to be lost, and what may have been finished there to be in doubt.
+    // the end of the log is reported as lost, and tasks that may have been finished there as in doubt.
     let (last_frame, finished_last) = &lived.last;
     let is_last_gone = checked(disk).end.0 <= *last_frame && !is_told(&repaired, *last_frame);
     for (id, (queue, payload)) in &tasks {
@@ -366,7 +366,7 @@ pub fn check_repair(lived: &Lived, disk: &SimDisk, context: &str) -> Repaired {
         let is_nameless = repaired.nameless.contains(queue);
         assert!(queue == known_queue || is_nameless, "the queue of {id}: {context}");
     }
-    // Of a task whose every record is in a part of the log that is told to be lost, nobody knows.
+    // A task whose every record is in a part of the log that is reported as lost is unknown.
     let is_in_gap = |position: &u64| is_told(&repaired, *position);
     let is_unknown = |id: &TaskId| lived.records.get(id).is_some_and(|records| records.iter().all(is_in_gap));
     let is_missing = |id: &&TaskId| !tasks.contains_key(id) && !lost.contains(id) && !is_unknown(id);

@@ -1,9 +1,9 @@
 //! A state that goes on over gaps in its log.
 //!
 //! As long as nothing is missing, events are replayed as a start replays them. From the first gap on each is bent to
-//! what is there: it is applied to the tasks that are known, and passed over for those that are not. What is finished
-//! is finished, wherever it is told; what is not told may have happened in the gap, so that every task of which nothing
-//! was heard since is in doubt.
+//! what is there: it is applied to the tasks that are known, and passed over for those that are not. A task counts as
+//! finished wherever the log says so. Since it may also have been finished in the gap, every task that no later event
+//! names is in doubt.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -25,7 +25,7 @@ use crate::payload::payload_scan::{offset_in, payloads_of};
 pub struct Gap {
     /// The first of them.
     pub from: Position,
-    /// The first that is there again; none where nobody knows how many are lost.
+    /// The first that is there again. None if the number of lost ones is unknown.
     pub upto: Option<Position>,
 }
 
@@ -312,7 +312,7 @@ impl Salvage {
         self.apply(&Event::QueueMade { queue, name: &name }, piece);
     }
 
-    /// Takes tasks out of a frame of which nobody knows what is wrong with it: only those whose payloads match their
+    /// Takes tasks out of a damaged frame whose damage cannot be located: only those whose payloads match their
     /// checksums, whose ids can be true, and of which nothing is known yet. What is known is believed before such a
     /// frame is; a payload that cannot be read where it should be is looked for here later on.
     fn pick_up(&mut self, piece: &Piece<'_>, last_id: TaskId, was_bent: bool) {
