@@ -118,6 +118,7 @@ pub fn decode<T>(bytes: &[u8], visit: impl FnOnce(&Event<'_>) -> T) -> Result<(T
 }
 
 /// The number at the start of `bytes`, as [`super::write_number`] wrote it, and the rest.
+#[inline]
 pub fn read_number(bytes: &[u8]) -> Result<(u64, &[u8]), Malformed> {
     let mut r = Reader::new(bytes);
     Ok((r.number()?, r.rest()))
@@ -156,6 +157,7 @@ impl<'a> Reader<'a> {
         Ok(byte)
     }
 
+    #[inline]
     #[inline]
     pub(crate) fn number(&mut self) -> Result<u64, Malformed> {
         // Most numbers are small.

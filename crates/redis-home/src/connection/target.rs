@@ -1,13 +1,13 @@
 //! The target of a home, read from a URL: which servers, with which credentials, prefix and layout. `layout::keys`
 //! names the keys.
 
-use crate::connection::slots::tag_of;
 use crate::layout::{Layout, LayoutOptions, Layouts, SharedLayout, Waiting};
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
     Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError,
     TlsCertificates,
 };
+use sureq_slots::tag_of;
 use std::time::Duration;
 
 /// TCP keepalive: the first probe after this silence, the time between probes, and when the connection is given up.
