@@ -7,8 +7,8 @@ use redis::{
     Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError,
     TlsCertificates,
 };
-use sureq_slots::tag_of;
 use std::time::Duration;
+use sureq_slots::tag_of;
 
 /// TCP keepalive: the first probe after this silence, the time between probes, and when the connection is given up.
 const SILENT: Duration = Duration::from_secs(10);
