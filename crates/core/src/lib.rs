@@ -11,6 +11,7 @@
 //! |---|---|
 //! | [`id`], [`time`], [`limits`] | ids and receipts, points in time by the clock they belong to, all limits |
 //! | [`command`], [`reply`] | requests and their answers; dialects translate bytes to and from these |
+//! | [`owned`] | requests that outlive their buffer |
 //! | [`event`], [`codec`] | decisions, and their bytes in a log |
 //! | [`notice`] | what listeners learn from an event |
 //! | [`settings`], [`task`] | the settings of a queue, the record of a task |
@@ -105,6 +106,7 @@ mod index;
 pub mod limits;
 mod meter;
 pub mod notice;
+pub mod owned;
 pub mod queue;
 pub mod reply;
 pub mod settings;

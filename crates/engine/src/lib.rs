@@ -40,4 +40,3 @@ pub use meter::Held;
 pub use observer::Observer;
 pub use offline::{backup, check, repair};
 pub use payload::body::{Body, Stored};
-pub use waiting::waiters::OwnedPop;

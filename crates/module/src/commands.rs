@@ -127,7 +127,7 @@ fn decide(
         return Ok(Err(refusal));
     }
     match (command, key) {
-        (Command::Worker(worker), _) => workers::execute(steps, worker, out),
+        (Command::Worker(worker), _) => workers::execute(steps, worker),
         (Command::Queues { pattern, cursor, count }, _) => {
             Ok(list(steps.ctx, *pattern, *cursor, *count, out))
         }

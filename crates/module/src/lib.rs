@@ -26,6 +26,7 @@ mod ends;
 mod followers;
 mod guard;
 mod keyed;
+mod lists;
 mod load;
 mod object;
 mod payload;

@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
+use std::ops::Bound;
 
 use sureq_core::task::{Cause, Holder};
 use sureq_core::{LogTime, Now, Queue};
@@ -221,6 +222,20 @@ impl Schedule {
     /// The keys with tasks of a holder.
     pub(crate) fn held_by(&self, holder: Holder) -> impl Iterator<Item = &Place> {
         self.held.get(&holder).into_iter().flatten()
+    }
+
+    /// The keys of a database with tasks of a holder, behind `last`.
+    pub(crate) fn held_behind(
+        &self,
+        holder: Holder,
+        db: i32,
+        last: Option<&Place>,
+    ) -> impl Iterator<Item = &Place> {
+        let from =
+            last.map_or_else(|| Bound::Included((db, Box::default())), |last| Bound::Excluded(last.clone()));
+        let held = self.held.get(&holder).into_iter();
+        held.flat_map(move |held| held.range((from.clone(), Bound::Unbounded)))
+            .take_while(move |place| place.0 == db)
     }
 
     /// Records the end of a connection. Returns whether it has tasks.

@@ -5,33 +5,36 @@
 //! run in between, and after a crash in between a part of the work is done. Where a client may not be blocked, in MULTI
 //! and in scripts, all slices are executed at once.
 
+use std::borrow::Cow;
 use std::collections::{HashSet, VecDeque};
+use std::ffi::CStr;
 use std::mem;
 use std::ops::{ControlFlow, Range};
 
 use redis_module::raw;
-use sureq_core::command::{Cancel, Command, ConnId, Worker};
+use sureq_core::command::{Cancel, Command, Pop, View};
 use sureq_core::id::Claim;
+use sureq_core::owned::{ListCommand, OwnedPop};
 use sureq_core::queue::Seek;
 use sureq_core::reply::{Replies, Reply, Span};
 use sureq_core::task::{Body as _, Cause, Holder};
 use sureq_core::{Bulk, Now, Progress, Queue, Refusal, TaskId, limits};
 use sureq_proto::resp::Pieces;
-use sureq_proto::verbs::{self, Caller, Request};
-use sureq_proto::{ReplyForm, ReplyStyle, write_reply};
+use sureq_proto::{ReplyForm, ReplyStyle, Words, write_reply};
 
 use crate::callbacks;
-use crate::commands::{answer, event_of};
+use crate::commands::answer;
 use crate::effects::Effects;
 use crate::ends;
 use crate::guard::guarded;
 use crate::keyed::{Make, Steps, Untouched};
+use crate::lists::{ListRest, RecoverRest};
 use crate::payload::Payload;
 use crate::pop::{self, Answered, Handed, PopRest, Popper, requeue};
 use crate::redis::{Blocked, Ctx, Owned, Str, Value};
 use crate::schedule::{Fronts, Place};
 use crate::tick::TimeSlice;
-use crate::workers;
+use crate::workers::{self, BeatRest, WorkersRest};
 
 /// The most tasks that a slice changes.
 pub(crate) const SLICE_TASKS: usize = limits::SLICE_TASKS;
@@ -46,6 +49,7 @@ const SEEK_TASKS: usize = 10 * SLICE_TASKS;
 pub(crate) enum Work {
     Purge {
         of: u64,
+        state: Option<View>,
         bulk: Bulk,
     },
     ReviveAll {
@@ -55,18 +59,27 @@ pub(crate) enum Work {
     },
     CancelPayload {
         of: u64,
+        payload: Box<[u8]>,
         seek: Seek,
         count: u64,
     },
     Inspect(InspectRest),
+    List(ListRest),
+    Recover(RecoverRest),
     Pop(PopRest),
+    Beat(BeatRest),
+    ListWorkers(WorkersRest),
     /// RQ.WORKER STOP and FAIL, for an ending worker.
     End {
         incarnation: u64,
         count: u64,
     },
-    Start,
+    Start {
+        name: Box<[u8]>,
+        ttl_ms: u64,
+    },
     Rest {
+        queue: Box<[u8]>,
         of: Option<u64>,
         incarnation: u64,
         has_said: bool,
@@ -85,7 +98,7 @@ pub(crate) enum Slice {
 }
 
 impl Slice {
-    const fn count(n: u64) -> Self {
+    pub(crate) const fn count(n: u64) -> Self {
         Self::Done(Ok(Reply::Count(n)))
     }
 }
@@ -103,8 +116,8 @@ impl Work {
             | Command::Revive { tasks: None, .. }
             | Command::Cancel { which: Cancel::Payload(_), .. }
             | Command::Worker(_) => true,
-            Command::Inspect { count, .. } => is_large(*count),
-            _ => false,
+            Command::Inspect { count, .. } | Command::Recover { count, .. } => is_large(*count),
+            _ => ListCommand::of(command).is_some_and(|list| list.items.len() > SLICE_TASKS),
         };
         if !is_sliced || command.check().is_err() {
             return Ok(None);
@@ -114,24 +127,34 @@ impl Work {
         }
         let Some((of, dead)) = key.and_then(|key| look(steps.ctx, key)) else { return Ok(None) };
         Ok(match *command {
-            Command::Purge { .. } => Some(Self::Purge { of, bulk: Bulk::default() }),
-            Command::Revive { .. } => Some(Self::ReviveAll { of, left: dead, count: 0 }),
-            Command::Cancel { .. } => Some(Self::CancelPayload { of, seek: Seek::default(), count: 0 }),
-            Command::Inspect { start, count, .. } => Some(Self::Inspect(InspectRest::new(of, start, count))),
-            _ => None,
+            Command::Purge { state, .. } => Some(Self::Purge { of, state, bulk: Bulk::default() }),
+            Command::Revive { tasks: None, .. } => Some(Self::ReviveAll { of, left: dead, count: 0 }),
+            Command::Cancel { which: Cancel::Payload(payload), .. } => {
+                Some(Self::CancelPayload { of, payload: payload.into(), seek: Seek::default(), count: 0 })
+            }
+            Command::Inspect { view, start, count, .. } => {
+                Some(Self::Inspect(InspectRest::new(of, view, start, count)))
+            }
+            Command::Recover { count, elapsed_ms, .. } => {
+                Some(Self::Recover(RecoverRest::new(of, count, elapsed_ms)))
+            }
+            _ => match ListCommand::of(command) {
+                Some(list) => ListRest::new(of, &list)?.map(Self::List),
+                None => None,
+            },
         })
     }
 
-    /// Executes a slice. `keys` are the keys that the command names.
+    /// Executes a slice. `keys` are the keys that the command names; `pop` is the command if it is one.
     fn step(
         &mut self,
         steps: &mut Steps<'_, '_>,
-        command: &Command<'_>,
+        pop: Option<&Pop<'_>>,
         keys: &[Str<'_>],
         out: &mut Replies<Payload>,
     ) -> Slice {
-        match (self, command, keys) {
-            (Self::Purge { of, bulk }, Command::Purge { state, .. }, &[key]) => {
+        match (self, keys) {
+            (Self::Purge { of, state, bulk }, &[key]) => {
                 let slice = on(steps, key, *of, |queue, rec, now| queue.purge_slice(*state, bulk, now, rec));
                 match slice {
                     Ok(Some(Progress::More)) => Slice::More,
@@ -139,7 +162,7 @@ impl Work {
                     Err(untouched) => Slice::Untouched(untouched),
                 }
             }
-            (Self::ReviveAll { of, left, count }, _, &[key]) => {
+            (Self::ReviveAll { of, left, count }, &[key]) => {
                 let room = (*left).min(SLICE_TASKS as u64);
                 let revived =
                     on(steps, key, *of, |queue, rec, now| queue.revive_some(room as usize, now, rec));
@@ -151,11 +174,7 @@ impl Work {
                 *left -= revived;
                 if revived < room || *left == 0 { Slice::count(*count) } else { Slice::More }
             }
-            (
-                Self::CancelPayload { of, seek, count },
-                Command::Cancel { which: Cancel::Payload(payload), .. },
-                &[key],
-            ) => {
+            (Self::CancelPayload { of, payload, seek, count }, &[key]) => {
                 let cancelled = on(steps, key, *of, |queue, rec, now| {
                     let ids = sought(queue, seek, payload);
                     if ids.is_empty() { 0 } else { queue.cancel(ids.into_iter().map(Claim::Id), now, rec) }
@@ -167,22 +186,22 @@ impl Work {
                 }
                 if seek.is_done() { Slice::count(*count) } else { Slice::More }
             }
-            (Self::Inspect(rest), _, &[key]) => rest.step(steps, command, key, out),
-            (Self::Pop(rest), Command::Pop(pop), keys) => rest.step(steps, pop, keys, out),
-            (Self::End { incarnation, count }, ..) => {
+            (Self::Inspect(rest), &[key]) => rest.step(steps, key, out),
+            (Self::List(rest), &[key]) => rest.step(steps, key, out),
+            (Self::Recover(rest), &[key]) => rest.step(steps, key, out),
+            (Self::Pop(rest), keys) => {
+                rest.step(steps, pop.expect("the command of a pop is kept"), keys, out)
+            }
+            (Self::Beat(rest), _) => rest.step(steps, out),
+            (Self::ListWorkers(rest), _) => rest.step(steps, out),
+            (Self::End { incarnation, count }, _) => {
                 match ends::step_counted(steps, Holder::Worker(*incarnation), count) {
                     Progress::More => Slice::More,
                     Progress::Done => Slice::count(*count),
                 }
             }
-            (Self::Start, Command::Worker(Worker::Start { name, ttl_ms }), _) => {
-                workers::start_slice(steps, name, *ttl_ms)
-            }
-            (
-                Self::Rest { of, incarnation, has_said, fronts, count },
-                Command::Worker(Worker::Rest(_, queue)),
-                _,
-            ) => {
+            (Self::Start { name, ttl_ms }, _) => workers::start_slice(steps, name, *ttl_ms),
+            (Self::Rest { queue, of, incarnation, has_said, fronts, count }, _) => {
                 if !mem::replace(has_said, true)
                     && let Err(untouched) = workers::rest(steps, *incarnation, queue)
                 {
@@ -193,14 +212,16 @@ impl Work {
                     // Another queue under this key is not meant.
                     return Slice::count(*count);
                 }
-                let place: Place = (steps.ctx.db(), (*queue).into());
+                let place: Place = (steps.ctx.db(), queue.clone());
                 let (holder, cause) = (Holder::Worker(*incarnation), Cause::Free);
                 let back = ends::take_back(steps, &place, holder, cause, SLICE_TASKS, fronts);
                 *count += back;
                 if back < SLICE_TASKS as u64 { Slice::count(*count) } else { Slice::More }
             }
-            (Self::Requeue(handed), ..) => requeue(steps, handed),
-            _ => Slice::Done(Err(Refusal::OutOfRange { what: "a slice of another command" })),
+            (Self::Requeue(handed), _) => requeue(steps, handed),
+            _ => Slice::Done(Err(Refusal::OutOfRange {
+                what: "a command about one queue with another number of keys",
+            })),
         }
     }
 
@@ -215,7 +236,23 @@ impl Work {
 
     /// Whether its reply is a list that grows with each slice.
     const fn is_list(&self) -> bool {
-        matches!(self, Self::Pop(_) | Self::Inspect(_))
+        match self {
+            Self::Pop(_) | Self::Recover(_) | Self::Inspect(_) | Self::Beat(_) | Self::ListWorkers(_) => true,
+            Self::List(rest) => rest.lists(),
+            _ => false,
+        }
+    }
+
+    /// The part of its list that the last slice made.
+    fn part(&self, out: &Replies<Payload>) -> (Reply, usize) {
+        let all = |len| Span::new(0, len);
+        match self {
+            Self::Inspect(_) => (Reply::Inspected(all(out.tasks.len())), out.tasks.len()),
+            Self::List(_) => (Reply::Acked(all(out.indexes.len())), out.indexes.len()),
+            Self::Beat(_) => (Reply::Receipts(all(out.receipts.len())), out.receipts.len()),
+            Self::ListWorkers(_) => (Reply::Workers(all(out.workers.len())), out.workers.len()),
+            _ => (Reply::Tasks(all(out.tasks.len())), out.tasks.len()),
+        }
     }
 }
 
@@ -261,6 +298,7 @@ fn sought(queue: &Queue<Payload>, seek: &mut Seek, payload: &[u8]) -> Vec<TaskId
 /// The rest of RQ.INSPECT.
 pub(crate) struct InspectRest {
     of: u64,
+    view: View,
     start: i64,
     left: u32,
     bytes: usize,
@@ -269,25 +307,18 @@ pub(crate) struct InspectRest {
 }
 
 impl InspectRest {
-    fn new(of: u64, start: i64, count: u32) -> Self {
+    fn new(of: u64, view: View, start: i64, count: u32) -> Self {
         let left = count.min(limits::REPLY_TASKS_MAX);
-        Self { of, start, left, bytes: limits::REPLY_BYTES_MAX, shown: HashSet::new() }
+        Self { of, view, start, left, bytes: limits::REPLY_BYTES_MAX, shown: HashSet::new() }
     }
 
-    fn step(
-        &mut self,
-        steps: &mut Steps<'_, '_>,
-        command: &Command<'_>,
-        key: Str<'_>,
-        out: &mut Replies<Payload>,
-    ) -> Slice {
-        let Command::Inspect { queue, view, .. } = *command else { return Slice::More };
+    fn step(&mut self, steps: &mut Steps<'_, '_>, key: Str<'_>, out: &mut Replies<Payload>) -> Slice {
         let (start, count) = (self.start, self.left.min(SLICE_TASKS as u32));
         let from = out.tasks.len();
         if let Value::Queue(object) = steps.ctx.open_to_read(key).value()
             && object.serial == self.of
         {
-            let slice = Command::Inspect { queue, view, start, count };
+            let slice = Command::Inspect { queue: key.bytes(), view: self.view, start, count };
             if let Err(refusal) = object.queue.execute_read(&slice, steps.now, out) {
                 return Slice::Done(Err(refusal));
             }
@@ -331,14 +362,15 @@ pub(crate) fn drive(
     let mut ctx = steps.ctx;
     let mut turn = None;
     let keys = &words[keys_of(command, words.len())];
+    let pop = if let Command::Pop(pop) = command { Some(pop) } else { None };
     loop {
-        match work.step(steps, command, keys, out) {
+        match work.step(steps, pop, keys, out) {
             Slice::More
                 if turn.get_or_insert_with(TimeSlice::begin).is_over()
                     && popper == Popper::Asking
                     && !ctx.flags().may_not_wait() =>
             {
-                block(steps, command, words, work, out);
+                block(steps, command, keys, work, out);
                 return Answered::NotYet;
             }
             Slice::More => {}
@@ -369,20 +401,26 @@ fn keys_of(command: &Command<'_>, words: usize) -> Range<usize> {
 fn block(
     steps: &mut Steps<'_, '_>,
     command: &Command<'_>,
-    words: &[Str<'_>],
+    keys: &[Str<'_>],
     work: Work,
     out: &Replies<Payload>,
 ) {
     let ctx = steps.ctx;
-    let words = words.iter().map(|word| word.bytes().into()).collect();
+    let keys = keys.iter().map(|key| key.bytes().into()).collect();
+    let pop = if let Command::Pop(pop) = command { Some(OwnedPop::from(pop)) } else { None };
+    // The work has the items of a list, and needs no second copy.
+    let form = match work {
+        Work::List(_) => ReplyForm::Done,
+        _ => ReplyForm::of(command, ReplyStyle::Native).into_owned(),
+    };
     let client = ctx.block(Some(callbacks::gone));
     if work.is_list() {
         client.reply().begin_array();
     }
-    let (conn, db, client) = (ctx.client(), ctx.db(), Some(client));
-    let mut job = Job { client, is_gone: false, conn, db, words, work, written: 0 };
+    let (db, client) = (ctx.db(), Some(client));
+    let mut job = Job { client, is_gone: false, event: steps.event, db, keys, pop, form, work, written: 0 };
     if job.work.is_list() {
-        job.write(command, out);
+        job.write(out);
     }
     steps.process.jobs.0.push_back(job);
 }
@@ -397,9 +435,14 @@ struct Job {
     client: Option<Blocked>,
     /// Redis reported that it disconnected.
     is_gone: bool,
-    conn: u64,
+    /// The keyspace event of its command.
+    event: &'static CStr,
     db: i32,
-    words: Vec<Box<[u8]>>,
+    keys: Vec<Box<[u8]>>,
+    /// The command, if it is a pop. Other work keeps what it needs by itself.
+    pop: Option<OwnedPop>,
+    /// The form of its reply.
+    form: ReplyForm<'static>,
     work: Work,
     /// The number of elements written to its reply, if that is a list.
     written: usize,
@@ -481,48 +524,48 @@ impl Job {
         if mem::take(&mut self.is_gone) {
             return self.without_client();
         }
-        let words = mem::take(&mut self.words);
-        let argv: Vec<&[u8]> = words.iter().map(|word| &**word).collect();
-        let parsed = verbs::parse(&argv, Caller { conn: ConnId(self.conn) });
-        let Ok(Request::Home { command, .. }) = parsed else {
-            return self.refuse("ERR a command that cannot be read again");
-        };
         if !steps.ctx.select(self.db) {
             return self.refuse("ERR its database is gone");
         }
-        steps.event = event_of(argv[0]);
+        steps.event = self.event;
         // A panic ends this command alone, and its client is told.
         let slice = guarded("slice", None, || {
             let ctx = steps.ctx;
-            let keys: Vec<Owned<'_>> =
-                argv[keys_of(&command, argv.len())].iter().map(|key| ctx.string(key)).collect();
+            let keys: Vec<Owned<'_>> = self.keys.iter().map(|key| ctx.string(key)).collect();
             let keys: Vec<Str<'_>> = keys.iter().map(Owned::as_str).collect();
-            Some(self.work.step(steps, &command, &keys, out))
+            let Self { pop, work, .. } = &mut self;
+            Some(match pop {
+                Some(pop) => pop.with(|pop| work.step(steps, Some(pop), &keys, out)),
+                None => work.step(steps, None, &keys, out),
+            })
         });
         if self.work.is_list() {
-            self.write(&command, out);
+            self.write(out);
         }
         match slice {
             None => self.refuse("ERR an internal error: see the log of the server"),
             Some(Slice::Untouched(untouched)) => self.refuse(untouched.text()),
             Some(Slice::Done(reply)) => {
-                self.end(|ctx| answer(ctx, &command, &reply.unwrap_or_else(Reply::Refused), out))
+                let form = mem::replace(&mut self.form, ReplyForm::Done);
+                self.end(|mut ctx| write_reply(&mut ctx, &form, &reply.unwrap_or_else(Reply::Refused), out))
             }
-            Some(Slice::More) => {
-                self.words = words;
-                Some(self)
-            }
+            Some(Slice::More) => Some(self),
         }
     }
 
     /// Writes the elements that a slice added to a list.
-    fn write(&mut self, command: &Command<'_>, out: &Replies<Payload>) {
+    fn write(&mut self, out: &Replies<Payload>) {
         let Some(client) = &self.client else { return };
-        let all = Span::new(0, out.tasks.len());
-        let reply = if matches!(self.work, Work::Pop(_)) { Reply::Tasks(all) } else { Reply::Inspected(all) };
+        let (part, len) = self.work.part(out);
         let mut elements = Elements { ctx: client.reply(), is_begun: false };
-        write_reply(&mut elements, &ReplyForm::of(command, ReplyStyle::Native), &reply, out);
-        self.written += out.tasks.len();
+        match &self.work {
+            Work::List(rest) => {
+                let form = ReplyForm::Acked(Words::Packed(Cow::Borrowed(rest.items())));
+                write_reply(&mut elements, &form, &part, out);
+            }
+            _ => write_reply(&mut elements, &self.form, &part, out),
+        }
+        self.written += len;
     }
 
     /// Ends the command early.

@@ -27,6 +27,9 @@ use crate::waiting;
 /// The key with the workers of a database.
 pub(crate) const KEY: &[u8] = b"sureq:workers";
 
+/// The most keys that a slice opens.
+const SLICE_KEYS: usize = limits::SLICE_TASKS;
+
 /// The live workers.
 #[derive(Clone, Default)]
 pub(crate) struct Table {
@@ -298,14 +301,12 @@ fn refuse_cluster(ctx: Ctx<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Executes RQ.WORKER.
+/// Executes RQ.WORKER WORK. All else is [work in slices](begin).
 pub(crate) fn execute(
     steps: &mut Steps<'_, '_>,
     command: &Worker<'_>,
-    out: &mut Replies<Payload>,
 ) -> Result<Result<Reply, Refusal>, Untouched> {
     let reply = match *command {
-        Worker::Beat(worker) => beat(steps, worker.incarnation, out),
         Worker::Work(WorkerRef { incarnation, .. }, queue) => {
             change(steps, |table, events| {
                 if !table.works.contains(&(queue.into(), incarnation)) {
@@ -314,9 +315,8 @@ pub(crate) fn execute(
             })?;
             Reply::Ok
         }
-        Worker::List => list(steps, out),
-        // There is no such worker, or it is ending already.
-        Worker::Start { .. } | Worker::Rest(..) | Worker::Stop(_) | Worker::Fail { .. } => Reply::Count(0),
+        // There is no such worker.
+        _ => Reply::Count(0),
     };
     Ok(Ok(reply))
 }
@@ -330,7 +330,7 @@ pub(crate) fn begin(steps: &mut Steps<'_, '_>, command: &Worker<'_>) -> Result<O
         Worker::Start { .. } | Worker::Fail { .. } | Worker::List => refuse_cluster(steps.ctx)?,
     }
     Ok(match *command {
-        Worker::Start { .. } => Some(Work::Start),
+        Worker::Start { name, ttl_ms } => Some(Work::Start { name: name.into(), ttl_ms }),
         Worker::Stop(WorkerRef { incarnation, .. }) => {
             begin_end(steps, incarnation, Cause::Free);
             Some(Work::End { incarnation, count: 0 })
@@ -342,9 +342,12 @@ pub(crate) fn begin(steps: &mut Steps<'_, '_>, command: &Worker<'_>) -> Result<O
         Worker::Rest(WorkerRef { incarnation, .. }, queue) => {
             let name = steps.ctx.string(queue);
             let of = sliced::serial_of(steps.ctx, name.as_str());
-            Some(Work::Rest { of, incarnation, has_said: false, fronts: Fronts::new(), count: 0 })
+            let queue = queue.into();
+            Some(Work::Rest { queue, of, incarnation, has_said: false, fronts: Fronts::new(), count: 0 })
         }
-        Worker::Beat(_) | Worker::Work(..) | Worker::List => None,
+        Worker::Beat(worker) => Some(Work::Beat(BeatRest::begin(steps, worker.incarnation))),
+        Worker::List => Some(Work::ListWorkers(WorkersRest::begin(steps))),
+        Worker::Work(..) => None,
     })
 }
 
@@ -384,26 +387,43 @@ pub(crate) fn start_slice(steps: &mut Steps<'_, '_>, name: &[u8], ttl_ms: u64) -
     }
 }
 
-/// Not recorded: only the primary knows heartbeats.
-fn beat(steps: &mut Steps<'_, '_>, incarnation: u64, out: &mut Replies<Payload>) -> Reply {
-    let (now, start) = (steps.now.log, out.receipts.len());
-    let untold = look(steps.ctx, |table| {
-        table.beat(incarnation, now);
-        table.alive.get_mut(&incarnation).map(|alive| mem::take(&mut alive.untold))
-    });
-    let holder = Holder::Worker(incarnation);
-    for place in held_here(steps, holder) {
-        let name = steps.ctx.string(&place.1);
-        match steps.ctx.open_to_read(name.as_str()).value() {
-            Value::Queue(object) if object.queue.held_by(holder) > 0 => {
-                object.queue.cancelled_of(holder, &mut out.receipts);
-            }
-            // A key that had expired when it was loaded never existed.
-            _ => steps.process.schedule.unhold(holder, &place),
-        }
+/// The rest of RQ.WORKER BEAT. Nothing is recorded: only the primary knows heartbeats.
+pub(crate) struct BeatRest {
+    incarnation: u64,
+    /// The last key that was looked at.
+    last: Option<Place>,
+}
+
+impl BeatRest {
+    /// Renews the time to live, and begins to look for leases that were cancelled.
+    fn begin(steps: &Steps<'_, '_>, incarnation: u64) -> Self {
+        look(steps.ctx, |table| table.beat(incarnation, steps.now.log));
+        Self { incarnation, last: None }
     }
-    out.receipts.extend(untold.flatten().into_iter().flatten());
-    Reply::Receipts(Span::new(start, out.receipts.len()))
+
+    pub(crate) fn step(&mut self, steps: &mut Steps<'_, '_>, out: &mut Replies<Payload>) -> Slice {
+        let holder = Holder::Worker(self.incarnation);
+        let places = held_behind(steps, holder, self.last.as_ref());
+        for place in &places {
+            let name = steps.ctx.string(&place.1);
+            match steps.ctx.open_to_read(name.as_str()).value() {
+                Value::Queue(object) if object.queue.held_by(holder) > 0 => {
+                    object.queue.cancelled_of(holder, &mut out.receipts);
+                }
+                // A key that had expired when it was loaded never existed.
+                _ => steps.process.schedule.unhold(holder, place),
+            }
+        }
+        if places.len() == SLICE_KEYS {
+            self.last = places.into_iter().next_back();
+            return Slice::More;
+        }
+        let untold = look(steps.ctx, |table| {
+            table.alive.get_mut(&self.incarnation).map(|alive| mem::take(&mut alive.untold))
+        });
+        out.receipts.extend(untold.flatten().into_iter().flatten());
+        Slice::Done(Ok(Reply::Receipts(Span::new(0, out.receipts.len()))))
+    }
 }
 
 /// Records lapsed leases of workers of the selected database, for their next heartbeats.
@@ -422,33 +442,58 @@ pub(crate) fn note_lapses(ctx: Ctx<'_>, lapsed: Vec<(u64, Receipt)>) {
     });
 }
 
-/// The keys of this database with tasks of a holder.
-fn held_here(steps: &Steps<'_, '_>, holder: Holder) -> Vec<Place> {
-    let db = steps.ctx.db();
-    steps.process.schedule.held_by(holder).filter(|place| place.0 == db).cloned().collect()
+/// The next keys of this database with tasks of a holder, at most a slice, behind `last`.
+fn held_behind(steps: &Steps<'_, '_>, holder: Holder, last: Option<&Place>) -> Vec<Place> {
+    let held = steps.process.schedule.held_behind(holder, steps.ctx.db(), last);
+    held.take(SLICE_KEYS).cloned().collect()
 }
 
-fn list(steps: &mut Steps<'_, '_>, out: &mut Replies<Payload>) -> Reply {
-    let start = out.workers.len();
-    let (marks, now) = (&steps.process.marks, steps.now.log);
-    let alive = look(steps.ctx, |table| {
-        table.enter(marks);
-        let alive = table.alive.iter().filter(|(_, alive)| alive.expires > now);
-        alive.map(|(&incarnation, alive)| (incarnation, alive.name.clone(), alive.ttl_ms)).collect::<Vec<_>>()
-    });
-    for (incarnation, name, ttl_ms) in alive.into_iter().flatten() {
-        let holder = Holder::Worker(incarnation);
-        let held = held_here(steps, holder).into_iter().map(|(_, name)| {
-            let name = steps.ctx.string(&name);
-            match steps.ctx.open_to_read(name.as_str()).value() {
-                Value::Queue(object) => object.queue.held_by(holder),
-                _ => 0,
-            }
+/// The rest of RQ.WORKER LIST.
+pub(crate) struct WorkersRest {
+    /// The workers to list, the next one first.
+    workers: VecDeque<WorkerRow>,
+    /// The last key of the next worker that was looked at.
+    last: Option<Place>,
+}
+
+impl WorkersRest {
+    fn begin(steps: &Steps<'_, '_>) -> Self {
+        let (marks, now) = (&steps.process.marks, steps.now.log);
+        let alive = look(steps.ctx, |table| {
+            table.enter(marks);
+            let alive = table.alive.iter().filter(|(_, alive)| alive.expires > now);
+            let row = |(&incarnation, alive): (&u64, &Alive)| {
+                let (name, ttl_ms) = (alive.name.clone(), alive.ttl_ms);
+                WorkerRow { name, incarnation, ttl_ms, leased: 0 }
+            };
+            alive.map(row).collect()
         });
-        let leased = held.sum();
-        out.workers.push(WorkerRow { name, incarnation, ttl_ms, leased });
+        Self { workers: alive.unwrap_or_default(), last: None }
     }
-    Reply::Workers(Span::new(start, out.workers.len()))
+
+    pub(crate) fn step(&mut self, steps: &mut Steps<'_, '_>, out: &mut Replies<Payload>) -> Slice {
+        let mut left = SLICE_KEYS;
+        while let Some(worker) = self.workers.front_mut() {
+            if left == 0 {
+                return Slice::More;
+            }
+            let holder = Holder::Worker(worker.incarnation);
+            let places = held_behind(steps, holder, self.last.as_ref());
+            for place in &places {
+                let name = steps.ctx.string(&place.1);
+                if let Value::Queue(object) = steps.ctx.open_to_read(name.as_str()).value() {
+                    worker.leased += object.queue.held_by(holder);
+                }
+            }
+            // A worker counts like a key, and one with many keys takes slices of its own.
+            left = left.saturating_sub(places.len() + 1);
+            self.last = if places.len() == SLICE_KEYS { places.into_iter().next_back() } else { None };
+            if self.last.is_none() {
+                out.workers.extend(self.workers.pop_front());
+            }
+        }
+        Slice::Done(Ok(Reply::Workers(Span::new(0, out.workers.len()))))
+    }
 }
 
 /// Ends a worker of the selected database: its tasks are requeued at the front of their queues, in order, and then it

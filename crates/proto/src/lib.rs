@@ -54,5 +54,5 @@ pub use command_encoder::{Inexpressible, encode_command};
 pub use pubsub::{Change, encode_change, encode_message, encode_pong};
 pub use reply_decoder::{decode_refusal, decode_reply};
 pub use reply_encoder::{Part, encode_part, encode_reply, write_reply};
-pub use reply_form::{PackedWords, PopFields, ReplyForm, ReplyStyle, Words};
+pub use reply_form::{PopFields, ReplyForm, ReplyStyle, Words};
 pub use session::{HelloFields, encode_answer, encode_hello};

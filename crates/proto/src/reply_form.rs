@@ -8,6 +8,7 @@ use std::borrow::Cow;
 
 use sureq_core::command::{Command, IdForm, LeaseAsk, Pop, TaskRef, TaskRefs, View, Worker};
 use sureq_core::id::IdText;
+use sureq_core::owned::PackedWords;
 
 use crate::command_encoder::long_id;
 
@@ -116,7 +117,7 @@ impl<'a> ReplyForm<'a> {
                         None => sent.push(bytes),
                     }
                 }
-                ReplyForm::Acked(Words::Packed(sent))
+                ReplyForm::Acked(Words::Packed(Cow::Owned(sent)))
             }
             _ => ReplyForm::of(command, ReplyStyle::Native).into_owned(),
         }
@@ -162,27 +163,7 @@ pub enum Words<'a> {
     /// Slices of the input.
     Borrowed(&'a [&'a [u8]]),
     /// A copy.
-    Packed(PackedWords),
-}
-
-/// Words one behind the other, so that many short ones take up no more than they did in the input.
-#[derive(Clone, Debug, Default)]
-pub struct PackedWords {
-    bytes: Vec<u8>,
-    /// Where each ends. A command is smaller than 4 GiB.
-    ends: Vec<u32>,
-}
-
-impl PackedWords {
-    fn push(&mut self, word: &[u8]) {
-        self.bytes.extend_from_slice(word);
-        self.ends.push(self.bytes.len() as u32);
-    }
-
-    fn get(&self, n: usize) -> &[u8] {
-        let start = n.checked_sub(1).map_or(0, |before| self.ends[before]);
-        &self.bytes[start as usize..self.ends[n] as usize]
-    }
+    Packed(Cow<'a, PackedWords>),
 }
 
 impl Words<'_> {
@@ -198,31 +179,22 @@ impl Words<'_> {
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let len = match self {
             Self::Borrowed(words) => words.len(),
-            Self::Packed(words) => words.ends.len(),
+            Self::Packed(words) => words.len(),
         };
         (0..len).map(|n| self.get(n))
     }
 
     fn into_owned(self) -> Words<'static> {
-        Words::Packed(match self {
-            Self::Packed(words) => words,
-            Self::Borrowed(words) => {
-                let mut packed = PackedWords {
-                    bytes: Vec::with_capacity(words.iter().map(|word| word.len()).sum()),
-                    ends: Vec::with_capacity(words.len()),
-                };
-                for word in words {
-                    packed.push(word);
-                }
-                packed
-            }
-        })
+        Words::Packed(Cow::Owned(match self {
+            Self::Packed(words) => words.into_owned(),
+            Self::Borrowed(words) => PackedWords::new(words),
+        }))
     }
 
     fn heap_bytes(&self) -> usize {
         match self {
             Self::Borrowed(_) => 0,
-            Self::Packed(words) => words.bytes.capacity() + words.ends.capacity() * size_of::<u32>(),
+            Self::Packed(words) => words.heap_bytes(),
         }
     }
 }

@@ -158,7 +158,6 @@ impl<'a> Reader<'a> {
     }
 
     #[inline]
-    #[inline]
     pub(crate) fn number(&mut self) -> Result<u64, Malformed> {
         // Most numbers are small.
         match self.0.split_first() {

@@ -12,6 +12,7 @@ use std::task::Waker;
 
 use sureq_core::command::{ConnId, Pop};
 use sureq_core::limits;
+use sureq_core::owned::OwnedPop;
 use sureq_core::{Bulk, Command, Now, Progress, Receipt, Refusal, Replies, Reply};
 use sureq_home_api::{Broken, Flow, Home, Listener, Payload, Position, Status, Submitted, Ticket};
 
@@ -24,7 +25,6 @@ use crate::shared::EngineState;
 use crate::waiting::sliced::{self, Left, PopRest, SLICE_BYTES, Sliced};
 use crate::waiting::ticker;
 use crate::waiting::ticket::{EngineTicket, PendingAnswer, split_off, timed_out};
-use crate::waiting::waiters::OwnedPop;
 
 thread_local! {
     /// Replies whose payloads may not be in memory yet. Kept for its capacity.

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use sureq_core::codec::{read_number, write_number};
 use sureq_home_api::Payload;
 
 /// The handle of a payload.

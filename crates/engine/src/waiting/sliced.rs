@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use sureq_core::broker::PopSlice;
-use sureq_core::command::{AckScope, Cancel, IdForm, Pop, TaskRefs, View, Worker, WorkerRef};
-use sureq_core::id::Claim;
+use sureq_core::command::{Pop, View, Worker, WorkerRef};
+use sureq_core::owned::{ListAct, ListCommand, OwnedPop, PackedWords};
 use sureq_core::queue::{Popped, RecoverAsk};
 use sureq_core::reply::{Span, WorkerRow};
 use sureq_core::task::Body as _;
@@ -24,7 +24,6 @@ use crate::payload::body::Body;
 use crate::shared::{EngineState, Shared};
 use crate::waiting::ticker;
 use crate::waiting::ticket::{EngineTicket, PendingAnswer, TicketCell, only};
-use crate::waiting::waiters::OwnedPop;
 
 /// The number of tasks, ids or queues of a slice.
 pub(crate) const SLICE_TASKS: usize = limits::SLICE_TASKS;
@@ -83,7 +82,7 @@ pub(crate) struct QueuesRest {
 }
 
 pub(crate) struct ListRest {
-    act: Act,
+    act: ListAct,
     queue: Box<[u8]>,
     items: Items,
     done: usize,
@@ -110,54 +109,23 @@ enum BulkCommand {
     ListWorkers,
 }
 
-/// The operation on each item of a list.
-#[derive(Clone, Copy)]
-enum Act {
-    Ack(IdForm, AckScope),
-    CancelIds(IdForm),
-    CancelNames,
-    Bury(IdForm),
-    Delete(IdForm),
-    Revive(IdForm),
-    Drop,
-    Exists,
-}
-
-/// A long list of short words in one allocation, which counts toward the memory limit.
+/// The items of a list, which count toward the memory limit.
 struct Items {
-    bytes: Vec<u8>,
-    /// Where each ends.
-    ends: Vec<u32>,
+    words: PackedWords,
     shared: Arc<Shared>,
 }
 
 impl Items {
     fn new(list: &[&[u8]], shared: &Arc<Shared>) -> Self {
-        let bytes = list.concat();
-        let mut end = 0;
-        let each = list.iter().map(|item| {
-            end += item.len() as u32;
-            end
-        });
-        let items = Self { ends: each.collect(), bytes, shared: Arc::clone(shared) };
-        shared.charged.fetch_add(items.memory(), Ordering::Relaxed);
+        let items = Self { words: PackedWords::new(list), shared: Arc::clone(shared) };
+        shared.charged.fetch_add(items.words.heap_bytes(), Ordering::Relaxed);
         items
-    }
-
-    fn memory(&self) -> usize {
-        self.bytes.len() + self.ends.len() * size_of::<u32>()
-    }
-
-    fn slice(&self, from: usize, count: usize) -> Vec<&[u8]> {
-        let upto = (from + count).min(self.ends.len());
-        let start = |n: usize| n.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
-        (from..upto).map(|n| &self.bytes[start(n)..self.ends[n] as usize]).collect()
     }
 }
 
 impl Drop for Items {
     fn drop(&mut self) {
-        self.shared.charged.fetch_sub(self.memory(), Ordering::Relaxed);
+        self.shared.charged.fetch_sub(self.words.heap_bytes(), Ordering::Relaxed);
     }
 }
 
@@ -167,33 +135,7 @@ pub(crate) fn is_sliced(command: &Command<'_>) -> bool {
         Command::Recover { count, .. } | Command::Inspect { count, .. } | Command::Queues { count, .. } => {
             *count as usize > SLICE_TASKS
         }
-        _ => List::of(command).is_some_and(|list| list.items.len() > SLICE_TASKS),
-    }
-}
-
-/// The list of a command, and the operation on each of its items.
-struct List<'a> {
-    act: Act,
-    queue: &'a [u8],
-    items: &'a [&'a [u8]],
-}
-
-impl<'a> List<'a> {
-    fn of(command: &Command<'a>) -> Option<Self> {
-        let (act, queue, items) = match *command {
-            Command::Ack { queue, tasks, scope } => (Act::Ack(tasks.form, scope), queue, tasks.list),
-            Command::Cancel { queue, which: Cancel::Ids(tasks) } => {
-                (Act::CancelIds(tasks.form), queue, tasks.list)
-            }
-            Command::Cancel { queue, which: Cancel::Names(names) } => (Act::CancelNames, queue, names),
-            Command::Bury { queue, tasks } => (Act::Bury(tasks.form), queue, tasks.list),
-            Command::Delete { queue, tasks } => (Act::Delete(tasks.form), queue, tasks.list),
-            Command::Revive { queue, tasks: Some(tasks) } => (Act::Revive(tasks.form), queue, tasks.list),
-            Command::Drop { queues } => (Act::Drop, &[][..], queues),
-            Command::Exists { queues } => (Act::Exists, &[][..], queues),
-            _ => return None,
-        };
-        Some(Self { act, queue, items })
+        _ => ListCommand::of(command).is_some_and(|list| list.items.len() > SLICE_TASKS),
     }
 }
 
@@ -202,43 +144,7 @@ pub(crate) fn named(command: &Command<'_>) -> usize {
     match command {
         Command::Push { payloads, .. } => payloads.len(),
         Command::Pop(pop) => pop.queues.len(),
-        _ => List::of(command).map_or(1, |list| list.items.len()),
-    }
-}
-
-impl Act {
-    /// Checks the form of all items. One malformed item refuses the whole list.
-    fn check(self, list: &[&[u8]]) -> Result<(), Refusal> {
-        let is_id = |form, item: &[u8]| match form {
-            IdForm::Long => Claim::parse(item).is_some(),
-            IdForm::Short => TaskId::parse_short(item).is_some(),
-        };
-        match self {
-            Self::Ack(form, _)
-            | Self::CancelIds(form)
-            | Self::Bury(form)
-            | Self::Delete(form)
-            | Self::Revive(form)
-                if !list.iter().all(|item| is_id(form, item)) =>
-            {
-                Err(Refusal::MalformedId)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// The command for some of the items.
-    const fn on<'a>(self, queue: &'a [u8], list: &'a [&'a [u8]]) -> Command<'a> {
-        match self {
-            Self::Ack(form, scope) => Command::Ack { queue, tasks: TaskRefs { list, form }, scope },
-            Self::CancelIds(form) => Command::Cancel { queue, which: Cancel::Ids(TaskRefs { list, form }) },
-            Self::CancelNames => Command::Cancel { queue, which: Cancel::Names(list) },
-            Self::Bury(form) => Command::Bury { queue, tasks: TaskRefs { list, form } },
-            Self::Delete(form) => Command::Delete { queue, tasks: TaskRefs { list, form } },
-            Self::Revive(form) => Command::Revive { queue, tasks: Some(TaskRefs { list, form }) },
-            Self::Drop => Command::Drop { queues: list },
-            Self::Exists => Command::Exists { queues: list },
-        }
+        _ => ListCommand::of(command).map_or(1, |list| list.items.len()),
     }
 }
 
@@ -374,7 +280,7 @@ impl QueuesRest {
 impl ListRest {
     fn step(&mut self, now: Now, state: &mut EngineState, replies: &mut Replies<Body>) -> Progress {
         let EngineState { broker, buffer, meter, .. } = state;
-        let list = self.items.slice(self.done, SLICE_TASKS);
+        let list = self.items.words.slice(self.done, SLICE_TASKS);
         meter.tasks(list.len());
         broker.execute(now, &self.act.on(&self.queue, &list), buffer, replies);
         match replies.list.pop() {
@@ -383,7 +289,7 @@ impl ListRest {
             other => replies.list.extend(other),
         }
         self.done += list.len();
-        let is_over = self.done == self.items.ends.len() || !replies.list.is_empty();
+        let is_over = self.done == self.items.words.len() || !replies.list.is_empty();
         if is_over { Progress::Done } else { Progress::More }
     }
 }
@@ -459,7 +365,7 @@ impl Sliced {
             Self::Pop(_) | Self::Recover(_) => (ReplyKind::Tasks, 0, 0),
             Self::Inspect(_) => (ReplyKind::Inspected, 0, 0),
             Self::Queues(rest) => (ReplyKind::Queues, rest.cursor, 0),
-            Self::List(ListRest { act: Act::Ack(..), .. }) => (ReplyKind::Acked, 0, 0),
+            Self::List(ListRest { act: ListAct::Ack(..), .. }) => (ReplyKind::Acked, 0, 0),
             Self::List(rest) => (ReplyKind::Count, 0, rest.count),
             Self::Bulk(rest) => (ReplyKind::Count, 0, rest.bulk.count()),
         };
@@ -478,7 +384,7 @@ impl Sliced {
         let is_begun = match self {
             Self::Recover(rest) if rest.upto.is_none() => false,
             Self::Pop(_) | Self::Recover(_) => return self.reply_so_far()(replies),
-            Self::List(rest) => rest.done > 0 && !matches!(rest.act, Act::Exists),
+            Self::List(rest) => rest.done > 0 && !matches!(rest.act, ListAct::Exists),
             Self::Bulk(rest) => !matches!(rest.which, BulkCommand::ListWorkers),
             Self::Inspect(_) | Self::Queues(_) => false,
         };
@@ -542,11 +448,10 @@ impl Shared {
                 Sliced::Queues(QueuesRest { pattern: pattern.map(Into::into), cursor, left: count })
             }
             _ => {
-                let List { act, queue, items } =
-                    List::of(command).expect("all other sliced commands have a list");
-                act.check(items)?;
-                let items = Items::new(items, self);
-                Sliced::List(ListRest { act, queue: queue.into(), items, done: 0, count: 0 })
+                let list = ListCommand::of(command).expect("all other sliced commands have a list");
+                list.check()?;
+                let items = Items::new(list.items, self);
+                Sliced::List(ListRest { act: list.act, queue: list.queue.into(), items, done: 0, count: 0 })
             }
         })
     }

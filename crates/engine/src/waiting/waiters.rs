@@ -7,63 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sureq_core::LogTime;
-use sureq_core::command::{Block, LapsePolicy, LeaseAsk, Pop, WorkerRef};
+use sureq_core::command::{Block, Pop};
+use sureq_core::owned::OwnedPop;
 
 use crate::waiting::ticket::TicketCell;
-
-/// A pop that outlives the buffer it was read from.
-#[derive(Clone, Debug)]
-pub struct OwnedPop {
-    queues: Vec<Box<[u8]>>,
-    count: u32,
-    lease_ms: Option<u64>,
-    worker: Option<(Box<[u8]>, u64)>,
-    conn: Option<sureq_core::command::ConnId>,
-    lapse: Option<LapsePolicy>,
-    meta: bool,
-}
-
-impl From<&Pop<'_>> for OwnedPop {
-    fn from(pop: &Pop<'_>) -> Self {
-        Self {
-            queues: pop.queues.iter().map(|&name| name.into()).collect(),
-            count: pop.count,
-            lease_ms: pop.lease.ms,
-            worker: pop.lease.worker.map(|worker| (worker.name.into(), worker.incarnation)),
-            conn: pop.lease.conn,
-            lapse: pop.lease.lapse,
-            meta: pop.meta,
-        }
-    }
-}
-
-impl OwnedPop {
-    /// The queues it names, in its order.
-    pub(crate) fn queues(&self) -> &[Box<[u8]>] {
-        &self.queues
-    }
-
-    /// The queues it named, in its order.
-    pub fn into_queues(self) -> Vec<Box<[u8]>> {
-        self.queues
-    }
-
-    /// About how many bytes of memory it takes.
-    fn memory(&self) -> usize {
-        let names: usize = self.queues.iter().map(|name| name.len()).sum();
-        let worker = self.worker.as_ref().map_or(0, |(name, _)| name.len());
-        size_of::<Self>() + names + self.queues.len() * size_of::<Box<[u8]>>() + worker
-    }
-
-    /// Calls `act` with the command, without its time to wait.
-    pub fn with<T>(&self, act: impl FnOnce(&Pop<'_>) -> T) -> T {
-        let queues: Vec<&[u8]> = self.queues.iter().map(AsRef::as_ref).collect();
-        let worker =
-            self.worker.as_ref().map(|(name, incarnation)| WorkerRef { name, incarnation: *incarnation });
-        let lease = LeaseAsk { ms: self.lease_ms, worker, conn: self.conn, lapse: self.lapse };
-        act(&Pop { queues: &queues, count: self.count, block: None, lease, meta: self.meta })
-    }
-}
 
 /// A waiting pop.
 #[derive(Debug)]
@@ -113,10 +60,10 @@ impl Waiters {
         let cell = Arc::<TicketCell>::default();
         let pop = OwnedPop::from(pop);
         self.memory += cost_of(&pop);
-        for name in &pop.queues {
+        for name in pop.queues() {
             self.by_queue.entry(name.clone()).or_default().insert(number);
         }
-        pop.worker.as_ref().map(|&(_, incarnation)| self.by_worker.insert((incarnation, number)));
+        pop.worker().map(|incarnation| self.by_worker.insert((incarnation, number)));
         until.map(|at| self.timeouts.insert((at, number)));
         self.waiting.insert(number, Waiting { pop, cell: Arc::clone(&cell), until });
         (number, cell)
@@ -126,7 +73,7 @@ impl Waiters {
     pub(crate) fn remove(&mut self, number: u64) -> Option<Waiting> {
         let waiting = self.waiting.remove(&number)?;
         self.memory -= cost_of(&waiting.pop);
-        for name in &waiting.pop.queues {
+        for name in waiting.pop.queues() {
             if let Some(tickets) = self.by_queue.get_mut(name) {
                 tickets.remove(&number);
                 if tickets.is_empty() {
@@ -134,8 +81,7 @@ impl Waiters {
                 }
             }
         }
-        let worker = waiting.pop.worker.as_ref();
-        worker.map(|&(_, incarnation)| self.by_worker.remove(&(incarnation, number)));
+        waiting.pop.worker().map(|incarnation| self.by_worker.remove(&(incarnation, number)));
         waiting.until.map(|at| self.timeouts.remove(&(at, number)));
         Some(waiting)
     }
@@ -178,5 +124,5 @@ fn cost_of(pop: &OwnedPop) -> usize {
     const EACH: usize = size_of::<Waiting>() + size_of::<TicketCell>() + 8 * size_of::<(LogTime, u64)>();
     const EACH_QUEUE: usize = 2 * size_of::<(Box<[u8]>, BTreeSet<u64>)>() + 12 * size_of::<u64>();
     let pop_bytes = pop.memory();
-    EACH + 2 * pop_bytes + pop.queues.len() * EACH_QUEUE
+    EACH + 2 * pop_bytes + pop.queues().len() * EACH_QUEUE
 }

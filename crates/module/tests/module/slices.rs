@@ -188,6 +188,96 @@ fn a_large_inspection_is_whole_and_others_are_served_meanwhile() {
 }
 
 #[test]
+fn long_lists_of_tasks_are_executed_in_slices() {
+    for host in Host::ALL {
+        let mut scene = Scene::on(host);
+        let ids = push(&mut scene.acting, "q");
+        let list_of = |command: &str| format!("{command} {}", ids.join(" "));
+        // No sliced command is in the way when the counts are read: they may show a part of it.
+        let counts = |scene: &mut Scene, expected: [i64; 4]| assert_eq!(scene.acting.counts("q"), expected);
+        let wrong = format!("{} wrong", list_of("RQ.BURY q"));
+        assert!(scene.acting.error(&wrong).contains("malformed"), "{host:?}");
+        counts(&mut scene, [TASKS, 0, 0, 0]);
+        let cases = [
+            ("RQ.BURY q", [0, 0, 0, TASKS]),
+            ("RQ.REVIVE q", [TASKS, 0, 0, 0]),
+            ("RQ.CANCEL q ID", [0, 0, 0, 0]),
+        ];
+        for (command, after) in cases {
+            scene.begin(&list_of(command));
+            scene.acting.say("RQ.PUSH other x");
+            assert_eq!(scene.answered_number(), TASKS, "{host:?} {command}");
+            counts(&mut scene, after);
+        }
+        let ids = push(&mut scene.acting, "q");
+        scene.begin(&format!("RQ.DELETE q {} {}", ids[1_000..].join(" "), ids[1_000]));
+        assert_eq!(scene.answered_number(), TASKS - 1_000, "{host:?}");
+        counts(&mut scene, [1_000, 0, 0, 0]);
+    }
+}
+
+#[test]
+fn a_long_ack_lists_the_tasks_that_it_finished_in_order() {
+    for host in Host::ALL {
+        let mut scene = Scene::on(host);
+        let ids = push(&mut scene.acting, "q");
+        scene.acting.say("MULTI");
+        scene.acting.say("RQ.POP COUNT 5000 q");
+        scene.acting.say("EXEC");
+        // Some are finished already, so that the answer has gaps.
+        let gone = [&ids[0], &ids[1_500], &ids[4_999]];
+        for id in gone {
+            scene.acting.say(&format!("RQ.ACK q {id}"));
+        }
+        scene.begin(&format!("RQ.ACK q {}", ids.join(" ")));
+        let acked: Vec<String> = list(scene.answer()).iter().map(text).collect();
+        let expected: Vec<String> = ids.iter().filter(|id| !gone.contains(id)).cloned().collect();
+        assert_eq!(acked, expected, "{host:?}");
+        assert_eq!(scene.acting.counts("q"), [0, 0, 0, 0], "{host:?}");
+    }
+}
+
+#[test]
+fn a_large_recovery_is_whole() {
+    for host in Host::ALL {
+        let mut scene = Scene::on(host);
+        let ids = push(&mut scene.acting, "q");
+        scene.acting.say("MULTI");
+        scene.acting.say("RQ.POP COUNT 5000 q");
+        scene.acting.say("EXEC");
+        scene.begin("RQ.RECOVER q 5000 0");
+        let recovered: Vec<String> =
+            list(scene.answer()).into_iter().map(|task| text(&list(task)[0])).collect();
+        assert_eq!(recovered, ids, "{host:?}");
+        assert_eq!(scene.acting.counts("q"), [0, 0, TASKS, 0], "{host:?}");
+    }
+}
+
+#[test]
+fn heartbeats_and_lists_of_workers_with_very_many_queues_are_executed_in_slices() {
+    const QUEUES: usize = 2_500;
+    for host in Host::ALL {
+        let mut scene = Scene::on(host);
+        let worker = scene.acting.text("RQ.WORKER START w TTL 600000");
+        let mut expected = BTreeSet::new();
+        for n in 0..QUEUES {
+            let id = text(&list(scene.acting.say(&format!("RQ.PUSH q{n} x")))[0]);
+            let popped = list(scene.acting.say(&format!("RQ.POP WORKER {worker} q{n}"))).swap_remove(0);
+            if n % 2 == 0 {
+                scene.acting.say(&format!("RQ.CANCEL q{n} ID {id}"));
+                expected.insert(text(&list(popped)[3]));
+            }
+        }
+        scene.begin(&format!("RQ.WORKER BEAT {worker}"));
+        let cancelled: BTreeSet<String> = list(scene.answer()).iter().map(text).collect();
+        assert_eq!(cancelled, expected, "{host:?}");
+        scene.begin("RQ.WORKER LIST");
+        let row = list(list(scene.answer()).swap_remove(0));
+        assert!(row.iter().any(|field| shown(field) == QUEUES.to_string()), "{host:?}: {row:?}");
+    }
+}
+
+#[test]
 fn without_blocking_all_slices_run_at_once() {
     for host in Host::ALL {
         let mut scene = Scene::on(host);

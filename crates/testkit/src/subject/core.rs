@@ -4,8 +4,9 @@
 //! waiting pop is tried anew, the oldest first.
 
 use sureq_core::command::{Block, Command, ConnId, Pop};
+use sureq_core::owned::OwnedPop;
 use sureq_core::{Broker, Event, LogTime, Now, Progress, Recorder, Replies, Reply, WallTime, codec};
-use sureq_engine::{Body, OwnedPop};
+use sureq_engine::Body;
 use sureq_home_api::Payload;
 
 use super::Candidate;
