@@ -102,12 +102,12 @@ fn users_that_make_no_sense_are_refused_by_name() {
     let token = format!("tokens = [\"sha256:{}\"]", "0".repeat(64));
     for (text, why) in [
         (String::new(), "has no [[user]]"),
-        ("[[user]]\nname = \"x\"".to_owned(), "user \"x\": it has neither a password nor a token"),
+        ("[[user]]\nname = \"x\"".to_owned(), "user \"x\": has neither a password nor a token"),
         ("[[user]]\nname = \"x\"\npassword = \"plain\"".to_owned(), "user \"x\": password is not a hash"),
         (format!("[[user]]\n{token}"), "name"),
         (format!("[[user]]\nname = \"x\"\n{token}\nrole = \"admin\""), "role"),
         (format!("[[user]]\nname = \"x\"\n{token}\nallow.write = [\"*\"]"), "write"),
-        (format!("[[user]]\nname = \"x\"\n{token}\n").repeat(2), "user \"x\": it is there twice"),
+        (format!("[[user]]\nname = \"x\"\n{token}\n").repeat(2), "user \"x\": is configured twice"),
         (format!("[[user]]\nname = \"x\"\n{token}\nname = \"y\""), "name"),
     ] {
         std::fs::write(&file, &text).expect("there is room for a file");

@@ -80,7 +80,7 @@ const AUTH: Row = Row {
     notes: "Without a name it is the user `default`, or the user whose token is given as the password. \
             After five wrong passwords in a row the connection is closed. On a server without users it is \
             an error.",
-    example: "> AUTH secret\n(error) ERR AUTH called without any password configured: this server knows no users",
+    example: "> AUTH secret\n(error) ERR AUTH called without any password configured: this server has no users",
     parse: auth,
     ..BASE
 };
