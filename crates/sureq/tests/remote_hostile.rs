@@ -60,7 +60,7 @@ fn a_server_that_is_not_sureq_is_refused_with_an_explanation() {
         (b"%1\r\n$6\r\nserver\r\n$5\r\nredis\r\n", "Write redis://"),
         (b"-NOAUTH Authentication required.\r\n", "NOAUTH"),
         (b"-LOADING wait\r\n", "LOADING"),
-        (b"$99999999999999999999\r\n", "a number in a reply is none"),
+        (b"$99999999999999999999\r\n", "a number in a reply is malformed"),
         (b"*999999999999\r\n", "larger than it may be"),
     ] {
         let since = Instant::now();
@@ -101,7 +101,7 @@ fn garbage_is_an_unknown_outcome_without_other_effects() {
     check(b"\0\xff\xfe", "no RESP reply begins with");
     check(b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n", "nested");
     check(b"$536870913\r\n", "larger than it may be");
-    check(b"%2\r\n+a\r\n:1\r\n:2\r\n_\r\n", "does not answer what was asked");
+    check(b"%2\r\n+a\r\n:1\r\n:2\r\n_\r\n", "does not fit its command");
     for unfinished in [&b"$5\r\nabc"[..], b""] {
         check_by(unfinished, "no answer within", Patience { answer: SHORT, ..Patience::default() });
     }

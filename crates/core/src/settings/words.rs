@@ -73,7 +73,7 @@ impl fmt::Display for BadSetting<'_> {
                 Ok(())
             }
             Self::Twice(name) => write!(f, "{name} is given twice"),
-            Self::NoValue(name) => write!(f, "{name} needs a value behind it"),
+            Self::NoValue(name) => write!(f, "{name} needs a value"),
             Self::BadValue { name, wanted } => write!(f, "{name} must be {wanted}"),
         }
     }

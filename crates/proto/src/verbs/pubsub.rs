@@ -1,4 +1,4 @@
-//! Subscriptions, and questions about them.
+//! Subscription commands, and PUBSUB.
 #![expect(clippy::unnecessary_wraps, reason = "the table needs the same signature of all")]
 
 use super::args::Arg;
@@ -124,7 +124,7 @@ fn channels<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     match argv {
         [_, _] => session(SessionCommand::PubSub(PubSub::Channels(None))),
         [_, _, pattern] => session(SessionCommand::PubSub(PubSub::Channels(Some(pattern)))),
-        // Redis' words for too many of them.
+        // The text of Redis for too many arguments.
         _ => Err(UsageError::text(
             "ERR unknown subcommand or wrong number of arguments for 'CHANNELS'. Try PUBSUB HELP.",
         )),

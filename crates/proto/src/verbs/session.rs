@@ -1,4 +1,4 @@
-//! Commands that the server answers by itself: handshakes, names, introspection. Their errors are Redis' own.
+//! Commands that the server answers itself: handshakes, names, introspection. Their errors have the texts of Redis.
 #![expect(clippy::unnecessary_wraps, reason = "the table needs the same signature of all")]
 
 use super::args::{Arg, Opt, Options};
@@ -303,7 +303,7 @@ about the log are 0 with homes other than a directory.
 | `unreadable_tasks` | tasks that are dead because their payload cannot be read; their reason names file and offset |
 | `unreadable_segments` | files of the log that are kept because they, or parts of them, cannot be read |";
 
-/// The longest name or library version that a connection is remembered by.
+/// The maximum length of a connection's name or library version in bytes.
 const CLIENT_NAME_BYTES_MAX: usize = 256;
 
 const BAD_NAME: UsageError =
@@ -524,7 +524,7 @@ fn checked_name(name: &[u8]) -> Result<&[u8], UsageError> {
     if is_plain(name) { Ok(name) } else { Err(BAD_NAME) }
 }
 
-/// Fit for a line of CLIENT LIST, and to be kept as long as the connection is.
+/// Whether the text may appear in CLIENT LIST, and is short enough to be kept with the connection.
 fn is_plain(text: &[u8]) -> bool {
     text.len() <= CLIENT_NAME_BYTES_MAX && text.iter().all(|c| matches!(c, b'!'..=b'~'))
 }
