@@ -44,7 +44,7 @@ fn redis_cli_works() {
     check(
         &it,
         "RQ.ACK emails nonsense",
-        "(error) ERR malformed task id: expected <ms>-<seq> as a push answers it, or a receipt",
+        "(error) ERR malformed task id: expected <ms>-<seq> as a push returns it, or a receipt",
     );
 }
 
