@@ -10,7 +10,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`id`], [`time`], [`limits`] | ids and receipts, points in time by the clock they belong to, all limits |
-//! | [`command`], [`reply`] | requests and their answers; dialects translate bytes to and from these |
+//! | [`command`], [`reply`] | requests and replies; dialects translate bytes to and from these |
 //! | [`event`], [`codec`] | decisions, and their bytes in a log |
 //! | [`notice`] | the notices that follow from events |
 //! | [`settings`], [`task`] | the settings of a queue, the record of a task |

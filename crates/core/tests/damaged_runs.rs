@@ -1,7 +1,7 @@
 //! Packed runs whose bytes are wrong although their checksum matches. They are decoded lazily, long after the start.
 //! Damage may lose only the tasks of the damaged groups.
-#![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
-#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
+#![expect(unreachable_pub, reason = "the modules of a test share items")]
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "test helpers may panic")]
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! A log that was tampered with: no event causes a panic or breaks an invariant, even if its checksum is right.
-#![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
-#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
+#![expect(unreachable_pub, reason = "the modules of a test share items")]
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "test helpers may panic")]
 
 #[path = "model/mod.rs"]
 mod model;

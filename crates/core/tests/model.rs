@@ -3,8 +3,8 @@
 //!
 //! `SUREQ_TEST_SCALE=10` runs ten times as many histories, `PROPTEST_CASES=40` exactly 40. A failing history is
 //! shrunk, printed and kept in `model.proptest-regressions`.
-#![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
-#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
+#![expect(unreachable_pub, reason = "the modules of a test share items")]
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "test helpers may panic")]
 
 #[path = "model/mod.rs"]
 mod model;

@@ -1,6 +1,6 @@
 //! The order in which tasks are delivered: both ends of a queue, priorities, and floods of due tasks.
-#![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
-#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
+#![expect(unreachable_pub, reason = "the modules of a test share items")]
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "test helpers may panic")]
 
 mod support;
 

@@ -1,8 +1,8 @@
 //! The table of transitions: every state of a task against every command about it.
 //!
 //! A row is a command, a column the state before it; a cell is the reply and the state afterwards.
-#![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
-#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
+#![expect(unreachable_pub, reason = "the modules of a test share items")]
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "test helpers may panic")]
 
 mod support;
 

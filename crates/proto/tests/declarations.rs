@@ -125,7 +125,7 @@ fn words_of(row: &Row, dice: &mut Dice) -> Words {
 /// Decodes the output of [`encode_command`] again.
 fn read_back(command: &command::Command<'_>, check: impl FnOnce(&command::Command<'_>)) {
     let mut out = Vec::new();
-    encode_command(&mut out, command).expect("what was parsed can be written");
+    encode_command(&mut out, command).expect("a parsed command can be encoded");
     let (mut unquoted, mut args) = (Vec::new(), Args::default());
     Parser::new(Limits::TRUSTED).parse(&out, &mut unquoted, &mut args).expect("it is RESP");
     let Ok(Request::Home { command, style: ReplyStyle::Native }) = parse(args.command(0), CALLER) else {

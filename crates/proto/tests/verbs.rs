@@ -439,7 +439,7 @@ fn commands_outside_the_table_are_unknown() {
 }
 
 #[test]
-fn every_row_is_found_whatever_its_case_and_keeps_its_arity() {
+fn every_row_is_found_in_any_case_and_keeps_its_arity() {
     for row in TABLE {
         assert_eq!(find(row.name.to_ascii_lowercase().as_bytes()).map(|found| found.name), Some(row.name));
         let least = row.arity().unsigned_abs() as usize;

@@ -1,6 +1,6 @@
 //! Images of a store, from which checkpoints are written, and restoring a store from one.
 //!
-//! The head is the last stamp given out (a varint), and events: [`Event::Started`], [`Event::IdsUpto`],
+//! The head is the last stamp (a varint), and events: [`Event::Started`], [`Event::IdsUpto`],
 //! [`Event::WorkerStarted`] of each worker, [`Event::Worked`] and [`Event::Mark`]. The rest is one
 //! [`QueueImage`] per queue; queues that have not changed since the last image are left out.
 

@@ -297,7 +297,7 @@ impl<'a> Reader<'a> {
         Ok(LeaseTerms { length_ms: deadline.map(|(_, length)| length), holder, lapse })
     }
 
-    #[expect(clippy::type_complexity, reason = "the three parts of terms, as both callers take them apart")]
+    #[expect(clippy::type_complexity, reason = "the three parts of terms, which both callers destructure")]
     fn terms(
         &mut self,
     ) -> Result<(Option<(Option<u64>, u64)>, Option<Holder>, Option<LapsePolicy>), Malformed> {

@@ -33,7 +33,10 @@ impl<'a> EncodedPayloads<'a> {
     }
 }
 
-#[expect(clippy::copy_iterator, reason = "a walk over borrowed bytes, copied to be begun again")]
+#[expect(
+    clippy::copy_iterator,
+    reason = "an iterator over borrowed bytes, which callers copy to iterate again"
+)]
 impl<'a> Iterator for EncodedPayloads<'a> {
     type Item = &'a [u8];
 
@@ -95,7 +98,10 @@ fn run_length(reader: &mut Reader<'_>, first: u64) -> Result<u64, Malformed> {
     if more > room { Err(Malformed::Id) } else { Ok(more + 1) }
 }
 
-#[expect(clippy::copy_iterator, reason = "a walk over borrowed bytes, copied to be begun again")]
+#[expect(
+    clippy::copy_iterator,
+    reason = "an iterator over borrowed bytes, which callers copy to iterate again"
+)]
 impl Iterator for EncodedIds<'_> {
     type Item = TaskId;
 

@@ -241,7 +241,7 @@ impl<B: Body> Queue<B> {
     }
 
     /// Reads the waiting bytes; the lists as length and first slot; the numbers of runs, delayed runs and pages.
-    #[expect(clippy::type_complexity, reason = "the numbers of a head, which are taken apart at once")]
+    #[expect(clippy::type_complexity, reason = "the numbers of a head, which the callers destructure")]
     pub(super) fn read_numbers(
         &mut self,
         r: &mut Reader<'_>,

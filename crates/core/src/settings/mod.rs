@@ -67,25 +67,25 @@ pub struct Settings {
 /// One change of the settings. Zero, or an empty name, restores the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
-    /// See [`Settings::lease_ms`].
+    /// The default length of a lease in milliseconds.
     LeaseMs(u64),
-    /// See [`Settings::tries`].
+    /// The number of tries before a task is dead.
     Tries(u32),
-    /// See [`Settings::backoff_ms`].
+    /// The first wait of the backoff in milliseconds.
     BackoffMs(u64),
-    /// See [`Settings::ttl_ms`].
+    /// The time to live of tasks in milliseconds.
     TtlMs(u64),
-    /// See [`Settings::expired`].
+    /// The fate of expired tasks.
     Expired(Expired),
-    /// See [`Settings::max_length`].
+    /// The maximum number of ready and delayed tasks.
     MaxLength(u64),
-    /// See [`Settings::max_bytes`].
+    /// The maximum number of payload bytes of ready and delayed tasks.
     MaxBytes(u64),
-    /// See [`Settings::overflow`].
+    /// The handling of a push beyond these limits.
     Overflow(Overflow),
-    /// See [`Settings::max_leased`].
+    /// The maximum number of tasks that may be leased at once.
     MaxLeased(u64),
-    /// See [`Settings::dead_letter`].
+    /// The queue that dead tasks move to.
     DeadLetter(&'a [u8]),
 }
 

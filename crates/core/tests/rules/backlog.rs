@@ -99,7 +99,7 @@ fn the_first_image_of_a_restored_store_is_empty() {
     );
     let mut store = Store { written: 0, ..home.store.clone() };
     store.take(&mut restored);
-    assert_eq!(store.written, 1, "what is stored already is not written again");
+    assert_eq!(store.written, 1, "stored parts are not written again");
 }
 
 #[test]

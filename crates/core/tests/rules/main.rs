@@ -1,6 +1,6 @@
 //! The rules of the design and its details, one test each.
-#![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
-#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
+#![expect(unreachable_pub, reason = "the modules of a test share items")]
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "test helpers may panic")]
 
 mod alone;
 mod backlog;

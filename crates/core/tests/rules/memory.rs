@@ -77,7 +77,7 @@ fn the_memory_of_a_task_depends_on_its_state_and_options() {
 }
 
 #[test]
-fn a_body_that_cannot_be_packed_costs_its_handle_and_what_it_owns() {
+fn a_body_that_cannot_be_packed_costs_its_handle_and_its_memory() {
     let memory = |kept| {
         let mut home = Home::of(kept);
         pushed(&mut home);

@@ -1,5 +1,5 @@
 //! A store in memory for tests: a broker, the log of its events, and a second broker that only replays events.
-#![allow(dead_code, reason = "each test file uses its own part of this module")]
+#![allow(dead_code, reason = "each test file uses only a part of this module")]
 
 mod body;
 mod store;
@@ -26,7 +26,7 @@ pub fn replay(mut bytes: &[u8], broker: &mut Broker<Bytes>, log: &mut Log) {
             let applied = broker.replay(event, log);
             applied.unwrap_or_else(|error| panic!("{event:?}: {error}"));
         };
-        ((), bytes) = decode(bytes, apply).expect("what was encoded decodes");
+        ((), bytes) = decode(bytes, apply).expect("an encoded event can be decoded");
     }
 }
 
@@ -35,7 +35,7 @@ pub fn listing(mut bytes: &[u8]) -> Vec<String> {
     let mut lines = Vec::new();
     while !bytes.is_empty() {
         let line;
-        (line, bytes) = decode(bytes, |event| format!("{event:?}")).expect("what was encoded decodes");
+        (line, bytes) = decode(bytes, |event| format!("{event:?}")).expect("an encoded event can be decoded");
         lines.push(line);
     }
     lines

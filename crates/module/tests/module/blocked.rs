@@ -325,7 +325,7 @@ fn clients_waiting_for_a_worker_fail_whenever_it_ends() {
 }
 
 #[test]
-fn clients_of_a_live_worker_keep_waiting_whatever_happens_to_others() {
+fn clients_of_a_live_worker_keep_waiting_during_unrelated_changes() {
     for host in Host::ALL {
         let server = host.start(&[], &[]);
         let mut acting = Client::of(&server);

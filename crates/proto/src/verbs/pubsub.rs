@@ -1,5 +1,5 @@
 //! Subscription commands, and PUBSUB.
-#![expect(clippy::unnecessary_wraps, reason = "the table needs the same signature of all")]
+#![expect(clippy::unnecessary_wraps, reason = "the table needs the same signature for all commands")]
 
 use super::args::Arg;
 use super::error::UsageError;

@@ -1,5 +1,5 @@
 //! Commands that the server answers itself: handshakes, names, introspection. Their errors have the texts of Redis.
-#![expect(clippy::unnecessary_wraps, reason = "the table needs the same signature of all")]
+#![expect(clippy::unnecessary_wraps, reason = "the table needs the same signature for all commands")]
 
 use super::args::{Arg, Opt, Options};
 use super::error::{UsageError, quoted};

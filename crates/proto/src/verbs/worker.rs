@@ -1,5 +1,5 @@
 //! RQ.WORKER: the life cycle of workers.
-#![expect(clippy::unnecessary_wraps, reason = "the table needs the same signature of all")]
+#![expect(clippy::unnecessary_wraps, reason = "the table needs the same signature for all commands")]
 
 use super::args::{Arg, Opt, Options};
 use super::error::UsageError;
