@@ -142,7 +142,7 @@ fn a_worker_that_was_declared_lost_counts_its_lost_tasks() {
     assert_eq!(worker.exit_code(PATIENCE), 0, "{worker}");
     let said = worker.stderr();
     assert!(said.contains("1 task done, 0 failed, 0 returned, 1 lost to another worker"), "{said}");
-    assert!(said.contains("sureq: the worker was taken for dead; its tasks went back (worker w,"), "{said}");
+    assert!(said.contains("sureq: the worker was declared lost; its tasks were requeued (worker w,"), "{said}");
 }
 
 #[test]
