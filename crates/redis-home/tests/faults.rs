@@ -202,7 +202,7 @@ fn a_connection_that_is_cut_anywhere_leaves_every_task_in_one_place() {
 }
 
 #[test]
-fn a_pop_keeps_waiting_when_redis_comes_back() {
+fn a_pop_keeps_waiting_when_redis_restarts() {
     let mut server = RedisServer::start();
     let (home, other) = (open(&server.url()), open(&server.url()));
     let ticket = wait_for(&home, b"q");

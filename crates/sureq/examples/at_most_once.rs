@@ -1,8 +1,8 @@
 //! At-most-once delivery with `ack_first`: the task is acked before its handler runs, so that it never runs twice. If
 //! the handler fails or the worker dies, the task is lost.
 //!
-//! Without `ack_first`, a failed handler is retried: at-least-once delivery. `cargo run -p sureq --example
-//! at_most_once` shows both.
+//! Without `ack_first`, a failed handler is retried: at-least-once delivery. Run both with
+//! `cargo run -p sureq --example at_most_once`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};

@@ -74,7 +74,7 @@ fn abandoned_tasks_are_requeued_in_every_layout_and_counted_per_queue() {
 }
 
 #[test]
-fn homes_that_need_no_cleaning_say_so() {
+fn cleaning_other_homes_is_refused() {
     let redis = RedisServer::start();
     let dir = scratch();
     for home in [redis.url(), format!("file:{}", dir.path().join("data").display()), "mem:".to_owned()] {

@@ -70,7 +70,7 @@ fn tasks_of_a_dropped_ticket_return_to_the_front() {
 }
 
 #[test]
-fn two_queues_whose_names_begin_alike_can_both_be_waited_for() {
+fn pops_can_wait_for_two_queues_whose_names_begin_alike() {
     let mut shop = Shop::open();
     let queues: [&[u8]; 2] = [b"jobs", b"jobs2"];
     let pop = sureq_core::command::Pop {

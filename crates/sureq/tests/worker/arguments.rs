@@ -68,7 +68,7 @@ async fn a_missing_state_is_an_error_before_a_task_is_popped() {
 }
 
 #[tokio::test]
-async fn a_worker_without_queues_says_so() {
+async fn a_worker_without_queues_is_an_error() {
     let error = Worker::new(&home()).run().await.expect_err("the worker has no queue");
     assert!(matches!(error, WorkerError::NoQueues));
 }

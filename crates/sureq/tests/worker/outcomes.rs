@@ -106,7 +106,7 @@ async fn a_task_is_dead_when_its_handler_says_so_or_its_tries_are_spent() {
 }
 
 #[tokio::test]
-async fn a_panic_is_a_failed_try_and_the_worker_goes_on() {
+async fn a_panic_is_a_failed_try_and_the_worker_continues() {
     let (home, queue) = queue();
     queue.add("x").tries(2).backoff(Duration::from_millis(1)).await.expect("the push succeeds");
     queue.push("y").await.expect("the push succeeds");
