@@ -1,6 +1,5 @@
 //! Hash slots: the part of a cluster that a key belongs to.
 
-/// The number of slots.
 pub(crate) const SLOTS: u16 = 16_384;
 
 /// The slot of a key: of its slot tag, if it has one.
