@@ -59,10 +59,16 @@ enum Command {
     Pop(pop::PopArguments),
     /// Acknowledge tasks: finish them
     Ack(finish::AckArguments),
+    /// Extend the lease of a task
+    Extend(finish::ExtendArguments),
     /// Requeue a leased task
     Return(finish::ReturnArguments),
     /// Cancel tasks
     Cancel(finish::CancelArguments),
+    /// Bury tasks: keep them as dead
+    Bury(finish::BuryArguments),
+    /// Delete tasks, whatever their state
+    Delete(finish::DeleteArguments),
     /// Run a program for each task
     Work(Box<work::WorkArguments>),
     /// List queues with their counts
@@ -126,8 +132,11 @@ fn main() -> ExitCode {
         Command::Push(arguments) => push::run(&arguments),
         Command::Pop(arguments) => pop::run(&arguments),
         Command::Ack(arguments) => finish::ack(&arguments),
+        Command::Extend(arguments) => finish::extend(&arguments),
         Command::Return(arguments) => finish::return_task(&arguments),
         Command::Cancel(arguments) => finish::cancel(&arguments),
+        Command::Bury(arguments) => finish::bury(&arguments),
+        Command::Delete(arguments) => finish::delete(&arguments),
         Command::Work(arguments) => work::run(&arguments),
         Command::Queues(arguments) => look::queues(&arguments),
         Command::Stats(arguments) => look::stats(&arguments),

@@ -12,6 +12,7 @@ use sureq_core::{Now, Refusal};
 use sureq_proto::resp::Pieces as _;
 use sureq_proto::verbs::{self, Caller, Request, Row, SessionCommand, TABLE};
 use sureq_proto::{ReplyForm, ReplyStyle, write_reply};
+use sureq_slots::slot_of;
 
 use crate::followers;
 use crate::keyed::{Make, Steps, Untouched};
@@ -21,7 +22,6 @@ use crate::pop::{Answered, PopRest, Popper};
 use crate::process::{self, ids_behind};
 use crate::redis::{Ctx, Str, Value};
 use crate::sliced::{self, Work};
-use crate::slot::slot_of;
 use crate::tick;
 use crate::waiting;
 use crate::workers;

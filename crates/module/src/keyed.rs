@@ -7,13 +7,13 @@ use std::mem;
 use sureq_core::queue::HolderNews;
 use sureq_core::task::{Cause, Holder};
 use sureq_core::{Now, Queue, TaskId, limits};
+use sureq_slots::slot_of;
 
 use crate::effects::{Effects, Record};
 use crate::object::Object;
 use crate::payload::Payload;
 use crate::process::Process;
 use crate::redis::{Ctx, Key, Str, Value};
-use crate::slot::slot_of;
 use crate::workers;
 
 /// The buffer for effects, kept between steps.

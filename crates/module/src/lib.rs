@@ -35,7 +35,6 @@ mod redis;
 mod saved;
 mod schedule;
 mod sliced;
-mod slot;
 mod tick;
 mod waiting;
 mod workers;

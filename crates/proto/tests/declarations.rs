@@ -198,8 +198,7 @@ fn syntax_lines_follow_from_the_declarations() {
     }
 }
 
-/// The patch adds a command, RQ.WAITING, by the list in CONTRIBUTING.md. It compiles when it is applied. Compiling it
-/// here would be too slow, but an outdated list mostly shows in a patch that no longer applies.
+/// The patch adds a command, RQ.WAITING, by the list in CONTRIBUTING.md. `./test` compiles a copy of the sources with it.
 #[test]
 fn a_command_is_added_by_the_eight_files_that_contributing_lists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

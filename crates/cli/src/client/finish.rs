@@ -1,11 +1,11 @@
-//! `sureq ack`, `return` and `cancel`: end deliveries and tasks by their receipts or ids.
+//! `sureq ack`, `extend`, `return`, `cancel`, `bury` and `delete`: act on deliveries and tasks by their receipts or ids.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
-use sureq::{Held, Home, Place};
+use sureq::{Held, Home, Place, Queue};
 
 use super::error::{CommandError, CommandResult};
 use super::output::{Output, field};
@@ -44,6 +44,38 @@ pub(crate) fn ack(arguments: &AckArguments) -> ExitCode {
         }
         output.flush()?;
         Ok(if acked.contains(&false) { exit::NOTHING_THERE.into() } else { ExitCode::SUCCESS })
+    })
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+The lease then ends this long from now. Exits with 4 if the delivery is not the current one, or the task was cancelled.
+
+Example:
+  sureq extend emails RECEIPT 5m")]
+pub(crate) struct ExtendArguments {
+    /// The queue
+    queue: Typed,
+    /// The receipt, or the id
+    #[arg(value_name = "RECEIPT")]
+    task: Typed,
+    /// The new length of the lease, from now: 30s, 5m, 1h
+    #[arg(value_name = "TIME", value_parser = time)]
+    lease: Duration,
+    #[command(flatten)]
+    common: Common,
+}
+
+pub(crate) fn extend(arguments: &ExtendArguments) -> ExitCode {
+    arguments.common.run(Make::No, async |home: Home, mut output| {
+        let held = home.queue(&arguments.queue).extend(&arguments.task, arguments.lease).await?;
+        let text = match held {
+            Held::Yes => "extended",
+            Held::Cancelled => "cancelled: stop working on it",
+            _ => "not extended: this delivery is not the current one",
+        };
+        write_outcome(&mut output, &arguments.task, text)?;
+        Ok(if held == Held::Yes { ExitCode::SUCCESS } else { exit::NOTHING_THERE.into() })
     })
 }
 
@@ -97,14 +129,19 @@ async fn return_to(arguments: &ReturnArguments, home: Home, mut output: Output) 
         Held::Cancelled => "cancelled: the task is deleted",
         _ => "not returned: this delivery is not the current one",
     };
+    write_outcome(&mut output, task, text)?;
+    Ok(if held == Held::Lost { exit::NOTHING_THERE.into() } else { ExitCode::SUCCESS })
+}
+
+/// Prints what became of a delivery: a word, and behind a colon the reason.
+fn write_outcome(output: &mut Output, task: &Typed, text: &str) -> Result<(), CommandError> {
     if output.is_json() {
         let word = text.split(':').next().unwrap_or(text);
         output.object([field!("task", task.as_ref()), ("outcome", json!(word))])?;
     } else {
         output.line(format_args!("{task} {text}"))?;
     }
-    output.flush()?;
-    Ok(if held == Held::Lost { exit::NOTHING_THERE.into() } else { ExitCode::SUCCESS })
+    output.flush()
 }
 
 #[derive(Args)]
@@ -163,4 +200,59 @@ async fn cancel_tasks(arguments: &CancelArguments, home: Home, mut output: Outpu
     // Of a payload, any number is all of them.
     let asked = if arguments.payload.is_some() { count.max(1) } else { (names.len() + ids.len()) as u64 };
     write_count(&mut output, &arguments.queue, ("cancelled", "cancelled"), count, asked)
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Dead tasks stay until they are revived or deleted. A leased task is buried too: its holder can no longer finish it.
+Exits with 4 unless all tasks were buried.
+
+Example:
+  sureq bury emails 1764000000000-1")]
+pub(crate) struct BuryArguments {
+    #[command(flatten)]
+    tasks: TaskArguments,
+}
+
+pub(crate) fn bury(arguments: &BuryArguments) -> ExitCode {
+    arguments.tasks.run("buried", async |queue, ids| queue.bury(ids).await)
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Deletes tasks in any state; the holder of a leased one can no longer finish it. Exits with 4 unless all tasks were
+deleted. `sureq cancel` lets holders finish; `sureq purge` removes all tasks of a queue.
+
+Examples:
+  sureq delete emails 1764000000000-1
+  sureq delete emails $(sureq inspect emails --state dead --json | jq -r .id)")]
+pub(crate) struct DeleteArguments {
+    #[command(flatten)]
+    tasks: TaskArguments,
+}
+
+pub(crate) fn delete(arguments: &DeleteArguments) -> ExitCode {
+    arguments.tasks.run("deleted", async |queue, ids| queue.delete(ids).await)
+}
+
+#[derive(Args)]
+struct TaskArguments {
+    /// The queue
+    queue: Typed,
+    /// Ids of tasks, or receipts
+    #[arg(required = true, value_name = "ID")]
+    ids: Vec<Typed>,
+    #[command(flatten)]
+    common: Common,
+}
+
+impl TaskArguments {
+    /// Acts on the tasks, and prints how many it concerned.
+    fn run(&self, done: &str, act: impl AsyncFnOnce(Queue, &[&[u8]]) -> sureq::Result<u64>) -> ExitCode {
+        self.common.run(Make::No, async |home: Home, mut output| {
+            let ids = distinct(&self.ids);
+            let count = act(home.queue(&self.queue), &ids).await?;
+            write_count(&mut output, &self.queue, (done, done), count, ids.len() as u64)
+        })
+    }
 }

@@ -1,6 +1,6 @@
 //! The client commands: each opens a home by its URL, sends its request, prints the answer and closes the home.
 //!
-//! * `push`, `pop`: tasks in, tasks out. `finish`: ack, return and cancel.
+//! * `push`, `pop`: tasks in, tasks out. `finish`: ack, extend, return, cancel, bury and delete.
 //! * `look`: queues, stats, inspect and workers. `explain`: why a task does not run. `manage`: pause, resume, config,
 //!   revive and purge. `work`: a program for each task; `until_empty`: its end when the queues are empty. `bench`.
 //! * `output`: tables and JSON. `error`: errors and their exit codes.

@@ -438,6 +438,32 @@ fn partial_success_exits_with_an_error() {
 }
 
 #[test]
+fn leases_are_extended_and_tasks_buried_and_deleted() {
+    let homes = Homes::start();
+    for home in &homes.urls {
+        let ids = lines(home, &["push", "q", "a", "b", "c"]);
+        let receipt = json_lines(home, &["pop", "q"])[0]["receipt"].as_str().expect("a receipt").to_owned();
+        assert_eq!(lines(home, &["extend", "q", &receipt, "1h"]), [format!("{receipt} extended")], "{home}");
+        let fields = &json_lines(home, &["explain", "q", &ids[0]])[0];
+        let time = |name: &str| fields[name].as_u64().expect("a time");
+        assert!(time("lease_ends") - time("taken_at") >= 3_600_000, "{home}: {fields}");
+        // A leased task is buried too: its holder has lost it.
+        assert_eq!(lines(home, &["bury", "q", &ids[0], &ids[1]]), ["2 tasks buried"], "{home}");
+        let said = sureq(home, &["extend", "q", &receipt, "1m"]);
+        assert_eq!((said.code, said.out.contains("not extended")), (4, true), "{home}: {}", said.out);
+        let outcome = &sureq(home, &["extend", "q", &receipt, "1m", "--json"]).out;
+        assert!(outcome.contains(r#""outcome":"not extended""#), "{home}: {outcome}");
+        assert_eq!(json_lines(home, &["inspect", "q", "--state", "dead"]).len(), 2, "{home}");
+        let said = sureq(home, &["delete", "q", &ids[0], &ids[2], "1-1"]);
+        assert_eq!((said.code, said.out.as_str()), (4, "2 of 3 tasks deleted\n"), "{home}");
+        let said = sureq(home, &["bury", "q", "1-1"]);
+        assert_eq!((said.code, said.out.as_str()), (4, "0 tasks buried\n"), "{home}");
+        let left = json_lines(home, &["inspect", "q", "--state", "dead"]);
+        assert_eq!((left.len(), left[0]["id"].as_str()), (1, Some(&*ids[1])), "{home}");
+    }
+}
+
+#[test]
 fn refused_credentials_exit_with_no_permission() {
     let dir = scratch();
     let people = People::write(dir.path());

@@ -115,6 +115,7 @@ pub fn decode<T>(bytes: &[u8], visit: impl FnOnce(&Event<'_>) -> T) -> Result<(T
 }
 
 /// Decodes a number that [`super::write_number`] wrote at the start of `bytes`. Returns it and the rest.
+#[inline]
 pub fn read_number(bytes: &[u8]) -> Result<(u64, &[u8]), Malformed> {
     let mut r = Reader::new(bytes);
     Ok((r.number()?, r.rest()))
@@ -153,6 +154,7 @@ impl<'a> Reader<'a> {
         Ok(byte)
     }
 
+    #[inline]
     #[inline]
     pub(crate) fn number(&mut self) -> Result<u64, Malformed> {
         // Most numbers are small.

@@ -1,5 +1,7 @@
 //! Where a blob lies, and how a manifest says so.
 
+use sureq_core::codec::{read_number, write_number};
+
 /// A piece of a checkpoint: its place and its checksum. Ordered by place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Blob {
@@ -16,9 +18,9 @@ pub struct Blob {
 impl Blob {
     /// Appends the blob's place to a manifest.
     pub fn encode(self, into: &mut Vec<u8>) {
-        put_number(self.file, into);
-        put_number(self.offset, into);
-        put_number(u64::from(self.bytes), into);
+        write_number(self.file, into);
+        write_number(self.offset, into);
+        write_number(u64::from(self.bytes), into);
         into.extend(self.crc.to_le_bytes());
     }
 
@@ -34,10 +36,12 @@ impl Blob {
     /// assert_eq!(Blob::decode(&mut &manifest[..]), Some(blob));
     /// ```
     pub fn decode(from: &mut &[u8]) -> Option<Blob> {
-        let file = take_number(from)?;
-        let offset = take_number(from)?;
-        let bytes = take_number(from)?.try_into().ok()?;
-        let crc = u32::from_le_bytes(*from.split_off(..4)?.first_chunk()?);
+        let (file, rest) = read_number(from).ok()?;
+        let (offset, rest) = read_number(rest).ok()?;
+        let (bytes, rest) = read_number(rest).ok()?;
+        let (crc, rest) = rest.split_first_chunk()?;
+        let (bytes, crc) = (bytes.try_into().ok()?, u32::from_le_bytes(*crc));
+        *from = rest;
         Some(Blob { file, offset, bytes, crc })
     }
 
@@ -45,31 +49,6 @@ impl Blob {
     pub(super) fn end(self) -> Option<u64> {
         self.offset.checked_add(u64::from(self.bytes))
     }
-}
-
-/// LEB128.
-fn put_number(mut number: u64, into: &mut Vec<u8>) {
-    while number >= 0x80 {
-        into.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    into.push(number as u8);
-}
-
-fn take_number(from: &mut &[u8]) -> Option<u64> {
-    let mut number = 0;
-    for shift in (0..64).step_by(7) {
-        let byte = *from.split_off_first()?;
-        let bits = u64::from(byte & 0x7f);
-        if shift == 63 && bits > 1 {
-            return None;
-        }
-        number |= bits << shift;
-        if byte < 0x80 {
-            return Some(number);
-        }
-    }
-    None
 }
 
 #[cfg(test)]
@@ -95,7 +74,7 @@ mod tests {
     fn a_number_that_is_too_large_is_no_place() {
         assert_eq!(Blob::decode(&mut &[0xff; 40][..]), None);
         let mut bytes = vec![1, 1];
-        put_number(1 << 32, &mut bytes);
+        write_number(1 << 32, &mut bytes);
         bytes.extend([0; 4]);
         assert_eq!(Blob::decode(&mut &bytes[..]), None, "a length of more than 32 bits");
     }

@@ -92,12 +92,12 @@ impl sureq_core::task::Body for Body {
             .and_then(|before| u64::from(place.offset).checked_sub(before.range().end));
         let same_len = before.is_some_and(|before| before.len == place.len);
         let flags = if gap.is_some() { bits::BEHIND } else { 0 } | if same_len { bits::SAME_LEN } else { 0 };
-        put_number(gap.unwrap_or(u64::from(place.offset)) << bits::COUNT | flags, out);
+        write_number(gap.unwrap_or(u64::from(place.offset)) << bits::COUNT | flags, out);
         if gap.is_none() {
-            put_number(u64::from(place.segment), out);
+            write_number(u64::from(place.segment), out);
         }
         if !same_len {
-            put_number(u64::from(place.len), out);
+            write_number(u64::from(place.len), out);
         }
         true
     }
@@ -114,16 +114,16 @@ impl sureq_core::task::Body for Body {
     #[inline]
     fn unpack<'b>(before: Option<&Self>, bytes: &'b [u8]) -> Option<(Self, &'b [u8])> {
         let before = before.and_then(Self::place);
-        let (first, bytes) = number(bytes)?;
+        let (first, bytes) = read_number(bytes).ok()?;
         let value = first >> bits::COUNT;
         let (offset, segment, bytes) = if first & bits::BEHIND == 0 {
-            let (segment, bytes) = number(bytes)?;
+            let (segment, bytes) = read_number(bytes).ok()?;
             (value, u32::try_from(segment).ok()?, bytes)
         } else {
             (before?.range().end.checked_add(value)?, before?.segment, bytes)
         };
         let (len, bytes) = if first & bits::SAME_LEN == 0 {
-            let (len, bytes) = number(bytes)?;
+            let (len, bytes) = read_number(bytes).ok()?;
             (u32::try_from(len).ok()?, bytes)
         } else {
             (before?.len, bytes)
@@ -149,30 +149,6 @@ impl Body {
             Self::Loaded(_) => None,
         }
     }
-}
-
-/// A LEB128 varint, as events have them.
-fn put_number(mut n: u64, out: &mut Vec<u8>) {
-    while n >= 0x80 {
-        out.push(n as u8 | 0x80);
-        n >>= 7;
-    }
-    out.push(n as u8);
-}
-
-#[inline]
-fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
-    if let [byte @ ..0x80, rest @ ..] = bytes {
-        return Some((u64::from(*byte), rest));
-    }
-    let mut n = 0u64;
-    for (at, &byte) in bytes.iter().enumerate().take(10) {
-        n |= u64::from(byte & 0x7f).checked_shl(7 * at as u32)?;
-        if byte < 0x80 {
-            return Some((n, &bytes[at + 1..]));
-        }
-    }
-    None
 }
 
 #[cfg(test)]

@@ -3,6 +3,5 @@
 pub(crate) mod abandonment;
 pub(crate) mod link;
 pub(crate) mod node;
-pub(crate) mod slots;
 pub(crate) mod target;
 pub(crate) mod topology;

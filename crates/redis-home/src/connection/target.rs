@@ -1,7 +1,6 @@
 //! The target of a home, read from a URL: which servers, with which credentials, prefix and layout. `layout::keys`
 //! names the keys.
 
-use crate::connection::slots::tag_of;
 use crate::layout::{Layout, LayoutOptions, Layouts, SharedLayout, Waiting};
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
@@ -9,6 +8,7 @@ use redis::{
     TlsCertificates,
 };
 use std::time::Duration;
+use sureq_slots::tag_of;
 
 /// TCP keepalive: the first probe after this silence, the time between probes, and when the connection is given up.
 const SILENT: Duration = Duration::from_secs(10);

@@ -12,11 +12,11 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use redis::{ConnectionAddr, ConnectionInfo, RedisError, Value, cmd};
+use sureq_slots::SLOTS;
 use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 
 use crate::connection::node::Node;
-use crate::connection::slots::SLOTS;
 use crate::connection::target::{Servers, elsewhere};
 use crate::script::answer::{UnexpectedAnswer, bytes, list, number};
 

@@ -4,8 +4,9 @@
 //! therefore a store of their own, with its own clock, ids and connections; one more store lists them. With a tag in
 //! the prefix, or without a cluster, all queues are one store.
 
+use sureq_slots::{slot_of, tag_of};
+
 use super::channels::Channels;
-use crate::connection::slots::{slot_of, tag_of};
 use crate::connection::target::Target;
 
 impl Target {

@@ -1,14 +1,18 @@
-//! Hash slots: the part of a cluster that a key belongs to.
+//! Hash slots: the part of a Redis Cluster that a key belongs to. Redis computes the same, so that a home can tell which
+//! server has a queue, and the module which queues share a server.
+#![no_std]
+#![forbid(unsafe_code)]
 
-pub(crate) const SLOTS: u16 = 16_384;
+/// The number of slots of a cluster.
+pub const SLOTS: u16 = 16_384;
 
 /// The slot of a key: of its slot tag, if it has one.
-pub(crate) fn slot_of(key: &[u8]) -> u16 {
+pub fn slot_of(key: &[u8]) -> u16 {
     crc16(tag_of(key).unwrap_or(key)) % SLOTS
 }
 
 /// The slot tag of a key: the text in its first pair of braces, unless that is empty.
-pub(crate) fn tag_of(key: &[u8]) -> Option<&[u8]> {
+pub fn tag_of(key: &[u8]) -> Option<&[u8]> {
     let from = key.iter().position(|&c| c == b'{')? + 1;
     let len = key[from..].iter().position(|&c| c == b'}').filter(|&len| len > 0)?;
     Some(&key[from..from + len])
