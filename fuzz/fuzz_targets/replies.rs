@@ -1,5 +1,5 @@
-//! RESP replies from hostile bytes: no panic, and the same replies however the bytes are cut. The first bytes of the input
-//! choose the cuts.
+//! Decodes RESP replies from arbitrary bytes. Checks that there is no panic, and that the replies are the same
+//! however the bytes are split into reads. The first bytes of the input choose the splits.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -20,7 +20,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// The replies, and whether something that is none followed.
+/// The replies, and whether invalid bytes followed them.
 fn hear<'p>(bytes_max: usize, parts: impl IntoIterator<Item = &'p [u8]>) -> Heard {
     let (mut scanner, mut replies, mut buf) = (Scanner::new(bytes_max), Vec::new(), Vec::new());
     for part in parts {
@@ -36,7 +36,7 @@ fn hear<'p>(bytes_max: usize, parts: impl IntoIterator<Item = &'p [u8]>) -> Hear
     (replies, false)
 }
 
-/// A whole reply can be walked through, and read as an answer to anything or refused.
+/// Checks that a whole reply can be walked through, and that each command's decoder accepts or refuses it.
 fn understand(reply: &[u8]) {
     let mut pieces = PieceReader::new(reply);
     let first = pieces.take().expect("a whole reply has a first piece");

@@ -1,5 +1,6 @@
-//! RESP requests from hostile bytes: no panic, bounded memory, one-line errors, and the same commands however
-//! the bytes are cut. The first bytes of the input choose the cuts.
+//! Parses RESP requests from arbitrary bytes. Checks that there is no panic, that memory is bounded, that errors are
+//! one line, and that the commands are the same however the bytes are split into reads. The first bytes of the input
+//! choose the splits.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,6 @@
-//! Lines of the text dialect from hostile bytes: no panic, no more kept than a line, and the same requests
-//! however the bytes are cut. The first bytes of the input choose the cuts.
+//! Parses lines of the text dialect from arbitrary bytes. Checks that there is no panic, that at most one line is
+//! buffered, and that the requests are the same however the bytes are split into reads. The first bytes of the input
+//! choose the splits.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! The client's account of every task, against which the server is checked.
+//! A record of every task of the client, against which the server is checked.
 
 use sureq_history::{Delivery, History, Outcome, Push, Time};
 
@@ -9,7 +9,7 @@ pub(crate) struct Account {
     payloads: Payloads,
     history: History,
     pub(crate) acked: u64,
-    /// Tasks that are meant to be in the server when the account is closed.
+    /// Tasks that should be in the server at the end.
     pub(crate) backlog: u64,
     unacked: u64,
 }
@@ -19,23 +19,23 @@ pub(crate) struct Account {
 pub(crate) struct Wrong {
     /// Confirmed, and never delivered.
     pub(crate) lost: u64,
-    /// Delivered again.
+    /// Delivered more than once.
     pub(crate) duplicated: u64,
     /// Delivered with bytes that were never pushed.
     pub(crate) altered: u64,
-    /// Delivered, and its ack not accepted.
+    /// Delivered, and not acked successfully.
     pub(crate) unacked: u64,
-    /// In the server at the end although they should not be.
+    /// In the server at the end, although they should not be.
     pub(crate) left: u64,
 }
 
 impl Wrong {
-    /// Everything that went wrong, in one number.
+    /// The sum of all errors.
     pub(crate) fn total(self) -> u64 {
         self.lost + self.duplicated + self.altered + self.unacked + self.left
     }
 
-    /// In words.
+    /// The counts as text.
     pub(crate) fn describe(self) -> String {
         let Wrong { lost, duplicated, altered, unacked, left } = self;
         format!("{lost} lost, {duplicated} duplicated, {altered} altered, {unacked} unacked, {left} left")
@@ -58,12 +58,12 @@ impl Account {
         Account { payloads, history, acked: 0, backlog: 0, unacked: 0 }
     }
 
-    /// How many tasks were made, confirmed or not.
+    /// The number of tasks that were created, confirmed or not.
     pub(crate) fn made(&self) -> u64 {
         self.history.tasks()
     }
 
-    /// How many tasks were confirmed.
+    /// The number of confirmed tasks.
     pub(crate) fn confirmed(&self) -> u64 {
         self.history.counts().confirmed
     }
@@ -78,12 +78,13 @@ impl Account {
         self.history.complete_push(Push { first, count }, Outcome::Ok);
     }
 
-    /// Whether this is the payload of a task that was made here.
+    /// Whether this is the payload of a task of this account.
     pub(crate) fn knows(&self, payload: &[u8]) -> bool {
         self.payloads.number_of(payload).is_some_and(|number| number < self.made())
     }
 
-    /// Enters a delivery; answers the number of the task, if it is one of ours. Whatever is delivered is acked next.
+    /// Records a delivery; returns the number of the task, if it belongs to this account. Every delivered task is
+    /// acked next.
     pub(crate) fn deliver(&mut self, payload: &[u8]) -> Option<u64> {
         let number = self.payloads.number_of(payload).filter(|&number| number < self.made());
         self.history.deliver(&Delivery { number, ..Delivery::untimed(0) });
@@ -91,8 +92,8 @@ impl Account {
         number
     }
 
-    /// Enters the answer to an ack of `asked` tasks, of which those with these numbers are ours. If only some were
-    /// accepted, nobody knows which.
+    /// Records the reply to an ack of `asked` tasks, of which those with these numbers belong to this account. If
+    /// only some were accepted, it is unknown which.
     pub(crate) fn ack(&mut self, numbers: &[u64], asked: u64, accepted: u64) {
         self.acked += accepted;
         self.unacked += asked.saturating_sub(accepted);
@@ -103,14 +104,14 @@ impl Account {
         }
     }
 
-    /// The server was killed, and everything is to be drained. What was asked and not answered may have happened or
-    /// not.
+    /// Records that the server was killed, and that everything will be drained. Requests without a reply may have
+    /// been executed or not.
     pub(crate) fn crash(&mut self) {
         self.backlog = 0;
         self.history.release_all();
     }
 
-    /// The account, when nothing is under way any more and the server says that it holds `left` tasks.
+    /// The errors, when no request is in flight and the server reports `left` tasks.
     pub(crate) fn close(&self, left: u64) -> Wrong {
         let found = self.history.findings(left.min(self.backlog));
         Wrong {
@@ -128,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_way_to_go_wrong_is_counted_once() {
+    fn each_error_is_counted_once() {
         let mut account = Account::new(1);
         let tasks = [account.make(), account.make(), account.make()];
         account.confirm(0, 3);
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backlog_is_meant_to_be_there() {
+    fn a_backlog_is_not_an_error() {
         let mut account = Account::new(1);
         let tasks = [account.make(), account.make(), account.make()];
         account.confirm(0, 3);

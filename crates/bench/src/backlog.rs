@@ -1,7 +1,7 @@
 //! Measures a backlog on every system: memory, disk, CPU per further task, and the time of a restart.
 //!
-//! A server is filled and comes to rest. Then tasks pass through it while the backlog keeps its length: each is pushed
-//! at the back, and for each the oldest is popped and acked. Then the server is killed and restarted.
+//! A server is filled, and becomes idle. Then tasks pass through it while the backlog keeps its length: each is
+//! pushed at the back, and for each the oldest is popped and acked. Then the server is killed and restarted.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -26,13 +26,13 @@ pub(crate) struct Arguments {
     /// measured only when named
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     only: Vec<String>,
-    /// How often everything is repeated; the table shows medians
+    /// Number of repetitions; the table shows medians
     #[arg(long, value_name = "N", default_value_t = 3)]
     reps: usize,
-    /// How long each of the two loads runs, about
+    /// Approximate duration of each of the two loads
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
     seconds: f64,
-    /// Have the kernel forget its page cache before each load (as root)
+    /// Drop the page cache of the kernel before each load (as root)
     #[arg(long)]
     cold: bool,
     /// Pop and compare the whole backlog at the end if it is at most this long; a longer one is only counted
@@ -42,16 +42,16 @@ pub(crate) struct Arguments {
     common: Common,
 }
 
-/// One command at a time, and batches.
+/// The loads: one command at a time, and batches.
 pub(crate) const LOADS: [Shape; 2] = [SHAPES[0], SHAPES[2]];
-/// How long a server may take to come to rest after it was filled.
+/// The time limit for a server to become idle after it was filled.
 const REST: Duration = Duration::from_secs(60);
 
-/// Measures, and prints the table.
+/// Runs the measurement and prints the table.
 pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
     let targets = targets(&arguments.only)?;
     if arguments.reps == 0 || !(0.1..=3600.0).contains(&arguments.seconds) {
-        return Err("--reps is at least 1, --seconds between 0.1 and 3600".into());
+        return Err("--reps must be at least 1, --seconds between 0.1 and 3600".into());
     }
     let place = arguments.common.place()?;
     let versions = place.check(&targets)?;
@@ -71,7 +71,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
     }
     println!("{}; {}. Medians of {} runs.\n", machine(), versions.join(", "), arguments.reps);
     print!("{}", backlog_report::render(&rows, &targets, &arguments.sizes));
-    // What another system does wrong is in the table; only sureq is on trial.
+    // Errors of other systems are in the table; only those of sureq fail the run.
     let own = rows.iter().filter(|row| row.target.program() == Program::Sureq);
     Ok(Outcome::of(own.map(|row| row.wrong)))
 }
@@ -111,7 +111,7 @@ fn measure(arguments: &Arguments, place: &Place, target: Target, size: u64) -> R
         0
     };
     let mut wrong = account.close(server.count()?);
-    // Each load closes its own account of the same account, so that only what it left is new.
+    // Each load closes its own view of the same account, so that only new leftovers count.
     wrong.left += loads.iter().map(|load| load.wrong.left).sum::<u64>();
     Ok(Row { target, size, empty, memory, disk, filled_per_second, loads, restart, drained, wrong })
 }
@@ -131,18 +131,18 @@ fn loads(
     Ok([one(LOADS[0])?, one(LOADS[1])?])
 }
 
-/// How long a restart took, and what was resident after it.
+/// The duration of a restart, and the resident memory after it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Restart {
     pub(crate) warm: Duration,
-    /// None if the page cache may not be dropped.
+    /// `None` if the page cache may not be dropped.
     pub(crate) cold: Option<Duration>,
     pub(crate) memory: Memory,
 }
 
-/// Kills the server twice and times from exec to the first task, with a warm and with a cold page cache.
+/// Kills the server twice and measures the time from exec to the first task, with a warm and with a cold page cache.
 fn restart(server: &mut Server, account: &mut Account) -> Result<Restart, Box<dyn Error>> {
-    // A pop needs a task, also of an empty queue, and another one after the second restart.
+    // A pop needs a task, also in an empty queue, and another one after the second restart.
     let missing = 2_u64.saturating_sub(account.backlog);
     fill(server, account, missing)?;
     server.rest(REST)?;

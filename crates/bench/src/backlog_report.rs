@@ -1,4 +1,4 @@
-//! From the rows of `backlog` to its table.
+//! Makes the table of `backlog` from its rows.
 
 use std::fmt::Write as _;
 
@@ -9,14 +9,14 @@ use crate::procstat::Memory;
 use crate::tables::{count, median, megabytes, micros, short, table, times};
 use crate::targets::{Program, Target};
 
-/// CPU per task with a backlog over that without one, at most.
+/// The limit for CPU per task with a backlog, relative to that without one.
 const FLAT: f64 = 1.2;
 
 /// One backlog on one system.
 pub(crate) struct Row {
     pub(crate) target: Target,
     pub(crate) size: u64,
-    /// Of the server after its start.
+    /// The memory of the server after its start.
     pub(crate) empty: Memory,
     pub(crate) memory: Memory,
     /// Allocated bytes.
@@ -51,7 +51,7 @@ fn cpu(load: &Measured) -> f64 {
 }
 
 impl Row {
-    /// The row in a few words, as it comes.
+    /// The row in short, printed while the benchmark runs.
     pub(crate) fn progress(&self) -> String {
         let mut text = format!(
             "{:>6.1} B/task  {:>6.2} µs single  {:>5.2} µs batch  restart {:>7.3} s",
@@ -69,7 +69,7 @@ impl Row {
         text
     }
 
-    /// The row as one line of JSON. No name in it needs escaping.
+    /// The row as one line of JSON. None of its names needs escaping.
     pub(crate) fn json(&self, repetition: usize) -> String {
         let mut text = format!(
             "{{\"repetition\":{repetition},\"target\":\"{}\",\"backlog\":{},\"empty_rss\":{},\"rss\":{},\
@@ -108,7 +108,7 @@ impl Row {
     }
 }
 
-/// The table, as Markdown, and what it says of the aim.
+/// The table, as Markdown, and the verdicts on the aims.
 pub(crate) fn render(rows: &[Row], targets: &[Target], sizes: &[u64]) -> String {
     let of = |target: Target, size: u64, figure: Figure| {
         let own = rows.iter().filter(|row| row.target == target && row.size == size);

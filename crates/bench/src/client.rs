@@ -8,7 +8,7 @@ use crate::dialect::Dialect;
 use crate::resp::{Scan, Token};
 
 const INPUT_BYTES: usize = 64 << 10;
-/// A server that reads its log after a start answers nobody meanwhile.
+/// A server that reads its log after a start does not answer meanwhile.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A connection that waits for its replies.
@@ -18,7 +18,7 @@ pub(crate) struct Client {
     /// Requests that are not sent yet.
     pub(crate) output: Vec<u8>,
     input: Vec<u8>,
-    /// Replies that are not taken yet lie between `taken` and `filled`.
+    /// Replies that are not consumed yet, between `taken` and `filled`.
     taken: usize,
     filled: usize,
     tokens: Vec<Token>,
@@ -32,14 +32,14 @@ pub(crate) struct Reply<'a> {
 }
 
 impl Client {
-    /// Connects and greets. The greeting goes out with the first requests.
+    /// Connects and greets. The greeting is sent with the first requests.
     pub(crate) fn open(address: SocketAddr, dialect: &dyn Dialect, me: usize) -> io::Result<Self> {
         let mut client = Client::connect(address, dialect.scanner())?;
         dialect.greet(&mut client.output, me);
         Ok(client)
     }
 
-    /// Connects to a server whose replies `scan` knows.
+    /// Connects to a server whose replies are decoded by `scan`.
     pub(crate) fn connect(address: SocketAddr, scan: Scan) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
@@ -56,7 +56,7 @@ impl Client {
         })
     }
 
-    /// Sends what lies in `output`.
+    /// Sends the bytes in `output`.
     pub(crate) fn send(&mut self) -> io::Result<()> {
         self.stream.write_all(&self.output)?;
         self.output.clear();

@@ -10,19 +10,19 @@ use crate::servers::Place;
 use crate::targets::Target;
 use crate::{Common, Outcome, latency, load, machine, salt};
 
-/// The comparison's own options.
+/// The options of the comparison.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// How often everything is repeated; the tables show medians
+    /// Number of repetitions; the tables show medians
     #[arg(long, value_name = "N", default_value_t = 5)]
     reps: usize,
-    /// How long one run takes, about
+    /// Approximate duration of one run
     #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
     seconds: f64,
     /// Tasks per second of the latency measurement
     #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rate: u32,
-    /// One repetition of half a second each, to see that everything works; the figures mean little
+    /// One repetition of half a second each, to test that everything works; the figures mean little
     #[arg(long, conflicts_with_all = ["reps", "seconds"])]
     quick: bool,
     /// Only these servers and loads (see below); sureq-interval and sureq-module are measured only when named
@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     pub(crate) common: Common,
 }
 
-/// Measures, and prints the tables.
+/// Runs the measurement and prints the tables.
 pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
     let plan = Plan::new(arguments)?;
     let versions = plan.place.check(&plan.targets)?;
@@ -58,7 +58,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
     Ok(Outcome::of(runs.iter().map(|run| run.measured.wrong)))
 }
 
-/// A measurement that can be named on the command line.
+/// A measurement, by its name on the command line.
 #[derive(Clone, Copy)]
 enum Load {
     Shape(Shape),
@@ -107,7 +107,7 @@ impl Plan {
         let (repetitions, seconds) =
             if arguments.quick { (1, 0.5) } else { (arguments.reps, arguments.seconds) };
         if repetitions == 0 || !(0.1..=3600.0).contains(&seconds) {
-            return Err("--reps is at least 1, --seconds between 0.1 and 3600".into());
+            return Err("--reps must be at least 1, --seconds between 0.1 and 3600".into());
         }
         let place = arguments.common.place()?;
         let aim = Duration::from_secs_f64(seconds);

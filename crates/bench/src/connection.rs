@@ -1,4 +1,4 @@
-//! One non-blocking connection with its two buffers, which are kept and used again.
+//! A non-blocking connection with two buffers, which are reused.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use crate::resp::{Scan, Token};
 
 const INPUT_BYTES: usize = 16 << 10;
 
-/// A connection that an epoll watches.
+/// A connection that is registered with an epoll.
 pub(crate) struct Connection {
     stream: TcpStream,
     scan: Scan,
@@ -19,13 +19,13 @@ pub(crate) struct Connection {
     pub(crate) output: Vec<u8>,
     sent: usize,
     input: Vec<u8>,
-    /// Replies that are not taken yet lie between `taken` and `filled`.
+    /// Replies that are not consumed yet, between `taken` and `filled`.
     taken: usize,
     filled: usize,
 }
 
 impl Connection {
-    /// Connects, greets, and has `registry` report under `me`. The greeting goes out with the first requests.
+    /// Connects, greets, and registers under the number `me`. The greeting is sent with the first requests.
     pub(crate) fn open(
         address: SocketAddr,
         dialect: &dyn Dialect,
@@ -50,7 +50,7 @@ impl Connection {
         })
     }
 
-    /// Sends what lies in `output`, as far as the socket takes it. The rest goes with the next event.
+    /// Sends as much of `output` as the socket accepts. The rest is sent with the next event.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         while self.sent < self.output.len() {
             match self.stream.write(&self.output[self.sent..]) {
@@ -65,8 +65,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads all that has arrived. A read that does not fill the buffer has emptied the socket (epoll(7), "edge-triggered"),
-    /// which saves the read that would say so.
+    /// Reads all available bytes. A read that does not fill the buffer has emptied the socket (epoll(7),
+    /// "edge-triggered"), which saves another read.
     pub(crate) fn fill(&mut self) -> io::Result<()> {
         loop {
             if self.taken == self.filled {
@@ -96,7 +96,7 @@ impl Connection {
         }
     }
 
-    /// Takes the next whole reply, if there is one: the bytes that `tokens` point into.
+    /// Takes the next complete reply, if there is one: the bytes that `tokens` refer to.
     pub(crate) fn next_reply(&mut self, tokens: &mut Vec<Token>) -> Result<Option<&[u8]>, String> {
         let bytes = &self.input[self.taken..self.filled];
         let Some(length) = (self.scan)(bytes, tokens)? else { return Ok(None) };

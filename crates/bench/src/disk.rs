@@ -1,7 +1,8 @@
-//! How much disk sureq takes beside what is live, sampled each second.
+//! Measures the disk use of sureq in relation to the live data, sampled each second.
 //!
-//! Either a few tasks are popped and never acked while many more go through, so that the log would grow without end if nobody
-//! cleaned up behind it; or delayed tasks are reserved and returned over and over, so that the same few are logged again and again.
+//! Either a few tasks are popped and never acked while many more pass through, so that the log would grow without
+//! limit unless the server compacted it; or delayed tasks are reserved and returned repeatedly, so that the same few
+//! are logged again and again.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -32,35 +33,35 @@ pub(crate) struct Arguments {
     /// Bytes of one payload
     #[arg(long, value_name = "SIZE", default_value = "1KB", value_parser = parse_size)]
     payload: u64,
-    /// Tasks that are popped and never acked, spread over the run; the first one comes first
+    /// Tasks that are popped and never acked, spread over the run; the first task is one of them
     #[arg(long, value_name = "N", default_value_t = 1)]
     pinned: u64,
-    /// Reserve and return delayed tasks instead, by the text dialect
+    /// Reserve and return delayed tasks instead, in the text dialect
     #[arg(long)]
     churn: bool,
-    /// With --churn: how many tasks
+    /// With --churn: number of tasks
     #[arg(long, value_name = "N", default_value = "100k", value_parser = parse_count)]
     tasks: u64,
-    /// With --churn: how long
+    /// With --churn: duration
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     seconds: u64,
     /// The size of a segment, passed on to the server; small ones make the bound meaningful with little data
     #[arg(long, value_name = "SIZE", default_value = "1MB")]
     segment_bytes: String,
-    /// What a confirmation promises
+    /// Guarantee of a confirmation
     #[arg(long, value_name = "LEVEL", default_value = "none", value_parser = ["always", "interval", "none"])]
     durability: String,
     #[command(flatten)]
     common: Common,
 }
 
-/// The bound: so many times the live bytes, and so many segments.
+/// The limit: this many times the live bytes, plus this many segments.
 const LIVE_TIMES: u64 = 3;
 const SEGMENTS: u64 = 8;
-/// A run ends early when less is free, so that it fills no disk.
+/// A run ends early if less is free, so that it does not fill the disk.
 const FREE_BYTES_MIN: u64 = 2 << 30;
 const SAMPLE: Duration = Duration::from_secs(1);
-/// A line of progress comes with so many samples.
+/// The number of samples per line of progress.
 const PROGRESS: u64 = 10;
 /// Tasks in one push, pop and ack.
 const BATCH: u64 = 256;
@@ -68,7 +69,7 @@ const BATCH: u64 = 256;
 const RESERVES: usize = 100;
 const RETURN_MS_MAX: u64 = 2_000;
 
-/// Measures, and says whether the bound held.
+/// Runs the measurement; the outcome says whether the limit held.
 pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
     let target = Target::of_level(&arguments.durability);
     let place = arguments.common.place()?;
@@ -77,11 +78,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
     let segment = parse_size(&arguments.segment_bytes)?;
     let mut watch = Watch::new(&server, segment, arguments.common.journal()?);
     let progress = Progress::default();
-    // Looked at by a thread of its own: a server that holds the load up is not spared meanwhile.
+    // A separate thread takes the samples, so that they continue while the server delays the load.
     let done = thread::scope(|scope| -> Result<String, Box<dyn Error>> {
         let watching = scope.spawn(|| {
             let watched = watch.until_over(&progress).map_err(|why| why.to_string());
-            // Nothing goes on unwatched.
+            // The load ends if the samples do.
             progress.over.store(true, Relaxed);
             watched
         });
@@ -92,7 +93,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
         };
         progress.over.store(true, Relaxed);
         watching.thread().unpark();
-        watching.join().map_err(|_| "the files could not be watched")??;
+        watching.join().map_err(|_| "the thread that takes samples panicked")??;
         done
     })?;
     println!("{}; {}.\n", machine(), versions.join(", "));
@@ -110,7 +111,7 @@ fn start(arguments: &Arguments, place: &Place, target: Target) -> Result<Server,
     place.start_with(target, settings)
 }
 
-/// Has tasks go through while a few stay.
+/// Passes tasks through while a few stay.
 fn pass(arguments: &Arguments, server: &Server, progress: &Progress) -> Result<String, Box<dyn Error>> {
     let length = usize::try_from(arguments.payload)?.max(1);
     let payloads = Payloads::new(salt());
@@ -120,7 +121,7 @@ fn pass(arguments: &Arguments, server: &Server, progress: &Progress) -> Result<S
     let batches = arguments.bytes.div_ceil(arguments.payload.max(1) * BATCH);
     let mut through = 0;
     for batch in 0..batches {
-        // The k-th of n tasks is pinned when k/n of the batches are through.
+        // The k-th of n tasks is pinned after k/n of the batches.
         while pins.pinned < arguments.pinned && pins.pinned * batches <= batch * arguments.pinned {
             pins.pin()?;
         }
@@ -146,7 +147,7 @@ fn pass(arguments: &Arguments, server: &Server, progress: &Progress) -> Result<S
 
 const PINNED: &[u8] = b"bench:pinned";
 
-/// Tasks of a queue of their own that are popped and never acked.
+/// Tasks in a queue of their own that are popped and never acked.
 struct Pins {
     client: Client,
     payloads: Payloads,
@@ -229,14 +230,14 @@ fn churn(arguments: &Arguments, server: &Server, progress: &Progress) -> Result<
     ))
 }
 
-/// How far the load has come.
+/// The progress of the load.
 #[derive(Default)]
 struct Progress {
     live: AtomicU64,
     through: AtomicU64,
-    /// It is known what is live.
+    /// The live bytes are known.
     begun: AtomicBool,
-    /// The load has ended, or is to end because the disk is nearly full.
+    /// The load has ended, or must end because the disk is nearly full.
     over: AtomicBool,
 }
 
@@ -248,7 +249,7 @@ impl Progress {
     }
 }
 
-/// Looks at the files each second.
+/// Samples the files each second.
 struct Watch {
     directory: PathBuf,
     journal: Journal,
@@ -257,7 +258,7 @@ struct Watch {
     due: Instant,
     samples: u64,
     broken: u64,
-    /// The sample that came closest to its bound, or was furthest above it.
+    /// The sample that came closest to its limit, or was furthest above it.
     worst: Option<Sample>,
     used_max: u64,
     checkpoints_max: u64,

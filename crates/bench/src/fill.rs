@@ -1,4 +1,4 @@
-//! Puts tasks into a server and takes them out again, as fast as one connection can.
+//! Pushes tasks into a server and pops them again, as fast as one connection can.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -11,16 +11,16 @@ use crate::client::Client;
 use crate::dialect::{Step, batches, misfit};
 use crate::servers::{OBSERVER, Server};
 
-/// Tasks that are sent with one write. Two such chunks are under way at a time, so that the server never waits, and their
-/// replies fit into the buffers of a socket, so that nobody waits for ever.
+/// Tasks in one write. Two such chunks are in flight at a time, so that the server never waits, and their replies fit
+/// into the buffers of a socket, so that neither side blocks.
 const CHUNK: usize = 500;
 const AHEAD: usize = 2;
-/// Tasks in one request, where a system knows batches.
+/// Tasks in one request, if the system has batches.
 const BATCH: usize = 100;
-/// Between two attempts to reach a server that starts.
+/// The pause between two attempts to reach a server that starts.
 const RETRY: Duration = Duration::from_micros(500);
 
-/// Pushes so many new tasks.
+/// Pushes `tasks` new tasks.
 pub(crate) fn fill(server: &Server, account: &mut Account, tasks: u64) -> Result<(), Box<dyn Error>> {
     let mut client = server.client()?;
     let mut under_way: VecDeque<(u64, usize)> = VecDeque::new();
@@ -50,7 +50,7 @@ pub(crate) fn fill(server: &Server, account: &mut Account, tasks: u64) -> Result
     Ok(())
 }
 
-/// Pops and acks so many tasks, or as many as come. Answers how many that were.
+/// Pops and acks `tasks` tasks, or as many as there are; returns the number.
 pub(crate) fn drain(server: &Server, account: &mut Account, tasks: u64) -> Result<u64, Box<dyn Error>> {
     let mut client = server.client()?;
     let mut drained = 0;
@@ -100,16 +100,16 @@ fn take(
     Ok(came)
 }
 
-/// What becomes of the first task that a server hands out after a restart.
+/// The treatment of the first task after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum First {
-    /// It is entered and acked.
+    /// Record and ack it.
     Finish,
-    /// It is compared and left as it is; nobody will look at this server again.
+    /// Compare it and leave it leased; the server is not used again.
     Leave,
 }
 
-/// Asks a server that was just started for a task until it answers. Answers how long that took since `started`.
+/// Pops from a server that was just started until it answers; returns the time since `started`.
 pub(crate) fn first_pop(
     server: &mut Server,
     account: &mut Account,

@@ -1,5 +1,5 @@
-//! Measures how long others wait while many things happen in the same instant: tasks that are all due, workers that are
-//! all lost.
+//! Measures how long other clients wait while many events happen at the same instant: tasks that are all due, workers
+//! that are all lost.
 
 use std::error::Error;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
 
 /// The longest acceptable wait.
 const AIM: Duration = Duration::from_millis(50);
-/// A gap in a loop that does nothing but look at the clock, from which on the machine itself is to blame.
+/// A longer gap in a loop that only reads the clock is attributed to the machine.
 const GAP: Duration = Duration::from_millis(5);
 const REST: Duration = Duration::from_secs(5);
 /// Commands that are sent before their replies are read.
@@ -36,14 +36,14 @@ const BURST: u64 = 1000;
 /// The effect of one flood on other clients.
 struct Row {
     what: String,
-    /// How long it lasted.
+    /// The duration of the flood.
     lasted: Duration,
     waits: Vec<Duration>,
-    /// The longest gap of the machine itself, in as long a time before the flood.
+    /// The longest gap of the machine itself, in the same time before the flood.
     gap: Duration,
 }
 
-/// Measures, and prints the table.
+/// Runs the measurement and prints the table.
 pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
     let place = arguments.common.place()?;
     let versions = place.check(&[Target::SureqNone])?;
@@ -104,7 +104,7 @@ fn lost(place: &Place, workers: u64) -> Result<Row, Box<dyn Error>> {
     watch(&server, format!("{} workers lost at once", short(workers)), workers, gap)
 }
 
-/// Sends so many commands, and reads their replies, of which none may be an error.
+/// Sends this many commands, and reads their replies, none of which may be an error.
 fn send_all(
     client: &mut Client,
     commands: u64,
@@ -138,7 +138,7 @@ fn watch(server: &Server, what: String, tasks: u64, gap: Duration) -> Result<Row
         }
         let ready = ready(&mut client)?;
         if ready == 0 {
-            // It has not come yet.
+            // The flood has not started yet.
             waits.clear();
             begun = None;
         } else if ready == tasks {
@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_that_the_machine_may_be_to_blame_for_is_told() {
+    fn a_wait_caused_by_the_machine_is_marked() {
         let row = |longest: u64, gap: u64| Row {
             what: "flood".to_owned(),
             lasted: Duration::from_secs(1),

@@ -1,14 +1,15 @@
-//! What files take on the disk: allocated blocks, not lengths, since files are made larger than they are filled.
+//! The disk use of files: allocated blocks, not lengths, since files are larger than their contents.
 
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The unit of `st_blocks`, whatever the file system's own is.
+/// The unit of `st_blocks`, regardless of the file system.
 const BLOCK_BYTES: u64 = 512;
 
-/// Bytes allocated for the files below a directory whose names are `counted`. Files that vanish meanwhile are not counted.
+/// Bytes allocated for the files below a directory whose names are `counted`. Files that vanish meanwhile do not
+/// count.
 pub(crate) fn allocated(directory: &Path, counted: &dyn Fn(&str) -> bool) -> io::Result<u64> {
     let mut sum = 0;
     for entry in fs::read_dir(directory)? {
@@ -29,24 +30,24 @@ pub(crate) fn allocated(directory: &Path, counted: &dyn Fn(&str) -> bool) -> io:
     Ok(sum)
 }
 
-/// All that a server has written for its own use; what it has said is not counted.
+/// The files that a server has written, without its output.
 pub(crate) fn of_server(directory: &Path) -> io::Result<u64> {
     allocated(directory, &|name| name != "server.log")
 }
 
-/// sureq's log: its segments, and those it keeps in store.
+/// sureq's log: its segments, including prepared ones.
 pub(crate) fn of_segments(directory: &Path) -> io::Result<u64> {
     allocated(directory, &|name| {
         Path::new(name).extension().is_some_and(|end| end == "seg") || name.starts_with("spare-")
     })
 }
 
-/// sureq's checkpoints, also unfinished ones.
+/// sureq's checkpoints, including unfinished ones.
 pub(crate) fn of_checkpoints(directory: &Path) -> io::Result<u64> {
     allocated(directory, &|name| name.starts_with("checkpoint"))
 }
 
-/// Bytes that can still be written where this directory is.
+/// Free bytes in the file system of this directory.
 pub(crate) fn free(directory: &Path) -> io::Result<u64> {
     let file_system = rustix::fs::statvfs(directory)?;
     Ok(file_system.f_bavail * file_system.f_frsize)

@@ -7,23 +7,23 @@ use crate::targets::Target;
 /// CPU per task of each load, in the order of [`SHAPES`], over that of Redis with persistence off.
 const CPU_ALWAYS: [f64; SHAPES.len()] = [1.2, 0.5, 0.35];
 const CPU_NONE: [f64; SHAPES.len()] = [0.95, 0.4, 0.3];
-/// The module has no aim for one command at a time: there both pay for the same sockets.
+/// The module has no aim for one command at a time: there both have the cost of the same sockets.
 const CPU_MODULE: [Option<f64>; SHAPES.len()] = [None, Some(0.75), Some(0.45)];
 /// Tasks per second, one command at a time, over those of Redis with `appendfsync always`.
 const THROUGHPUT_ALWAYS: f64 = 1.2;
 
-/// A bound for a ratio.
+/// A limit for a ratio.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Bound {
     AtMost(f64),
     AtLeast(f64),
 }
 
-/// One aim and what was measured.
+/// One aim and its measured value.
 pub(crate) struct Goal {
     pub(crate) what: String,
     bound: Bound,
-    /// None if one of the two was not run.
+    /// `None` if one of the two was not run.
     pub(crate) ratio: Option<f64>,
 }
 
@@ -45,7 +45,7 @@ impl Goal {
     }
 }
 
-/// All aims, with what these runs say about them.
+/// All aims, with the results of these runs.
 pub(crate) fn goals(runs: &[Run]) -> Vec<Goal> {
     let ratio = |load: &str, target: Target, base: Target, pick: fn(Figures) -> f64| {
         let (ours, theirs) = (report::medians(runs, load, target)?, report::medians(runs, load, base)?);

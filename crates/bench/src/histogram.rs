@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Bits below the leading one that a bucket tells apart.
+/// The number of bits below the leading one that select a bucket.
 const DETAIL_BITS: u32 = 6;
 const DETAIL: u64 = 1 << DETAIL_BITS;
 /// Enough for any duration of 64 bits in nanoseconds.
@@ -26,7 +26,7 @@ impl Histogram {
         self.total += times;
     }
 
-    /// The duration that this share of all does not exceed, or zero if there is none.
+    /// The duration that this share of all durations does not exceed, or zero if there are none.
     pub(crate) fn percentile(&self, percent: u64) -> Duration {
         let rank = (self.total * percent).div_ceil(100).max(1);
         let mut seen = 0;
@@ -40,7 +40,7 @@ impl Histogram {
     }
 }
 
-/// Numbers below `DETAIL` have a bucket each; from there on every power of two is cut into `DETAIL` buckets.
+/// Numbers below `DETAIL` have a bucket each; from there on every power of two is split into `DETAIL` buckets.
 fn bucket(nanos: u64) -> usize {
     let shift = (nanos | DETAIL).ilog2() - DETAIL_BITS;
     ((u64::from(shift) << DETAIL_BITS) + (nanos >> shift)) as usize

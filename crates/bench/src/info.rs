@@ -7,10 +7,10 @@ use crate::client::{Client, Reply};
 use crate::dialect::misfit;
 use crate::resp::{self, Token};
 
-/// Where the log is, and what of it the last checkpoint covers.
+/// The size of the log since the last checkpoint.
 pub(crate) const SINCE_CHECKPOINT: &str = "log_bytes_since_checkpoint";
 pub(crate) const CHECKPOINT_DUE: &str = "checkpoint_due_bytes";
-/// Whether one is under way, and how many there were.
+/// Whether a checkpoint is running, and how many were taken.
 pub(crate) const CHECKPOINT_RUNNING: &str = "checkpoint_running";
 pub(crate) const CHECKPOINTS_TAKEN: &str = "checkpoints_taken";
 pub(crate) const COPY_RUNNING: &str = "copy_forward_running";
@@ -19,17 +19,17 @@ pub(crate) const LOG_WRITTEN: &str = "log_bytes_written";
 pub(crate) const CHECKPOINT_WRITTEN: &str = "checkpoint_bytes_written";
 pub(crate) const COPIED_WRITTEN: &str = "copied_bytes_written";
 
-/// The numbers of one `INFO`.
+/// The numbers in one reply to `INFO`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Info(HashMap<String, u64>);
 
 impl Info {
-    /// Asks for all sections.
+    /// Requests all sections.
     pub(crate) fn ask(out: &mut Vec<u8>) {
         resp::command(out, &[b"INFO"]);
     }
 
-    /// Reads the answer.
+    /// Reads the reply.
     pub(crate) fn read(bytes: &[u8], tokens: &[Token]) -> Result<Self, String> {
         let [Token::Bulk(text)] = tokens else { return Err(misfit(bytes, tokens, "INFO")) };
         let text = String::from_utf8_lossy(&bytes[text.clone()]);
@@ -40,7 +40,7 @@ impl Info {
         Ok(Info(fields.collect()))
     }
 
-    /// Asks over a connection of one's own, and waits.
+    /// Requests them over a connection of its own, and waits.
     pub(crate) fn get(client: &mut Client) -> Result<Self, Box<dyn Error>> {
         Info::ask(&mut client.output);
         client.send()?;
@@ -53,7 +53,7 @@ impl Info {
         self.0.get(name).copied()
     }
 
-    /// Says on standard error which of these the server does not tell.
+    /// Prints on standard error which of these numbers the server does not have.
     pub(crate) fn warn_of_missing(&self, names: &[&str], therefore: &str) {
         let missing: Vec<&str> = names.iter().copied().filter(|name| !self.0.contains_key(*name)).collect();
         if !missing.is_empty() {

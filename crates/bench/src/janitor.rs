@@ -1,8 +1,8 @@
-//! Cleans up behind a benchmark that was interrupted.
+//! Cleans up after an interrupted benchmark.
 //!
-//! It is a second process of this program, outside the reach of ctrl-c, that reads from a pipe which processes and
-//! directories there are. When the pipe ends, however its writer came to its end, it ends those processes and removes those
-//! directories. After a benchmark that ended by itself there is nothing left to do.
+//! It is a second process of this program that ctrl-c does not reach. It reads the processes and directories of the
+//! benchmark from a pipe. When the pipe ends, for whatever reason, it kills those processes and removes those
+//! directories. After a benchmark that ended normally there is nothing left to do.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -18,12 +18,12 @@ use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// The subcommand under which it runs.
+/// The name of the subcommand.
 pub(crate) const COMMAND: &str = "janitor";
-/// What the names of the directories begin with; it removes no others.
+/// The beginning of the directory names; it removes no others.
 pub(crate) const PREFIX: &str = "sureq-bench-";
 
-/// The benchmark's end of the pipe.
+/// The end of the pipe in the benchmark.
 pub(crate) struct Janitor(Mutex<Child>);
 
 impl Janitor {
@@ -37,12 +37,12 @@ impl Janitor {
         Ok(Janitor(Mutex::new(child)))
     }
 
-    /// A process that must not outlive the benchmark.
+    /// Adds a process that must not outlive the benchmark.
     pub(crate) fn process(&self, pid: u32) -> io::Result<()> {
         self.tell(&format!("process {pid}"))
     }
 
-    /// A directory that must not outlive the benchmark.
+    /// Adds a directory that must not outlive the benchmark.
     pub(crate) fn directory(&self, path: &Path) -> io::Result<()> {
         self.tell(&format!("directory {}", path.display()))
     }
@@ -61,7 +61,7 @@ impl Drop for Janitor {
     }
 }
 
-/// The janitor itself: reads to the end, then cleans up.
+/// The janitor process: reads to the end, then cleans up.
 pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     let mut processes: HashMap<i32, OwnedFd> = HashMap::new();
     let mut directories: Vec<PathBuf> = Vec::new();
@@ -70,7 +70,7 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         match line.split_once(' ') {
             Some(("process", pid)) => {
                 let pid: i32 = pid.parse()?;
-                // A handle of the process itself: a number could belong to another one by then.
+                // A handle of the process: its id could belong to another process later.
                 if let Some(handle) =
                     Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
                 {
@@ -82,13 +82,13 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         }
     }
     for handle in processes.values() {
-        // One that has ended already is fine.
+        // The process may have ended already.
         let _ = pidfd_send_signal(handle, Signal::KILL);
     }
     directories.retain(|path| {
         path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
     });
-    // A process that was just ended may still be writing.
+    // A process that was just killed may still be writing.
     for _ in 0..50 {
         directories.retain(|path| fs::remove_dir_all(path).is_err() && path.exists());
         if directories.is_empty() {

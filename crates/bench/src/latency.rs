@@ -1,7 +1,8 @@
 //! Measures the time from a push to the delivery to a waiting consumer.
 //!
-//! One producer pushes at a fixed rate, whether earlier pushes are answered or not. One consumer is blocked in a pop; a
-//! delivery is acked together with the next blocking pop. Both run in one thread, so that one clock measures both ends.
+//! One producer pushes at a fixed rate, whether earlier pushes are answered or not. One consumer is blocked in a pop;
+//! a delivery is acked together with the next blocking pop. Both run in one thread, so that one clock measures both
+//! ends.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -21,7 +22,7 @@ use crate::servers::Server;
 const PRODUCER: usize = 0;
 const CONSUMER: usize = 1;
 
-/// Pushes `rate` tasks a second for about so long.
+/// Pushes `rate` tasks a second for about `aim`.
 pub(crate) fn run(server: &Server, rate: u32, aim: Duration, salt: u64) -> Result<Measured, Box<dyn Error>> {
     let mut pair = Pair::connect(server, salt)?;
     let meter = Meter::start(server.pid())?;
@@ -31,14 +32,14 @@ pub(crate) fn run(server: &Server, rate: u32, aim: Duration, salt: u64) -> Resul
         cost: meter.stop()?,
         p50: pair.latencies.percentile(50),
         p99: pair.latencies.percentile(99),
-        // The consumer was waiting to the end, so that nothing can be left.
+        // The consumer waited until the end, so that nothing can be left.
         wrong: pair.account.close(0),
     })
 }
 
 /// The reply that the consumer waits for.
 enum Awaited {
-    /// That of the task with this number, if it is one of ours.
+    /// The ack of the task with this number, if it belongs to the account.
     Ack(Option<u64>),
     Task,
 }
@@ -49,7 +50,7 @@ struct Pair {
     producer: Connection,
     consumer: Connection,
     awaited: VecDeque<Awaited>,
-    /// By number of the task: when its push was sent.
+    /// The time of each push, by the number of the task.
     sent: Vec<Instant>,
     account: Account,
     latencies: Histogram,
@@ -122,7 +123,7 @@ impl Pair {
             if !self.dialect.pushed(bytes, &self.tokens, 1) {
                 return Err(dialect::misfit(bytes, &self.tokens, "push").into());
             }
-            // Pushes of one connection are answered in their order.
+            // Pushes of one connection are answered in order.
             self.account.confirm(self.account.confirmed(), 1);
         }
         Ok(())
@@ -133,7 +134,7 @@ impl Pair {
         self.consumer.fill()?;
         let mut requests = Vec::new();
         while let Some(bytes) = self.consumer.next_reply(&mut self.tokens)? {
-            let awaited = self.awaited.pop_front().ok_or("the server sent a reply that nobody asked for")?;
+            let awaited = self.awaited.pop_front().ok_or("the server sent a reply without a request")?;
             let fits = match awaited {
                 Awaited::Ack(number) => {
                     let count = self.dialect.acked(&self.tokens, true);

@@ -16,17 +16,17 @@ use crate::{Common, Outcome, machine, salt};
 /// Options of `leased`.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// How often everything is repeated; the table shows medians
+    /// Number of repetitions; the table shows medians
     #[arg(long, value_name = "N", default_value_t = 5)]
     reps: usize,
-    /// How long one run takes, about
+    /// Approximate duration of one run
     #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
     seconds: f64,
     #[command(flatten)]
     common: Common,
 }
 
-/// The CPU per task of a leased life over that of a plain one, one command at a time.
+/// The limit for the CPU per leased task, relative to that of a plain one, with one command at a time.
 const AIM: f64 = 1.15;
 const TARGETS: [Target; 2] = [Target::SureqAlways, Target::SureqNone];
 
@@ -38,7 +38,7 @@ struct Pair {
     leased: f64,
 }
 
-/// Measures, and prints the table.
+/// Runs the measurement and prints the table.
 pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
     let place = arguments.common.place()?;
     let versions = place.check(&TARGETS)?;
@@ -80,13 +80,13 @@ fn measure(
     let mut server = place.start(target)?;
     if matches!(kind, Kind::Leased) {
         let worker = start_worker(&server)?;
-        // One for each run, for as long as the benchmark lives.
+        // One per run, until the benchmark ends.
         server.dialect = Box::leak(Box::new(LeasedRq { worker }));
     }
     load::run(&server, shape, aim, &mut Account::new(salt()))
 }
 
-/// A worker that lives for longer than any run without a beat.
+/// Starts a worker that lives longer than any run without a heartbeat.
 fn start_worker(server: &Server) -> Result<String, Box<dyn Error>> {
     let mut client = Client::connect(server.address, server.dialect.scanner())?;
     resp::command(&mut client.output, &[b"RQ.WORKER", b"START", b"bench", b"TTL", b"86400000"]);

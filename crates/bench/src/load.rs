@@ -1,8 +1,9 @@
 //! The load: producers and consumers on many connections, driven by one thread.
 //!
-//! A connection works in rounds. It sends up to `depth` requests with one write, and goes on when all of them are answered,
-//! as pipelining clients do. A producer's round pushes; a consumer pops, and its next round acks what it got. Consumers ask only for tasks
-//! whose push was confirmed, so that a task costs every server one push, one pop and one ack, and nobody asks in vain.
+//! A connection works in rounds. It sends up to `depth` requests with one write, and continues when all of them are
+//! answered, like pipelining clients. A producer's round pushes; a consumer pops, and its next round acks the tasks.
+//! Consumers request only tasks whose push was confirmed, so that a task costs every server one push, one pop and one
+//! ack, and no pop is empty.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -18,12 +19,12 @@ use crate::procstat::{Cost, Meter};
 use crate::resp::Token;
 use crate::servers::Server;
 
-/// Tasks in the server at any time, at most. It is more than all rounds together can hold.
+/// The limit for tasks in the server at any time. It is more than all rounds together can hold.
 const WINDOW_TASKS: usize = 10_000;
-/// Without any reply for so long, the server is taken to be stuck.
+/// Without a reply for this time, the server is considered stuck.
 pub(crate) const STALL: Duration = Duration::from_secs(30);
 
-/// How a load is shaped.
+/// The shape of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) name: &'static str,
@@ -35,7 +36,7 @@ pub(crate) struct Shape {
     batch: usize,
 }
 
-/// The loads, from the one that costs most per task to the one that costs least.
+/// The loads, from the most to the least expensive per task.
 pub(crate) const SHAPES: [Shape; 3] = [
     Shape {
         name: "single",
@@ -58,7 +59,7 @@ impl Shape {
         self.depth * self.batch
     }
 
-    /// A task is one push and two requests more, so that a third of the connections push.
+    /// The number of producers: a task is one push and two other requests, so a third of the connections push.
     fn producers(self) -> usize {
         self.connections / 3
     }
@@ -87,14 +88,14 @@ pub(crate) struct Measured {
 pub(crate) enum Next {
     /// Push more.
     Produce,
-    /// Push no more, and end when all that was pushed is popped and acked.
+    /// Push no more, and end when all pushed tasks are popped and acked.
     Finish,
-    /// End at once, with requests under way.
+    /// End at once, with requests in flight.
     Abandon,
 }
 
-/// Runs a load for about so long, after a fifth of that to warm up. As many tasks are popped as are pushed, the oldest
-/// first, so that a backlog in the server, which `account` knows of, stays as long as it was.
+/// Runs a load for about `aim`, after a warm-up of a fifth of that. As many tasks are popped as are pushed, the
+/// oldest first, so that a backlog in the server, which is in `account`, keeps its length.
 pub(crate) fn run(
     server: &Server,
     shape: Shape,
@@ -118,7 +119,7 @@ pub(crate) fn run(
     })
 }
 
-/// Runs a load until `next` has it end, which is asked whenever something has come.
+/// Runs a load until `next` ends it, which is called after each batch of events.
 pub(crate) fn run_until(
     server: &Server,
     shape: Shape,
@@ -133,13 +134,13 @@ fn lasting(aim: Duration) -> impl FnMut() -> Result<Next, Box<dyn Error>> {
     move || Ok(if Instant::now() < end { Next::Produce } else { Next::Finish })
 }
 
-/// A connection and what it waits for.
+/// A connection and its round.
 struct Worker {
     connection: Connection,
     round: Round,
-    /// The requests that acknowledge what the pops of this round brought.
+    /// The requests that ack the tasks popped in this round.
     acks: Vec<u8>,
-    /// The numbers of the tasks that are to be acked.
+    /// The numbers of the tasks to be acked.
     numbers: Vec<u64>,
 }
 
@@ -149,11 +150,11 @@ struct Round {
     tasks: usize,
     /// Of a push: the number of its first task.
     first: u64,
-    /// Tasks that the replies so far have spoken of.
+    /// Tasks in the replies so far.
     done: usize,
-    /// Replies that are still to come.
+    /// The number of missing replies.
     replies: usize,
-    /// Replies that the requests in `acks` will have.
+    /// The number of replies to the requests in `acks`.
     acks: usize,
     sent: Instant,
 }
@@ -166,9 +167,9 @@ struct Load<'a> {
     idle_producers: VecDeque<usize>,
     idle_consumers: VecDeque<usize>,
     producing: bool,
-    /// Confirmed, and nobody has asked for them yet.
+    /// Confirmed tasks that are not requested yet.
     available: usize,
-    /// Sent to the server, and not yet acked.
+    /// Tasks that were sent to the server, and are not acked yet.
     in_server: usize,
     account: &'a mut Account,
     latencies: Histogram,
@@ -202,7 +203,7 @@ impl<'a> Load<'a> {
         })
     }
 
-    /// Produces as long as `next` says so, and ends when all that was produced is acked.
+    /// Pushes as long as `next` says so, and ends when all pushed tasks are acked.
     fn phase(
         &mut self,
         next: &mut dyn FnMut() -> Result<Next, Box<dyn Error>>,
@@ -228,7 +229,7 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    /// Gives idle connections their next round. Rounds are full, except for the last ones of a phase.
+    /// Starts the next rounds of idle connections. Rounds are full, except for the last ones of a phase.
     fn dispatch(&mut self) -> Result<(), Box<dyn Error>> {
         let full = self.shape.round();
         let least = if self.producing { full } else { 1 };
@@ -256,7 +257,7 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    /// Sends the requests of a round that lie in the output of a connection.
+    /// Sends the requests of a round that are in the output of a connection.
     fn send(
         &mut self,
         index: usize,
@@ -271,7 +272,7 @@ impl<'a> Load<'a> {
         Ok(worker.connection.flush()?)
     }
 
-    /// Reads what a connection has got, and ends its round with the last reply.
+    /// Reads the replies of a connection, and ends its round with the last one.
     fn advance(&mut self, index: usize) -> Result<(), Box<dyn Error>> {
         let Worker { connection, round, acks, numbers } = &mut self.workers[index];
         if round.replies == 0 {
@@ -313,10 +314,10 @@ impl<'a> Load<'a> {
                 self.idle_producers.push_back(index);
             }
             Step::Pop => {
-                // What did not come although it was confirmed is lost, unless somebody else gets it.
+                // A confirmed task that was not delivered is lost, unless another pop gets it.
                 self.in_server = self.in_server.saturating_sub(tasks.saturating_sub(done));
                 if requests > 0 {
-                    // The output is empty, for all of it was answered.
+                    // The output is empty, since all requests were answered.
                     std::mem::swap(&mut connection.output, acks);
                     return self.send(index, Step::Ack, done, Some(requests));
                 }
@@ -332,7 +333,7 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    /// How many tasks the server still holds, by its own account.
+    /// The number of tasks in the server, according to the server.
     fn count(&mut self) -> Result<u64, Box<dyn Error>> {
         let mut events = Events::with_capacity(self.shape.connections);
         let connection = &mut self.workers[0].connection;

@@ -1,7 +1,7 @@
 //! `sureq-bench`: compares sureq with other queues and with its own goals.
 //!
-//! * `compare` runs without a subcommand; `report` and `goals` make its tables. docs/understand/benchmarks.md explains
-//!   them.
+//! * `compare` runs without a subcommand; `report` and `goals` make its tables. docs/understand/benchmarks.md
+//!   explains them.
 //! * `targets` defines the systems under test, `servers` starts and stops them, `procstat` reads their cost, and
 //!   `janitor` cleans up after an interrupted benchmark.
 //! * `load` drives producers and consumers, `latency` a single pair, over `connection` with one thread and one epoll;
@@ -55,7 +55,7 @@ use account::Wrong;
 use clap::{Parser, Subcommand};
 use servers::Place;
 
-/// Measure sureq: beside redis-server under load, or as a subcommand says
+/// Measure sureq: beside redis-server under load, or with a subcommand
 #[derive(Parser)]
 #[command(version, after_help = HELP, args_conflicts_with_subcommands = true)]
 struct Arguments {
@@ -94,14 +94,14 @@ enum Measurement {
 /// Options of every measurement.
 #[derive(clap::Args)]
 pub(crate) struct Common {
-    /// Where the servers keep their data while they run; it must be on a disk, not in memory [default: the system's
-    /// directory for temporary files]
+    /// Directory for the data of the servers; it must be on a disk, not in memory [default: the system's directory
+    /// for temporary files]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// The sureq to measure [default: the one beside this program]
+    /// Path of the sureq to measure [default: the one beside this program]
     #[arg(long, value_name = "PATH")]
     sureq: Option<PathBuf>,
-    /// Keep every run as a line of JSON
+    /// Write every run to this file, as a line of JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -120,13 +120,13 @@ impl Common {
 pub(crate) struct Journal(Option<File>);
 
 impl Journal {
-    /// Keeps nothing.
+    /// A journal without a file.
     #[cfg(test)]
     pub(crate) fn none() -> Self {
         Journal(None)
     }
 
-    /// Writes one run, which is one line.
+    /// Writes one run as one line.
     pub(crate) fn write(&mut self, line: &str) -> io::Result<()> {
         self.0.as_mut().map_or(Ok(()), |file| writeln!(file, "{line}"))
     }
@@ -144,7 +144,7 @@ Exit codes:
 const BROKEN: u8 = 1;
 const CANNOT_RUN: u8 = 2;
 
-/// Whether the servers did what they must, whatever it cost.
+/// Whether the servers lost, duplicated or altered no task, regardless of their speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Sound,
@@ -158,7 +158,7 @@ impl Outcome {
     }
 }
 
-/// A task that was lost, duplicated or altered, where a measurement does not go on with it.
+/// A task was lost, duplicated or altered, and the measurement cannot continue.
 #[derive(Debug)]
 pub(crate) struct Broken(pub(crate) String);
 
@@ -200,12 +200,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// A number that makes the payloads of one run differ from those of any other.
+/// A number that distinguishes the payloads of this run from those of any other.
 pub(crate) fn salt() -> u64 {
     RandomState::new().hash_one(())
 }
 
-/// The machine, in a few words: figures without it are worth nothing.
+/// A description of the machine, without which the figures mean nothing.
 pub(crate) fn machine() -> String {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

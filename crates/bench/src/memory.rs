@@ -20,16 +20,16 @@ pub(crate) struct Arguments {
     /// Only these cases: one-queue, one-kilobyte, thousand-queues, cache-100k, cache-1m, delayed, leased
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     only: Vec<String>,
-    /// A share of the tasks, to try it out; the figures of few tasks mean little
+    /// A share of the tasks, to try the benchmark; the figures of few tasks mean little
     #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
     scale: f64,
-    /// What a confirmation promises; it makes no difference to memory, and `none` fills faster
+    /// Guarantee of a confirmation; it makes no difference to memory, and `none` fills faster
     #[arg(long, value_name = "LEVEL", default_value = "none", value_parser = ["always", "interval", "none"])]
     durability: String,
-    /// Payloads in one push; those that go to a thousand queues are pushed one by one
+    /// Payloads in one push; those of the thousand queues are pushed one by one
     #[arg(long, value_name = "N", default_value = "100", value_parser = parse_count)]
     batch: u64,
-    /// The share of the tasks of thousand-queues that is cancelled
+    /// Share of the tasks of thousand-queues that is cancelled
     #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
     cancel: f64,
     #[command(flatten)]
@@ -39,30 +39,30 @@ pub(crate) struct Arguments {
 const REST: Duration = Duration::from_secs(60);
 const DELAY_MS_MIN: u64 = 3_600_000;
 
-/// One case, measured.
+/// The result of one case.
 struct Row {
     what: String,
     tasks: u64,
     empty: Memory,
     memory: Memory,
-    /// Allocated bytes; zero if nobody looked.
+    /// Allocated bytes; zero if they were not measured.
     disk: u64,
-    /// Bytes per task, at most; none if there is no aim.
+    /// The limit for bytes per task; `None` if there is no aim.
     aim: Option<Aim>,
 }
 
-/// Bytes per task, at most.
+/// A limit for bytes per task.
 #[derive(Clone, Copy)]
 struct Aim {
     bytes: f64,
-    /// Whether what an empty server takes is counted too.
+    /// Whether the memory of an empty server counts.
     in_all: bool,
 }
 
-/// Measures, and prints the table.
+/// Runs the measurement and prints the table.
 pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
     if !(0.0..=1.0).contains(&arguments.scale) || !(0.0..=1.0).contains(&arguments.cancel) {
-        return Err("--scale and --cancel are between 0 and 1".into());
+        return Err("--scale and --cancel must be between 0 and 1".into());
     }
     if let Some(wrong) = arguments.only.iter().find(|name| !CASES.iter().any(|case| case.name == **name)) {
         return Err(format!("--only {wrong}: no such case; --help lists them").into());
@@ -152,13 +152,13 @@ fn queues(server: &Server, case: Case) -> Result<Queues, Box<dyn Error>> {
 }
 
 fn scaled(tasks: u64, scale: f64) -> u64 {
-    // In thousandths of a percent, which is finer than anybody asks for.
+    // In thousandths of a percent, which is fine enough.
     let share = Duration::from_secs_f64(scale).as_micros();
     (u128::from(tasks) * share / 1_000_000) as u64
 }
 
 impl Row {
-    /// Resident bytes per task: all of them, and those that came with the tasks.
+    /// Resident bytes per task: all of them, and those added by the tasks.
     fn per_task(&self) -> (f64, f64) {
         let (all, before) = (count(self.memory.resident), count(self.empty.resident));
         (all / count(self.tasks), (all - before) / count(self.tasks))

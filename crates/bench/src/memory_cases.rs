@@ -6,13 +6,13 @@ use crate::queues::Length;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TaskState {
     Waiting,
-    /// Added by the text dialect with random delays, from an hour to 24 days.
+    /// Added in the text dialect with random delays, from an hour to 24 days.
     Delayed,
     /// Popped and not acked.
     Leased,
 }
 
-/// So many tasks of such a kind, and what each may cost.
+/// A number of tasks of one kind, and the limit for their memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Case {
     pub(crate) name: &'static str,
@@ -20,12 +20,13 @@ pub(crate) struct Case {
     pub(crate) tasks: u64,
     pub(crate) payload: Length,
     pub(crate) queues: u64,
-    /// Payloads in one push, where that is not for the command line to say.
+    /// Payloads in one push, if the command line does not decide that.
     pub(crate) batch: Option<u64>,
     pub(crate) state: TaskState,
-    /// The size of the cache of payloads. With one, the aim is for what comes with the tasks, and the cache is allowed beside it.
+    /// The size of the cache of payloads. With a cache, the aim is for the memory added by the tasks, and the cache
+    /// is allowed in addition.
     pub(crate) cache: Option<&'static str>,
-    /// Resident bytes per task, at most.
+    /// The limit for resident bytes per task.
     pub(crate) aim: f64,
 }
 
@@ -33,7 +34,7 @@ const WAITING_BYTES: f64 = 40.0;
 const DELAYED_BYTES: f64 = 64.0;
 const LEASED_BYTES: f64 = 160.0;
 
-/// 5 million tasks of 64 bytes in one queue, of which the others differ in a thing or two.
+/// 5 million tasks of 64 bytes in one queue; the other cases differ from it in one or two properties.
 const ONE_QUEUE: Case = Case {
     name: "one-queue",
     title: "64 bytes, one queue",
@@ -46,7 +47,7 @@ const ONE_QUEUE: Case = Case {
     aim: WAITING_BYTES,
 };
 
-/// All of them, in the order in which they are measured.
+/// All cases, in the order in which they are measured.
 pub(crate) const CASES: [Case; 7] = [
     ONE_QUEUE,
     Case {

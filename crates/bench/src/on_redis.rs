@@ -1,5 +1,5 @@
-//! Queues on one Redis: sureq beside the published crate `redis-work-queue`, in turns. What is measured is a worker that takes
-//! tasks and finishes them.
+//! Queues on one Redis: sureq and the published crate `redis-work-queue`, in turns. It measures a worker that takes
+//! and finishes tasks.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -20,10 +20,10 @@ use crate::{Common, Outcome, machine};
 /// Options of `redis`.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// How often everything is repeated; the table shows medians
+    /// Number of repetitions; the table shows medians
     #[arg(long, value_name = "N", default_value_t = 5)]
     reps: usize,
-    /// How many tasks each run takes
+    /// Number of tasks in each run
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     tasks: usize,
     #[command(flatten)]
@@ -32,12 +32,12 @@ pub(crate) struct Arguments {
 
 const PAYLOAD: [u8; 64] = [b'x'; 64];
 const LEASE_MS: u64 = 60_000;
-/// How many tasks a batch takes.
+/// The number of tasks in a batch.
 const BATCH: u32 = 100;
-/// How many tasks are put there at once.
+/// The number of tasks that are pushed at once.
 const FILL: usize = 500;
 
-/// Tasks per second over those of the peer: one at a time, and in batches.
+/// Tasks per second, relative to those of the peer: one at a time, and in batches.
 const AIMS: [f64; 2] = [1.8, 5.0];
 /// Round trips per task, one at a time.
 const TRIPS_AIM: f64 = 2.0;
@@ -76,7 +76,7 @@ impl Kind {
         }
     }
 
-    /// Which keys it uses, as the URL says it.
+    /// The layout in the URL.
     const fn layout(self) -> &'static str {
         match self {
             Self::Peer | Self::SharedOne | Self::SharedWorker | Self::SharedBatch => "work-queue",
@@ -91,11 +91,11 @@ struct Run {
     per_second: f64,
     /// CPU of Redis per task, in microseconds.
     cpu: f64,
-    /// How often Redis read from its clients, per task.
+    /// Reads of Redis from its clients, per task.
     trips: f64,
 }
 
-/// Measures, and prints the table.
+/// Runs the measurement and prints the table.
 pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
     let place = arguments.common.place()?;
     let versions = place.check(&[Target::Redis])?;
@@ -133,7 +133,7 @@ fn measure(place: &Place, kind: Kind, tasks: usize) -> Result<Run, Box<dyn Error
     }
 }
 
-/// Whoever looks at what a run costs.
+/// Measures the cost of a run.
 struct Watch<'w> {
     server: &'w Server,
     url: &'w str,
@@ -157,7 +157,7 @@ impl Watch<'_> {
         Ok(Run { kind, per_second, cpu: micros(cpu) / tasks, trips: count(trips) / tasks })
     }
 
-    /// How often Redis has read from its clients.
+    /// The number of reads of Redis from its clients.
     fn trips(&self) -> Result<u64, Box<dyn Error>> {
         let mut connection = redis_0_26::Client::open(self.url)?.get_connection()?;
         let stats: String = redis_0_26::cmd("INFO").arg("stats").query(&mut connection)?;
@@ -181,7 +181,7 @@ async fn peer(watch: &Watch<'_>, tasks: usize) -> Result<Run, Box<dyn Error>> {
         let lease = Duration::from_millis(LEASE_MS);
         let item = queue.lease(&mut db, Some(Duration::ZERO), lease).await?.ok_or("a task is missing")?;
         if !queue.complete(&mut db, &item).await? {
-            return Err("a task was finished by somebody else".into());
+            return Err("a task was finished by another worker".into());
         }
     }
     let run = watch.end(&begun, Kind::Peer, tasks)?;
@@ -189,7 +189,7 @@ async fn peer(watch: &Watch<'_>, tasks: usize) -> Result<Run, Box<dyn Error>> {
     if left > 0 { Err("tasks are left over".into()) } else { Ok(run) }
 }
 
-/// A home with tasks in it.
+/// Opens a home and pushes tasks.
 fn filled(watch: &Watch<'_>, kind: Kind, tasks: usize) -> Result<Home, Box<dyn Error>> {
     let home = sureq::open(&format!("{}?layout={}", watch.url, kind.layout()))?;
     let payloads: Vec<&[u8]> = vec![&PAYLOAD; FILL];
@@ -235,7 +235,7 @@ fn ours(watch: &Watch<'_>, kind: Kind, tasks: usize, batch: u32) -> Result<Run, 
         let acked =
             ask(&home, &Command::Ack { queue: b"bench", tasks: refs, scope: AckScope::LeasedOrLapsed })?;
         if list.is_empty() || acked.indexes.len() != list.len() {
-            return Err("a task is missing, or was finished by somebody else".into());
+            return Err("a task is missing, or was finished by another worker".into());
         }
         done += list.len();
     }
@@ -244,7 +244,7 @@ fn ours(watch: &Watch<'_>, kind: Kind, tasks: usize, batch: u32) -> Result<Run, 
     Ok(run)
 }
 
-/// One command, and its answer.
+/// Executes one command.
 fn ask(home: &Home, command: &Command<'_>) -> Result<Replies<Payload>, Box<dyn Error>> {
     let mut replies = Replies::default();
     let _ = home.api().execute(std::slice::from_ref(command), &mut replies);

@@ -1,11 +1,11 @@
-//! Payloads that can be recognised: a sequence number, then filler that only this number in this run has.
+//! Recognizable payloads: a sequence number, then filler that is unique to this number in this run.
 
 /// The length of every payload.
 pub(crate) const PAYLOAD_BYTES: usize = 64;
 
 const WORD: usize = size_of::<u64>();
 
-/// Makes the payloads of one run and tells whether a delivered one is among them.
+/// Creates the payloads of one run, and checks whether a delivered one is among them.
 #[derive(Clone, Copy)]
 pub(crate) struct Payloads {
     salt: u64,
@@ -24,7 +24,8 @@ impl Payloads {
         payload
     }
 
-    /// The payload with this number, in any other length. One that is too short for its number is known by its place.
+    /// The payload with this number, with any other length. A payload that is too short for its number is identified
+    /// by its position.
     pub(crate) fn write(self, number: u64, payload: &mut [u8]) {
         let mut state = mix(number ^ self.salt);
         for (index, word) in payload.chunks_mut(WORD).enumerate() {
@@ -39,14 +40,14 @@ impl Payloads {
         1 + (mix(number ^ !self.salt) % longest as u64) as usize
     }
 
-    /// The number of a payload, if every byte of it is as it was made.
+    /// The number of a payload, if all its bytes are unchanged.
     pub(crate) fn number_of(self, payload: &[u8]) -> Option<u64> {
         let number = u64::from_le_bytes(*payload.first_chunk()?);
         (payload == self.make(number)).then_some(number)
     }
 }
 
-/// The finaliser of `SplitMix64`: neighbours in, nothing in common out.
+/// The finalizer of `SplitMix64`: similar inputs give unrelated outputs.
 pub(crate) fn mix(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

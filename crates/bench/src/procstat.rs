@@ -1,13 +1,14 @@
-//! What a process costs: time, memory and writes, from the files of `/proc/PID`.
+//! The cost of a process: CPU time, memory and writes, from the files of `/proc/PID`.
 //!
-//! User and system time of all its threads: the kernel scales these to what the scheduler counted, in steps of a clock tick (10 ms). A run of a second is
-//! therefore good to about one percent. Work that the kernel does on its own threads, such as writing dirty pages, belongs to nobody.
+//! CPU time is user and system time of all its threads. The kernel scales these to the time that the scheduler
+//! counted, in steps of a clock tick (10 ms), so a run of a second is accurate to about one percent. Work on the
+//! kernel's own threads, such as writing dirty pages, is not attributed to any process.
 
 use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// What a stretch of time has cost both sides.
+/// The cost of a period for server and client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cost {
     pub(crate) elapsed: Duration,
@@ -15,7 +16,7 @@ pub(crate) struct Cost {
     pub(crate) client_cpu: Duration,
 }
 
-/// Reads the cost of a server and of this process, from its start to its end.
+/// Measures the cost of a server and of this process, from its creation to its end.
 pub(crate) struct Meter {
     server: u32,
     start: Instant,
@@ -38,7 +39,7 @@ impl Meter {
     }
 }
 
-/// CPU time of a process since it began.
+/// CPU time of a process since its start.
 pub(crate) fn cpu_time(pid: u32) -> io::Result<Duration> {
     let path = format!("/proc/{pid}/stat");
     let stat = read(&path)?;
@@ -49,9 +50,8 @@ pub(crate) fn cpu_time(pid: u32) -> io::Result<Duration> {
 /// Resident memory of a process, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Memory {
-    /// All of it.
     pub(crate) resident: u64,
-    /// That which belongs to no file. The rest is mapped files, which the kernel can take back.
+    /// The part that is not backed by files. The rest is mapped files, whose pages the kernel can drop.
     pub(crate) anonymous: u64,
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn memory(pid: u32) -> io::Result<Memory> {
     }
 }
 
-/// Bytes that a process has had sent to the disk, or will have when its pages are written back.
+/// Bytes that a process has caused to be written to the disk, including dirty pages.
 pub(crate) fn written(pid: u32) -> io::Result<u64> {
     let path = format!("/proc/{pid}/io");
     let io = read(&path)?;
@@ -78,7 +78,7 @@ pub(crate) fn has_children(pid: u32) -> bool {
     read(&format!("/proc/{pid}/task/{pid}/children")).is_ok_and(|children| !children.trim().is_empty())
 }
 
-/// Has the kernel forget all clean pages of files, so that what is read next comes from the disk. Only root may do that.
+/// Makes the kernel drop all clean pages of files, so that the next reads come from the disk. Requires root.
 pub(crate) fn drop_page_cache() -> io::Result<()> {
     rustix::fs::sync();
     let path = "/proc/sys/vm/drop_caches";
@@ -89,13 +89,14 @@ fn read(path: &str) -> io::Result<String> {
     fs::read_to_string(path).map_err(|e| io::Error::new(e.kind(), format!("cannot read {path}: {e}")))
 }
 
-/// The number behind a name at the start of a line.
+/// The number after a name at the start of a line.
 fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// The sum of `utime` and `stime`, the 14th and 15th field. The second field, the name, may hold blanks and brackets.
+/// The sum of `utime` and `stime`, the 14th and 15th field. The second field, the name, may contain spaces and
+/// brackets.
 fn ticks(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace().skip(11);

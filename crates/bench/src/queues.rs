@@ -1,7 +1,7 @@
 //! Many tasks in one or many queues of sureq, with payloads of any length.
 //!
-//! Tasks go round-robin over the queues, and a queue is first in, first out, so that the number of every task that is popped is
-//! known before it comes, and its payload is compared with the one that belongs there.
+//! Tasks are distributed round-robin over the queues, and a queue is first in, first out, so that the number of every
+//! popped task is known in advance, and its payload is compared with the expected one.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::error::Error;
@@ -12,7 +12,7 @@ use crate::dialect::misfit;
 use crate::payload::{Payloads, mix};
 use crate::resp::{self, Token};
 
-/// Tasks that are sent with one write, at least, and tasks under way at a time, at most; both may be one request more.
+/// The least number of tasks in one write, and the most in flight at a time; both may be one request more.
 const CHUNK: usize = 500;
 const AHEAD: usize = 3 * CHUNK;
 /// Tasks in one pop, ack or cancellation.
@@ -22,20 +22,20 @@ const BATCH: u64 = 500;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Length {
     Fixed(usize),
-    /// Any from 1 byte on.
+    /// Any length from 1 byte on.
     UpTo(usize),
 }
 
-/// The queues and what is in them.
+/// The queues and their contents.
 pub(crate) struct Queues {
     client: Client,
     payloads: Payloads,
-    /// How many there are.
+    /// The number of queues.
     width: u64,
     length: Length,
-    /// Numbers below this were pushed; number n is in queue n modulo `width`.
+    /// Tasks below this number were pushed; task n is in queue n modulo `width`.
     pushed: u64,
-    /// Of a single queue: numbers below this were popped.
+    /// For a single queue: tasks below this number were popped.
     popped: u64,
     cancelled: BTreeSet<u64>,
 }
@@ -43,10 +43,10 @@ pub(crate) struct Queues {
 /// Pushes that are not confirmed yet.
 #[derive(Default)]
 struct UnderWay {
-    /// The tasks of each.
+    /// The number of tasks in each request.
     requests: VecDeque<usize>,
     tasks: usize,
-    /// Tasks of those that are not sent yet.
+    /// The number of their tasks that are not sent yet.
     unsent: usize,
 }
 
@@ -63,7 +63,7 @@ impl Queues {
         Queues { client, payloads, width, length, pushed: 0, popped: 0, cancelled: BTreeSet::new() }
     }
 
-    /// Pushes so many tasks, the queues in turn, `batch` of them for one queue in one request.
+    /// Pushes `tasks` tasks to the queues in turn, `batch` of them to one queue in one request.
     pub(crate) fn fill(&mut self, tasks: u64, batch: u64) -> Result<(), Box<dyn Error>> {
         let mut under_way = UnderWay::default();
         let end = self.pushed + tasks;
@@ -93,7 +93,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Pops so many tasks of a single queue and acks none.
+    /// Pops `tasks` tasks of a single queue and acks none.
     pub(crate) fn lease(&mut self, tasks: u64) -> Result<(), Box<dyn Error>> {
         let end = self.popped + tasks;
         while self.popped < end {
@@ -103,7 +103,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Pops and acks so many tasks of a single queue.
+    /// Pops and acks `tasks` tasks of a single queue.
     pub(crate) fn finish(&mut self, tasks: u64) -> Result<(), Box<dyn Error>> {
         let end = self.popped + tasks;
         let mut ids = Vec::new();
@@ -116,7 +116,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Cancels a random share of the waiting tasks. Answers how many.
+    /// Cancels a random share of the waiting tasks; returns their number.
     pub(crate) fn cancel(&mut self, share: f64) -> Result<u64, Box<dyn Error>> {
         for queue in 0..self.width {
             let name = name(queue);
@@ -152,7 +152,7 @@ impl Queues {
         Ok(self.cancelled.len() as u64)
     }
 
-    /// Pops and acks everything, and makes sure that nothing is missing and nothing left.
+    /// Pops and acks everything, and checks that no task is missing and none is left.
     pub(crate) fn drain(&mut self) -> Result<(), Box<dyn Error>> {
         for queue in 0..self.width {
             let all: Vec<u64> = (queue..self.pushed)
@@ -197,7 +197,7 @@ impl Queues {
         }
     }
 
-    /// Pops up to `wanted` tasks, which must be the ones that are expected next. Answers how many came, at least one.
+    /// Pops up to `wanted` tasks, which must be the next expected ones; returns their number, at least one.
     fn pop(
         &mut self,
         queue: u64,
@@ -219,7 +219,8 @@ impl Queues {
             let [_, _, Token::Bulk(id), Token::Bulk(body)] = task else {
                 return Err(misfit(reply.bytes, reply.tokens, "pop").into());
             };
-            let number = expected.next().ok_or_else(|| Broken("more tasks came than were pushed".into()))?;
+            let number =
+                expected.next().ok_or_else(|| Broken("more tasks were delivered than pushed".into()))?;
             if reply.bytes[body.clone()] != payload(self.payloads, self.length, number) {
                 return Err(Broken(format!("task {number} of {} was lost or altered", name(queue))).into());
             }
@@ -245,7 +246,7 @@ impl Queues {
     }
 }
 
-/// Whether a task is one of the share that is cancelled, which is random and always the same.
+/// Whether a task belongs to the share that is cancelled, which is random and reproducible.
 fn is_cancelled(number: u64, share: f64) -> bool {
     f64::from((mix(!number) >> 32) as u32) / f64::from(u32::MAX) < share
 }
@@ -271,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_and_shares_are_as_asked_for() {
+    fn lengths_and_shares_match_the_request() {
         let payloads = Payloads::new(1);
         assert_eq!(payload(payloads, Length::Fixed(1024), 5).len(), 1024);
         let cancelled = (0..10_000).filter(|&number| is_cancelled(number, 0.1)).count();

@@ -1,4 +1,4 @@
-//! Makes tables of runs: medians, ratios to Redis, and goals beside measurements.
+//! Makes the tables of runs: medians, ratios to Redis, and goals with their measurements.
 
 use std::fmt::Write as _;
 
@@ -8,10 +8,11 @@ use crate::load::{Measured, SHAPES};
 use crate::tables::{median, micros, table, times};
 use crate::targets::Target;
 
-/// The name of the latency measurement, beside those of the loads.
+/// The name of the latency measurement, as for the loads.
 pub(crate) const LATENCY: &str = "latency";
 
-/// The share of the pushed tasks that must be done by the time of the last push, give or take the end of a short run.
+/// The share of the pushed tasks that must be done by the time of the last push, which allows for the end of a short
+/// run.
 const KEEPS_UP: f64 = 0.95;
 
 /// One run of one load on one target.
@@ -22,7 +23,7 @@ pub(crate) struct Run {
     pub(crate) measured: Measured,
 }
 
-/// What a run, or the median of several, comes to.
+/// The figures of a run, or the median of several.
 #[derive(Clone, Copy)]
 pub(crate) struct Figures {
     pub(crate) server_us_per_task: f64,
@@ -45,7 +46,7 @@ impl Run {
         }
     }
 
-    /// The run as one line of JSON. No name in it needs escaping.
+    /// The run as one line of JSON. None of its names needs escaping.
     pub(crate) fn json(&self) -> String {
         let (figures, measured) = (self.figures(), &self.measured);
         let Wrong { lost, duplicated, altered, unacked, left } = measured.wrong;
@@ -87,7 +88,7 @@ pub(crate) fn medians(runs: &[Run], load: &str, target: Target) -> Option<Figure
     })
 }
 
-/// The whole report, as Markdown. The latencies were taken at `rate` tasks a second.
+/// The whole report, as Markdown. The latencies were measured at `rate` tasks a second.
 pub(crate) fn render(runs: &[Run], rate: u32) -> String {
     let mut text = String::new();
     for shape in SHAPES {
@@ -152,7 +153,7 @@ fn latency_table(runs: &[Run], rate: u32) -> Option<String> {
         if figures.tasks_per_second < f64::from(rate) * KEEPS_UP {
             let _ = writeln!(
                 late,
-                "\n{} did not keep up: it got to {:.0} tasks a second, and its times are those of a growing queue. \
+                "\n{} did not keep up: it reached {:.0} tasks a second, and its times are those of a growing queue. \
                  Compare at a lower `--rate`.",
                 target.title(),
                 figures.tasks_per_second
@@ -201,7 +202,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::procstat::Cost;
 
-    /// A run of a second with so many microseconds of server CPU per task.
+    /// A run of a second with this server CPU per task, in microseconds.
     pub(crate) fn a_run(load: &'static str, target: Target, cpu_us: u64, tasks: u64) -> Run {
         let cost = Cost {
             elapsed: Duration::from_secs(1),
@@ -240,14 +241,14 @@ pub(crate) mod tests {
         let runs = [a_run(LATENCY, Target::Redis, 1, 399), a_run(LATENCY, Target::RedisAlways, 1, 300)];
         let text = latency_table(&runs, 400).unwrap();
         assert!(
-            text.contains("\n\nredis, appendfsync always did not keep up: it got to 300 tasks"),
+            text.contains("\n\nredis, appendfsync always did not keep up: it reached 300 tasks"),
             "{text}"
         );
         assert_eq!(text.matches("keep up").count(), 1);
     }
 
     #[test]
-    fn whatever_is_wrong_is_said() {
+    fn every_error_is_reported() {
         let mut runs = [a_run("batch", Target::Redis, 1, 10)];
         assert!(verdict(&runs).starts_with("10 tasks in 1 runs"));
         assert!(runs[0].json().contains(r#""target":"redis","tasks":10,"seconds":1.000"#));

@@ -1,11 +1,11 @@
-//! RESP2 as a client needs it: requests appended to a buffer, replies cut into tokens.
+//! RESP2 for a client: requests appended to a buffer, replies split into tokens.
 //!
-//! A reply becomes a flat list of tokens in a vector that is used again for the next one, so that the client allocates
-//! nothing per request and stays cheap beside the server it measures.
+//! A reply becomes a flat list of tokens in a vector that is reused for the next one, so that the client allocates
+//! nothing per request and stays cheap compared with the server.
 
 use std::ops::Range;
 
-/// One element of a reply. Bytes are given by their place in the scanned buffer.
+/// One element of a reply. Bytes are ranges in the scanned buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
     /// `+OK`
@@ -22,11 +22,11 @@ pub(crate) enum Token {
     Null,
 }
 
-/// Cuts the reply at the start of a buffer into tokens, as [`scan`] does for RESP.
+/// Splits the reply at the start of a buffer into tokens, like [`scan`] for RESP.
 pub(crate) type Scan = fn(&[u8], &mut Vec<Token>) -> Result<Option<usize>, String>;
 
-/// Scans the reply at the start of `bytes`. Answers how many bytes it takes, with its elements in `tokens`, or `None` as
-/// long as its end is missing.
+/// Scans the reply at the start of `bytes`. Returns its length, with its elements in `tokens`, or `None` as long as
+/// its end is missing.
 pub(crate) fn scan(bytes: &[u8], tokens: &mut Vec<Token>) -> Result<Option<usize>, String> {
     tokens.clear();
     let mut at = 0;
@@ -66,7 +66,7 @@ pub(crate) fn scan(bytes: &[u8], tokens: &mut Vec<Token>) -> Result<Option<usize
     Ok(Some(at))
 }
 
-/// Appends the head of a request with this many words.
+/// Appends the header of a request with this many words.
 pub(crate) fn request(out: &mut Vec<u8>, words: usize) {
     header(out, b'*', words);
 }
@@ -84,7 +84,7 @@ pub(crate) fn number(out: &mut Vec<u8>, number: usize) {
     word(out, decimal(number, &mut digits));
 }
 
-/// Appends a whole request.
+/// Appends a complete request.
 pub(crate) fn command(out: &mut Vec<u8>, words: &[&[u8]]) {
     request(out, words.len());
     for bytes in words {
@@ -111,7 +111,7 @@ fn decimal(mut number: usize, digits: &mut [u8; 20]) -> &[u8] {
     }
 }
 
-/// Where the line that starts at `from` ends, before its CR LF.
+/// The end of the line that starts at `from`, before its CR LF.
 pub(crate) fn line_at(bytes: &[u8], from: usize) -> Option<usize> {
     let length = bytes.get(from..)?.iter().position(|&byte| byte == b'\n')?;
     (from + length).checked_sub(1)

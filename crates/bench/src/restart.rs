@@ -1,7 +1,7 @@
-//! How long sureq takes from exec to the first task after `kill -9` under load, when the next checkpoint was nearly due.
+//! The time of sureq from exec to the first task after `kill -9` under load, when the next checkpoint was nearly due.
 //!
-//! What the killed server left is copied. One copy is started with the page cache as it is, the other with an empty one;
-//! the second is drained, and every task is held against the account of what was confirmed before the kill.
+//! The data of the killed server is copied. One copy is started with the page cache as it is, the other with an empty
+//! one; the second is drained, and every task is checked against the confirmations before the kill.
 
 use std::error::Error;
 use std::fs;
@@ -27,33 +27,33 @@ pub(crate) struct Arguments {
     /// Waiting tasks
     #[arg(long, value_name = "N", default_value = "5M", value_parser = parse_count)]
     tasks: u64,
-    /// How often everything is repeated; the table shows medians
+    /// Number of repetitions; the table shows medians
     #[arg(long, value_name = "N", default_value_t = 3)]
     reps: usize,
-    /// What a confirmation promises
+    /// Guarantee of a confirmation
     #[arg(long, value_name = "LEVEL", default_value = "always", value_parser = ["always", "interval", "none"])]
     durability: String,
     /// The load under which the server is killed: single, pipeline or batch
     #[arg(long, value_name = "LOAD", default_value = "pipeline", value_parser = ["single", "pipeline", "batch"])]
     load: String,
-    /// How long the load runs at most; if the server does not tell when a checkpoint is due, so long
+    /// Longest duration of the load; the exact one if the server does not report when a checkpoint is due
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<f64>,
-    /// Passed on to the server
+    /// Passed to the server
     #[arg(long, value_name = "SIZE")]
     segment_bytes: Option<String>,
     #[command(flatten)]
     common: Common,
 }
 
-/// From exec to the first reply, at most.
+/// The limit from exec to the first reply.
 const AIM: Duration = Duration::from_millis(300);
-/// The share of the bytes after which a checkpoint is due.
+/// The share of the bytes at which a checkpoint is due.
 const NEARLY_PERCENT: u64 = 95;
-/// The load runs at least so long.
+/// The shortest duration of the load.
 const LEAST: Duration = Duration::from_millis(500);
 const MOST: Duration = Duration::from_secs(300);
-/// If nobody says when a checkpoint is due.
+/// The duration of the load if the server does not report when a checkpoint is due.
 const BLIND: Duration = Duration::from_secs(3);
 const ASK: Duration = Duration::from_millis(5);
 const REST: Duration = Duration::from_secs(60);
@@ -64,14 +64,14 @@ struct Row {
     cold: Option<Duration>,
     memory: Memory,
     disk: u64,
-    /// Bytes of log since the last checkpoint when the server was killed, and those at which one is due.
+    /// Bytes of log since the last checkpoint at the kill, and those at which one is due.
     since: Option<(u64, u64)>,
-    /// Tasks that were drained.
+    /// The number of drained tasks.
     drained: u64,
     wrong: Wrong,
 }
 
-/// Measures, and prints the table.
+/// Runs the measurement and prints the table.
 pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
     let target = Target::of_level(&arguments.durability);
     let shape = Shape::named(&arguments.load).ok_or("no such load")?;
@@ -87,7 +87,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
     }
     println!("{}; {}. Medians of {} runs.\n", machine(), versions.join(", "), rows.len());
     print!("{}", render(&rows, arguments.tasks, target));
-    // With `none` a crash may take back what was confirmed, but alter nothing.
+    // With `none` a crash may undo confirmed changes, but alter nothing.
     let promised = |row: &Row| match target {
         Target::SureqNone => Wrong { altered: row.wrong.altered, ..Wrong::default() },
         _ => row.wrong,
@@ -144,7 +144,7 @@ fn kill_under_load(
     let info = Info::get(&mut client)?;
     info.warn_of_missing(
         &[SINCE_CHECKPOINT, CHECKPOINT_DUE],
-        "killed after a while, wherever the log is then",
+        "killed after a fixed time, wherever the log is then",
     );
     let told = read(&info).is_some();
     let limit = match arguments.seconds {
@@ -168,7 +168,7 @@ fn kill_under_load(
             if told && !due {
                 eprintln!("no checkpoint was nearly due within {} s", limit.as_secs());
             }
-            // Ours, and not waited for yet, so that the number is still its own.
+            // A child that was not reaped, so that its id was not reused.
             kill_process(pid, Signal::KILL)?;
             return Ok(Next::Abandon);
         }
@@ -177,7 +177,7 @@ fn kill_under_load(
     Ok(since)
 }
 
-/// Takes back what had been handed out when the server was killed, and finishes it.
+/// Recovers the tasks that were leased when the server was killed, and finishes them.
 fn recover(server: &Server, account: &mut Account) -> Result<u64, Box<dyn Error>> {
     let mut client = server.client()?;
     let mut recovered = 0;
@@ -294,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_held_against_the_aim() {
+    fn the_median_is_compared_with_the_aim() {
         let row = |millis| Row {
             warm: Duration::from_millis(millis),
             cold: None,

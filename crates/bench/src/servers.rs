@@ -1,4 +1,4 @@
-//! The servers under test: each started on a free port in a directory of its own, and ended by its own handle.
+//! The servers under test: each is started on a free port in a directory of its own, and killed by its handle.
 
 use std::error::Error;
 use std::fs::{self, File};
@@ -19,14 +19,14 @@ use crate::procstat;
 use crate::targets::{Program, Settings, Target};
 
 const START: Duration = Duration::from_secs(30);
-/// How long a server may take to come to rest after a start.
+/// The time limit for a server to become idle after a start.
 pub(crate) const SETTLE: Duration = Duration::from_secs(10);
-/// A server that used no tick of CPU for so long has done what it does by itself.
+/// A server that used no tick of CPU for this time is considered idle.
 const QUIET: Duration = Duration::from_millis(300);
-/// The number of connections that only look; those of a load count from zero.
+/// The number of connections that only observe; those of a load count from zero.
 pub(crate) const OBSERVER: usize = 1_000_000;
 
-/// Where the programs are, and where they may write.
+/// The paths of the programs, and the directory for their data.
 pub(crate) struct Place {
     sureq: PathBuf,
     module: PathBuf,
@@ -35,11 +35,11 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// `sureq` is the one beside this program unless another is named, `directory` the system's for temporary files.
+    /// `sureq` is the one beside this program by default, and `directory` the system's for temporary files.
     pub(crate) fn new(sureq: Option<&Path>, directory: Option<&Path>) -> io::Result<Self> {
         Ok(Place {
             module: std::env::current_exe()?.with_file_name("libsureq_module.so"),
-            // The servers run in directories of their own, where a relative path would lead nowhere.
+            // The servers run in directories of their own, where a relative path would be wrong.
             sureq: match sureq {
                 Some(path) => std::path::absolute(path)?,
                 None => std::env::current_exe()?.with_file_name("sureq"),
@@ -52,7 +52,7 @@ impl Place {
         })
     }
 
-    /// Makes sure that these targets can run here, and says which versions they are.
+    /// Checks that these targets can run here, and returns their versions.
     pub(crate) fn check(&self, targets: &[Target]) -> Result<Vec<String>, String> {
         let mut versions = Vec::new();
         for program in Program::ALL {
@@ -94,7 +94,7 @@ impl Place {
         Ok(words.join(" "))
     }
 
-    /// Whether this sureq knows a flag of `serve`.
+    /// Whether this sureq has a flag of `serve`.
     pub(crate) fn knows(&self, flag: &str) -> io::Result<bool> {
         let help = Command::new(&self.sureq).args(["serve", "--help"]).output()?;
         Ok(String::from_utf8_lossy(&help.stdout).split_ascii_whitespace().any(|word| word == flag))
@@ -103,18 +103,18 @@ impl Place {
     fn program(&self, program: Program) -> PathBuf {
         match program {
             Program::Sureq => self.sureq.clone(),
-            // Debian puts it where only root looks.
+            // Debian installs it outside the PATH of normal users.
             Program::Nats if Path::new("/usr/sbin/nats-server").exists() => "/usr/sbin/nats-server".into(),
             other => other.name().into(),
         }
     }
 
-    /// Starts a target and waits until it answers and has come to rest.
+    /// Starts a target and waits until it answers and is idle.
     pub(crate) fn start(&self, target: Target) -> Result<Server, Box<dyn Error>> {
         self.start_with(target, Settings::default())
     }
 
-    /// The same, with settings of sureq's. A port for the text dialect is chosen here.
+    /// The same, with settings of sureq. A port for the text dialect is chosen here.
     pub(crate) fn start_with(
         &self,
         target: Target,
@@ -149,10 +149,10 @@ fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-/// The number by which `statfs` knows a file system that lives in memory.
+/// The number of `statfs` for a file system in memory.
 const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 
-/// A server and its directory. Dropping it ends the process and removes what it wrote.
+/// A server and its directory. Dropping it kills the process and removes its data.
 pub(crate) struct Server {
     child: Option<Child>,
     pub(crate) target: Target,
@@ -169,17 +169,17 @@ impl Server {
         self.child.as_ref().map_or(0, Child::id)
     }
 
-    /// Where it writes.
+    /// The directory of its data.
     pub(crate) fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Where it serves the text dialect.
+    /// The address of the text dialect.
     pub(crate) fn text_address(&self) -> Option<SocketAddr> {
         self.settings.text_port.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
     }
 
-    /// Runs the program in its directory, for the first time or again. Answers when that was.
+    /// Runs the program in its directory, for the first time or again; returns the time of the start.
     pub(crate) fn exec(&mut self) -> Result<Instant, Box<dyn Error>> {
         let log = self.directory.path().join("server.log");
         let mut command =
@@ -194,7 +194,7 @@ impl Server {
         Ok(start)
     }
 
-    /// Ends the process at once, as a crash does.
+    /// Kills the process, like a crash.
     pub(crate) fn kill(&mut self) -> io::Result<()> {
         if let Some(mut child) = self.child.take() {
             child.kill()?;
@@ -203,7 +203,7 @@ impl Server {
         Ok(())
     }
 
-    /// A connection of one's own that has said what it must.
+    /// A connection of its own that has sent the greeting.
     pub(crate) fn client(&self) -> io::Result<Client> {
         Client::open(self.address, self.dialect, OBSERVER)
     }
@@ -223,7 +223,7 @@ impl Server {
         Err(format!("{} did not answer within {} s: {why}", self.target.name(), START.as_secs()).into())
     }
 
-    /// Fails with what the server has said if it has ended by itself.
+    /// Fails with the output of the server if it has ended by itself.
     pub(crate) fn must_run(&mut self) -> Result<(), Box<dyn Error>> {
         if let Some(child) = &mut self.child
             && let Some(status) = child.try_wait()?
@@ -234,8 +234,8 @@ impl Server {
         Ok(())
     }
 
-    /// Lets the server finish what it does by itself, such as preparing files or rewriting them, which would weigh on short
-    /// runs more than on long ones. One that never rests is taken as it is.
+    /// Waits until the server has finished its background work, such as preparing or rewriting files, which would
+    /// affect short runs more than long ones. A server that never becomes idle is measured as it is.
     pub(crate) fn rest(&self, limit: Duration) -> Result<(), Box<dyn Error>> {
         let deadline = Instant::now() + limit;
         let mut before = procstat::cpu_time(self.pid())?;
@@ -250,7 +250,7 @@ impl Server {
         Ok(())
     }
 
-    /// How many tasks it holds, by its own account.
+    /// The number of its tasks, according to the server.
     pub(crate) fn count(&self) -> Result<u64, Box<dyn Error>> {
         let mut client = self.client()?;
         self.dialect.count(&mut client.output, OBSERVER);
@@ -291,7 +291,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Nothing of it is kept, so that there is no use in an orderly end; a process that has ended already is fine too.
+        // Nothing is kept, so that no orderly end is needed; the process may have ended already.
         let _ = self.kill();
     }
 }

@@ -1,8 +1,10 @@
-//! How long a push takes while sureq checkpoints and copies forward, with millions of delayed tasks in it.
+//! The duration of a push while sureq takes checkpoints and compacts its log, with millions of delayed tasks.
 //!
-//! Pushes come at a fixed rate over a few connections, whether those before are answered or not, so that a server that
-//! stalls is not spared; those of a millisecond go out together. A push is timed from its write to its reply. Beside it a consumer pops what was pushed and acks most of it; what it keeps leaves segments
-//! that are mostly dead, which copy-forward cleans up. A third connection asks with `INFO` every few milliseconds what is under way.
+//! Pushes are sent at a fixed rate over a few connections, whether earlier ones are answered or not, so that a server
+//! that stalls is not spared; those of a millisecond are sent together. A push is timed from its write to its reply.
+//! Meanwhile a consumer pops the tasks and acks most of them; the tasks that it keeps leave segments that are mostly
+//! dead, which compaction removes. A third connection reads `INFO` every few milliseconds to find out which
+//! background work is running.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -29,25 +31,25 @@ use crate::{Broken, Common, Outcome, machine, salt};
 /// Options of `stall`.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Delayed tasks that are there before
+    /// Delayed tasks that are added first
     #[arg(long, value_name = "N", default_value = "5M", value_parser = parse_count)]
     tasks: u64,
     /// Pushes a second
     #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rate: u32,
-    /// How long
+    /// Duration
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     seconds: u64,
     /// Bytes of one payload
     #[arg(long, value_name = "SIZE", default_value = "4KB", value_parser = parse_size)]
     payload: u64,
-    /// One of so many tasks is popped and never acked
+    /// One in this many tasks is popped and never acked
     #[arg(long, value_name = "N", default_value_t = 10)]
     keep: u64,
-    /// Passed on to the server
+    /// Passed to the server
     #[arg(long, value_name = "SIZE")]
     segment_bytes: Option<String>,
-    /// What a confirmation promises
+    /// Guarantee of a confirmation
     #[arg(long, value_name = "LEVEL", default_value = "none", value_parser = ["always", "interval", "none"])]
     durability: String,
     #[command(flatten)]
@@ -61,12 +63,12 @@ const QUEUE: &[u8] = b"bench:stall";
 const ASK: Duration = Duration::from_millis(3);
 const DELAY_MS_MIN: u64 = 3_600_000;
 const REST: Duration = Duration::from_secs(60);
-/// Tasks in one pop, at most; the consumer waits until there are so many.
+/// The most tasks in one pop; the consumer waits until there are as many.
 const BATCH: u64 = 64;
-/// After the last push, the replies come within this time, or not at all.
+/// The time limit for replies after the last push.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Measures, and prints what was found.
+/// Runs the measurement and prints the results.
 pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
     let target = Target::of_level(&arguments.durability);
     let place = arguments.common.place()?;
@@ -85,11 +87,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
     let info = Info::get(&mut server.client()?)?;
     info.warn_of_missing(
         &[CHECKPOINT_RUNNING, CHECKPOINTS_TAKEN, COPY_RUNNING],
-        "it cannot be told during what a push was slow",
+        "slow pushes cannot be attributed to background work",
     );
     info.warn_of_missing(
         &[LOG_WRITTEN, CHECKPOINT_WRITTEN, COPIED_WRITTEN],
-        "what was written is known only for the whole process",
+        "written bytes are known only for the whole process",
     );
     eprintln!("{} pushes a second for {} s", arguments.rate, arguments.seconds);
     let before = procstat::written(server.pid())?;
@@ -120,7 +122,7 @@ fn server_holds(server: &Server) -> Result<u64, Box<dyn Error>> {
     Ok(counted.ok_or_else(|| misfit(reply.bytes, reply.tokens, "RQ.INFO"))?)
 }
 
-/// What the consumer waits for.
+/// The reply that the consumer waits for.
 enum Awaited {
     Nothing,
     Tasks,
@@ -135,10 +137,10 @@ struct Stall {
     keep: u64,
     poll: Poll,
     connections: Vec<Connection>,
-    /// By producer: when the pushes that are not answered yet were sent.
+    /// By producer: the times of the pushes that are not answered yet.
     under_way: [VecDeque<Instant>; PRODUCERS],
     awaited: Awaited,
-    /// When the last `INFO` was asked for and answered, and whether one is under way.
+    /// The times of the latest `INFO` request and reply, and whether one is in flight.
     asked: Instant,
     asking: bool,
     pushed: u64,
@@ -150,7 +152,7 @@ struct Stall {
     windows: Vec<Window>,
     first: Info,
     latest: Info,
-    /// When the `INFO` before the latest was asked for.
+    /// The time of the request before the latest.
     previous: Instant,
     tokens: Vec<Token>,
 }
@@ -246,7 +248,7 @@ impl Stall {
             if !matches!(self.tokens[..], [Token::Array(1), _]) {
                 return Err(misfit(bytes, &self.tokens, "push").into());
             }
-            let sent = self.under_way[me].pop_front().ok_or("a reply that nobody asked for")?;
+            let sent = self.under_way[me].pop_front().ok_or("a reply without a request")?;
             self.samples.push(Sample { start: sent - self.start, took: now - sent });
             self.confirmed += 1;
         }
@@ -314,7 +316,7 @@ impl Stall {
         Ok(())
     }
 
-    /// Something was under way since the question before if the server says so, or has finished some of it meanwhile.
+    /// Work was running since the previous request if the server reports it, or has finished some meanwhile.
     fn observe(&mut self) -> Result<(), Box<dyn Error>> {
         while let Some(bytes) = self.connections[OBSERVER].next_reply(&mut self.tokens)? {
             let info = Info::read(bytes, &self.tokens)?;
@@ -345,7 +347,7 @@ impl Stall {
             written: grown(LOG_WRITTEN)
                 .zip(grown(CHECKPOINT_WRITTEN))
                 .zip(grown(COPIED_WRITTEN))
-                // What is copied goes through the log too, and nobody has asked for it.
+                // Compacted data is written to the log too, in addition to the requests.
                 .map(|((log, checkpoints), copied)| Written {
                     log: log.saturating_sub(copied),
                     checkpoints,

@@ -1,16 +1,16 @@
-//! Makes the table of `stall` from its pushes and the server's work meanwhile.
+//! Makes the table of `stall` from its pushes and the server's background work.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use crate::tables::{count, megabytes, table};
 
-/// The 99th percentile of a push while something is under way, at most.
+/// The limit for the 99th percentile of a push during background work.
 const P99: Duration = Duration::from_millis(10);
-/// Bytes that are written beside the log, as a share of it, at most.
+/// The limit for bytes written beside the log, as a share of it.
 const EXTRA: f64 = 0.2;
 
-/// One push. Times count from the start of the run.
+/// One push. Times are relative to the start of the run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
     pub(crate) start: Duration,
@@ -24,14 +24,14 @@ pub(crate) enum Work {
     CopyForward,
 }
 
-/// A stretch of time in which it was.
+/// A period in which background work was running.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     pub(crate) work: Work,
     pub(crate) span: (Duration, Duration),
 }
 
-/// Bytes written, by the server's own account.
+/// Bytes written, according to the server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Written {
     pub(crate) log: u64,
@@ -39,23 +39,23 @@ pub(crate) struct Written {
     pub(crate) copied: u64,
 }
 
-/// All that was seen.
+/// All observations of a run.
 pub(crate) struct Finding {
     pub(crate) samples: Vec<Sample>,
     pub(crate) windows: Vec<Window>,
-    /// Whether the server tells what is under way.
+    /// Whether the server reports its background work.
     pub(crate) told: bool,
     pub(crate) checkpoints: Option<u64>,
     pub(crate) pushed_bytes: u64,
-    /// What the kernel has counted for the process.
+    /// The bytes that the kernel has counted for the process.
     pub(crate) process_bytes: u64,
     pub(crate) written: Option<Written>,
 }
 
 impl Finding {
-    /// How long the pushes took that overlap with some of this work, in order; all pushes, if no work is named.
+    /// The durations of the pushes that overlap with some of this work, in order; of all pushes, if no work is named.
     fn during(&self, works: &[Work]) -> Vec<Duration> {
-        // Windows come in the order of their ends and overlap only their neighbours, as the questions do.
+        // Windows are ordered by their ends and overlap only their neighbours, like the requests.
         let spans: Vec<(Duration, Duration)> = self
             .windows
             .iter()
@@ -72,12 +72,12 @@ impl Finding {
         took
     }
 
-    /// The table, as Markdown, and what it says of the aims.
+    /// The table, as Markdown, and the verdicts on the aims.
     pub(crate) fn render(&self) -> String {
         let rows: [(&str, &[Work]); 4] = [
             ("all", &[]),
             ("during a checkpoint", &[Work::Checkpoint]),
-            ("during copy-forward", &[Work::CopyForward]),
+            ("during compaction", &[Work::CopyForward]),
             ("during either", &[Work::Checkpoint, Work::CopyForward]),
         ];
         let mut lines = Vec::new();
@@ -108,7 +108,7 @@ impl Finding {
 
     fn verdict(&self, p99: Option<Duration>) -> &'static str {
         match p99 {
-            _ if !self.told => "not measured, the server does not tell what is under way",
+            _ if !self.told => "not measured, the server does not report its background work",
             None => "not measured, there was none",
             Some(p99) if p99 <= P99 => "met",
             Some(_) => "missed",
@@ -126,7 +126,7 @@ impl Finding {
             let verdict = if extra <= EXTRA { "met" } else { "missed" };
             let _ = writeln!(
                 text,
-                "- {} MB logged, {} MB of checkpoints, {} MB copied forward: {:.0} % more than logged, at most \
+                "- {} MB logged, {} MB of checkpoints, {} MB of compaction: {:.0} % more than logged, at most \
                  {:.0} %: {verdict}",
                 megabytes(count(log)),
                 megabytes(count(checkpoints)),
@@ -163,7 +163,7 @@ impl Finding {
     }
 }
 
-/// The duration that so many of a thousand do not exceed.
+/// The duration that this many of a thousand do not exceed.
 fn permille(sorted: &[Duration], rank: usize) -> Option<Duration> {
     let index = (sorted.len() * rank).div_ceil(1000).checked_sub(1)?;
     sorted.get(index).copied()
@@ -211,7 +211,7 @@ mod tests {
         check(10, "20 % more than logged, at most 20 %: met");
         check(11, "21 % more than logged, at most 20 %: missed");
         let mut without = finding(None);
-        assert!(without.render().contains("during copy-forward, at most 10 ms: met"), "{}", without.render());
+        assert!(without.render().contains("during compaction, at most 10 ms: met"), "{}", without.render());
         without.windows.pop();
         assert!(without.render().contains("during a checkpoint, at most 10 ms: met"), "{}", without.render());
         assert!(without.render().contains("not measured, there was none"), "{}", without.render());

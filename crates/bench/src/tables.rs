@@ -1,9 +1,9 @@
-//! Medians, figures in words, and Markdown tables.
+//! Medians, figures as text, and Markdown tables.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// The middle one; of an even number, the mean of the two in the middle.
+/// The middle value; of an even number of values, the mean of the two in the middle.
 pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let upper = *values.get(values.len() / 2)?;
@@ -21,20 +21,20 @@ pub(crate) fn micros(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e6
 }
 
-/// Bytes in millions, with as many digits as tell something.
+/// Bytes in millions, with a useful number of digits.
 pub(crate) fn megabytes(bytes: f64) -> String {
     let megabytes = bytes / 1e6;
     if megabytes < 100.0 { format!("{megabytes:.1}") } else { format!("{megabytes:.0}") }
 }
 
-/// A count as a figure of fifteen digits, which no count here exceeds.
+/// A count as a float with fifteen digits, which no count here exceeds.
 pub(crate) fn count(number: u64) -> f64 {
-    // Two halves that each fit, since a cast could round.
+    // Two halves that both fit, since a cast could round.
     let (high, low) = ((number >> 32) as u32, number as u32);
     f64::from(high) * 4_294_967_296.0 + f64::from(low)
 }
 
-/// A count in words that are short: `10k`, `5M`.
+/// A count in short form: `10k`, `5M`.
 pub(crate) fn short(number: u64) -> String {
     match number {
         0 => "0".to_owned(),
@@ -44,24 +44,24 @@ pub(crate) fn short(number: u64) -> String {
     }
 }
 
-/// Reads a count with a unit of a thousand: `10k`, `5M`.
+/// Parses a count with a unit of a thousand: `10k`, `5M`.
 pub(crate) fn parse_count(text: &str) -> Result<u64, String> {
     scaled(text, &[("k", 1_000), ("K", 1_000), ("M", 1_000_000), ("", 1)])
 }
 
-/// Reads a size as sureq does: a number of bytes, or one with a unit of 1024.
+/// Parses a size like sureq does: a number of bytes, or one with a unit of 1024.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     scaled(text, &[("KB", 1 << 10), ("MB", 1 << 20), ("GB", 1 << 30), ("", 1)])
 }
 
 fn scaled(text: &str, units: &[(&str, u64)]) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is no number, with or without a unit");
+    let wrong = || format!("invalid number {text:?}: write digits, with a unit or without");
     let (digits, scale) =
         units.iter().find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, *scale))).ok_or_else(wrong)?;
     digits.parse::<u64>().ok().and_then(|number| number.checked_mul(scale)).ok_or_else(wrong)
 }
 
-/// A Markdown table whose columns line up in plain text as well: words to the left, figures to the right.
+/// A Markdown table whose columns are aligned in plain text too: words to the left, figures to the right.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());

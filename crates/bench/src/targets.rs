@@ -1,4 +1,4 @@
-//! The systems under test with their settings: their names, what they promise, and how they are started.
+//! The systems under test with their settings: their names, their guarantees, and how they are started.
 
 use std::ffi::OsString;
 use std::fs;
@@ -35,7 +35,7 @@ pub(crate) enum Program {
 impl Program {
     pub(crate) const ALL: [Program; 4] = [Program::Sureq, Program::Redis, Program::Beanstalkd, Program::Nats];
 
-    /// What it is called on the PATH, and by Debian's packages.
+    /// The name of the program on the PATH, and of its Debian package.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Program::Sureq => "sureq",
@@ -45,27 +45,27 @@ impl Program {
         }
     }
 
-    /// The argument that has it print its version.
+    /// The argument that prints its version.
     pub(crate) fn version_flag(self) -> &'static str {
         if self == Program::Beanstalkd { "-v" } else { "--version" }
     }
 }
 
-/// Settings of sureq that are given only when a measurement needs them.
+/// Settings of sureq that are set only if a measurement needs them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settings {
     pub(crate) segment_bytes: Option<String>,
     pub(crate) cache: Option<String>,
-    /// The port of the text dialect, if it is to be served.
+    /// The port of the text dialect, if it is used.
     pub(crate) text_port: Option<u16>,
-    /// The home, where it is not a directory.
+    /// The home, if it is not a directory.
     pub(crate) home: Option<String>,
-    /// Where the module is that a Redis is to load.
+    /// The path of the module that a Redis loads.
     pub(crate) module: Option<PathBuf>,
 }
 
 impl Target {
-    /// Those of the comparison under load, in the order in which they take turns.
+    /// The targets of the comparison under load, in the order in which they take turns.
     pub(crate) const COMPARED: [Target; 6] = [
         Target::Redis,
         Target::RedisAlways,
@@ -75,10 +75,10 @@ impl Target {
         Target::SureqModule,
     ];
 
-    /// Those of the comparison that are measured only when they are named.
+    /// The targets of the comparison that are measured only when they are named.
     pub(crate) const ON_DEMAND: [Target; 2] = [Target::SureqInterval, Target::SureqModule];
 
-    /// Those that are measured with a backlog. All of them keep it over a restart.
+    /// The targets that are measured with a backlog. All of them keep it over a restart.
     pub(crate) const KEEPING: [Target; 7] = [
         Target::SureqAlways,
         Target::SureqInterval,
@@ -144,7 +144,7 @@ impl Target {
         }
     }
 
-    /// The Redis that promises what this target does, as far as there is one.
+    /// The Redis with the same guarantee, if there is one.
     pub(crate) fn peer(self) -> Target {
         match self {
             Target::RedisAlways | Target::SureqAlways => Target::RedisAlways,
@@ -180,7 +180,7 @@ impl Target {
         self.peer() == Target::RedisAlways
     }
 
-    /// How it is started from `program`, to listen on `port` of loopback and to write into `directory`.
+    /// The command that starts it from `program`, listening on `port` of loopback and with its data in `directory`.
     pub(crate) fn command(
         self,
         program: &Path,
@@ -205,7 +205,7 @@ impl Target {
             }
             Program::Nats => {
                 let settings = directory.join("nats.conf");
-                // The client answers no pings of the server, which therefore come less often than any run is long.
+                // The client answers no pings of the server, whose interval is therefore longer than any run.
                 let store = directory.join("jetstream");
                 fs::write(
                     &settings,
@@ -225,7 +225,7 @@ impl Target {
             .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--dir"])
             .arg(directory);
         match self {
-            // A rewrite would fork in the middle of one run and not of the next; leaving it out favours Redis.
+            // A rewrite would fork during one run and not during the next; leaving it out favours Redis.
             Target::RedisAlways => command.args([
                 "--appendonly",
                 "yes",
@@ -235,12 +235,12 @@ impl Target {
                 "0",
             ]),
             Target::Redis | Target::SureqModule => command.args(["--appendonly", "no"]),
-            // With a backlog, a rewritten file is what makes a restart fast, so that rewrites are left as they are by default.
+            // With a backlog, a rewritten file makes a restart fast, so rewrites have their defaults.
             _ => command.args(["--appendonly", "yes", "--appendfsync", "everysec"]),
         };
     }
 
-    /// The one place where sureq's flags are made.
+    /// The only place that builds sureq's flags.
     fn sureq(self, command: &mut Command, port: u16, directory: &Path, settings: &Settings) {
         // Variables for another server must not change this one.
         for (variable, _) in std::env::vars_os() {

@@ -1,6 +1,7 @@
-//! sureq's text dialect, as far as delayed tasks need it: `ADD`, `RESERVE`, `RETURN`, `STATS`.
+//! sureq's text dialect, limited to delayed tasks: `ADD`, `RESERVE`, `RETURN`, `STATS`.
 //!
-//! Bodies are the hexadecimal digits of a payload of half their length, since a body has neither spaces nor line ends.
+//! Bodies are the hexadecimal digits of a payload of half their length, since a body has neither spaces nor line
+//! ends.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -12,13 +13,13 @@ use crate::client::Client;
 use crate::payload::{PAYLOAD_BYTES, Payloads, mix};
 use crate::resp::Token;
 
-/// Requests that are sent with one write; two such chunks are under way at a time.
+/// Requests in one write; two such chunks are in flight at a time.
 const CHUNK: u64 = 1_000;
 const AHEAD: usize = 2;
 /// The longest delay of the dialect, some 24 days.
 pub(crate) const DELAY_MS_MAX: u64 = 2_147_483_647;
 
-/// A connection that speaks it.
+/// A connection in the text dialect.
 pub(crate) struct Text {
     pub(crate) client: Client,
     payloads: Payloads,
@@ -35,7 +36,7 @@ impl Text {
         Ok(Text { client: Client::connect(address, scan)?, payloads: Payloads::new(salt) })
     }
 
-    /// Adds so many tasks with random delays between two bounds.
+    /// Adds `tasks` tasks with random delays between two bounds.
     pub(crate) fn add(&mut self, tasks: u64, least_ms: u64, most_ms: u64) -> Result<(), Box<dyn Error>> {
         let (mut sent, mut under_way) = (0, VecDeque::new());
         loop {
@@ -60,7 +61,7 @@ impl Text {
         }
     }
 
-    /// Reads the answer to a `RESERVE`.
+    /// Reads the reply to a `RESERVE`.
     pub(crate) fn reserved(&mut self) -> Result<Option<Reserved>, Box<dyn Error>> {
         let payloads = self.payloads;
         let line = self.line()?;
@@ -78,7 +79,7 @@ impl Text {
         }
     }
 
-    /// Reads an answer that must be `ok`.
+    /// Reads a reply that must be `ok`.
     pub(crate) fn must_be_ok(&mut self) -> Result<(), Box<dyn Error>> {
         match self.line()?.as_str() {
             "ok" => Ok(()),
@@ -86,7 +87,7 @@ impl Text {
         }
     }
 
-    /// How many tasks wait, and how many are reserved.
+    /// The numbers of waiting and of reserved tasks.
     pub(crate) fn stats(&mut self) -> Result<(u64, u64), Box<dyn Error>> {
         self.client.output.extend_from_slice(b"STATS\n");
         self.client.send()?;
@@ -104,7 +105,7 @@ impl Text {
     }
 }
 
-/// The body with this number, as long as other payloads are.
+/// The body with this number, of the same length as other payloads.
 fn body(payloads: Payloads, number: u64) -> String {
     let mut half = [0; PAYLOAD_BYTES / 2];
     payloads.write(number, &mut half);

@@ -13,16 +13,16 @@ use crate::{Common, Outcome, machine};
 /// Options of `worker`.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// How often everything is repeated; the table shows medians
+    /// Number of repetitions; the table shows medians
     #[arg(long, value_name = "N", default_value_t = 5)]
     reps: usize,
-    /// How many tasks each run takes
+    /// Number of tasks in each run
     #[arg(long, value_name = "N", default_value_t = 300_000)]
     tasks: usize,
-    /// How many handlers run at once
+    /// Number of concurrent handlers
     #[arg(long, value_name = "N", default_value_t = 64)]
     concurrency: usize,
-    /// How long a worker without tasks is watched, in seconds
+    /// Seconds for which a worker without tasks is observed
     #[arg(long, value_name = "N", default_value_t = 10)]
     idle: u64,
     #[command(flatten)]
@@ -30,9 +30,9 @@ pub(crate) struct Arguments {
 }
 
 const QUEUE: &str = "bench";
-/// How many tasks are put there at once.
+/// The number of tasks that are pushed at once.
 const FILL: usize = 1_000;
-/// Levels, and how many tasks a second they are to reach.
+/// The levels, with their aims in tasks per second.
 const LEVELS: [(Durability, &str, f64); 2] =
     [(Durability::None, "none", 150_000.0), (Durability::Always, "always", 60_000.0)];
 
@@ -44,7 +44,7 @@ struct Run {
     cpu: f64,
 }
 
-/// Measures, and prints the table.
+/// Runs the measurement and prints the table.
 pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
     let mut journal = arguments.common.journal()?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -71,7 +71,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
     Ok(Outcome::Sound)
 }
 
-/// A home in a new directory, which is gone with what is answered beside it.
+/// A home in a new directory, which is removed when the returned guard is dropped.
 fn home(arguments: &Arguments, durability: Durability) -> Result<(tempfile::TempDir, Home), Box<dyn Error>> {
     let dir = match &arguments.common.dir {
         Some(dir) => tempfile::tempdir_in(dir)?,
@@ -111,7 +111,7 @@ async fn measure(
     Ok(Run { level, per_second: tasks / elapsed.as_secs_f64(), cpu: micros(cpu) / tasks })
 }
 
-/// The CPU that a worker takes which waits for tasks.
+/// The CPU time of a worker that waits for tasks.
 async fn idle(arguments: &Arguments) -> Result<Duration, Box<dyn Error>> {
     let (_dir, home) = home(arguments, Durability::Always)?;
     let worker = Worker::new(&home).concurrency(arguments.concurrency).work(QUEUE, async || ());

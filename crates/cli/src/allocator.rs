@@ -14,15 +14,15 @@ const PURGE_DELAY: c_int = 15;
 /// The delay until free memory is returned to the system. Memory that is reused sooner costs nothing extra.
 const PURGE_DELAY_MS: c_long = 10;
 
-/// Makes the allocator return free memory soon. With its default delay hardly any is returned: it checks delays only when it
-/// is called, and an idle server does not call it. Call this first, since memory that is already free keeps the delay of its
-/// time. `MIMALLOC_PURGE_DELAY` takes precedence.
+/// Makes the allocator return free memory soon. With its default delay it returns hardly any: it checks delays only
+/// when it is called, and an idle server does not call it. Call this first, since memory that is free already keeps
+/// its earlier delay. `MIMALLOC_PURGE_DELAY` takes precedence.
 pub(crate) fn return_memory_soon() {
     // SAFETY: it takes two numbers by value, checks the first, and may be called at any time.
     unsafe { libmimalloc_sys::mi_option_set_default(PURGE_DELAY, PURGE_DELAY_MS) }
 }
 
-/// Returns all free memory now: a start reads more than it keeps.
+/// Returns all free memory now: a start reads more than it keeps in memory.
 pub(crate) fn return_memory_now() {
     // SAFETY: it takes a flag, and may be called at any time, by any thread.
     unsafe { libmimalloc_sys::mi_collect(true) }
@@ -37,7 +37,10 @@ mod tests {
     fn the_number_of_the_option_is_right() {
         // SAFETY: as above.
         let before = unsafe { libmimalloc_sys::mi_option_get(PURGE_DELAY) };
-        assert_eq!(before, 1000, "what a release with another default says, look its number up again");
+        assert_eq!(
+            before, 1000,
+            "this release has another default: look up the number of the option in its source"
+        );
         return_memory_soon();
         // SAFETY: as above.
         assert_eq!(unsafe { libmimalloc_sys::mi_option_get(PURGE_DELAY) }, PURGE_DELAY_MS);

@@ -18,7 +18,8 @@ impl fmt::Display for NotUint {
     }
 }
 
-/// Reads decimal, or `0b`, `0o`, `0x` and a bare leading `0` for octal. `_` may stand between digits and behind a prefix.
+/// Reads decimal, or `0b`, `0o`, `0x` and a bare leading `0` for octal. `_` may stand between digits and behind a
+/// prefix.
 pub(crate) fn parse(text: &str) -> Result<u64, NotUint> {
     if text.is_empty() {
         return Err(NotUint::Syntax);
@@ -33,7 +34,7 @@ pub(crate) fn parse(text: &str) -> Result<u64, NotUint> {
     if has_stray_underscore(text.as_bytes()) { Err(NotUint::Syntax) } else { Ok(number) }
 }
 
-/// The base that a number begins with, and its digits. A prefix with nothing behind it is none.
+/// The base of a number according to its prefix, and its digits. A prefix without digits does not count.
 fn split_radix(text: &[u8]) -> (u32, &[u8]) {
     match text {
         [b'0', b'b' | b'B', digits @ ..] if !digits.is_empty() => (2, digits),
@@ -44,7 +45,7 @@ fn split_radix(text: &[u8]) -> (u32, &[u8]) {
     }
 }
 
-/// Whether an underscore stands anywhere but between two digits, or between a prefix and a digit.
+/// Whether an underscore is anywhere but between two digits, or between a prefix and a digit.
 fn has_stray_underscore(text: &[u8]) -> bool {
     let (mut rest, mut may_follow) = (text, false);
     if let [b'0', b'b' | b'B' | b'o' | b'O' | b'x' | b'X', digits @ ..] = text {
@@ -96,7 +97,7 @@ mod tests {
         ] {
             assert_eq!(parse(text), Err(NotUint::Syntax), "{text}");
         }
-        // The number is too large before the letter is met.
+        // The number is too large before the letter is reached.
         for text in ["18446744073709551616", "0x1_0000_0000_0000_0000", "99999999999999999999999x"] {
             assert_eq!(parse(text), Err(NotUint::OutOfRange), "{text}");
         }

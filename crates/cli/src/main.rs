@@ -1,6 +1,7 @@
 //! The `sureq` command: the only crate that prints and exits.
 //!
-//! * `serve`: a server in front of a home. Its settings come from flags, the environment and a file (`settings`, `bounds`).
+//! * `serve`: a server in front of a home. Its settings come from flags, the environment and a file (`settings`,
+//!   `bounds`).
 //! * `user`: hashes and tokens for the users of a server, which `users_file` reads.
 //! * `check`, `backup`: stores as directories (`check`, `backup`), as text (`report`) or as JSON (`json`).
 //! * `client`: the commands that use a home: push, pop, ack, work, stats and others.

@@ -1,4 +1,4 @@
-//! Lines on the standard streams. Errors are ignored: a server goes on when the reader of its output exits.
+//! Lines on the standard streams. Errors are ignored: a server continues when the reader of its output exits.
 
 use std::fmt::Arguments;
 use std::io::{Write, stderr, stdout};

@@ -55,7 +55,7 @@ pub(crate) fn open_to_serve(url: &str, options: &Options, if_in_use: &str) -> Re
 /// Turns transparent huge pages off: clearing one takes milliseconds in the middle of a command, and small allocations
 /// leave most of it unused.
 fn refuse_huge_pages() {
-    // Without the permission, or without huge pages, the server runs all the same.
+    // Without the permission, or without huge pages, the server still runs.
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::disable_transparent_huge_pages(true);
 }

@@ -38,7 +38,8 @@ Examples:
 #[derive(Args, Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(crate) struct Settings {
-    /// Home of the queue: `file:DIR`, `mem:` to keep nothing, `redis://HOST:PORT` or `redis-cluster://HOST:PORT` [default: `file:./sureq-data`]
+    /// Home of the queue: `file:DIR`, `mem:` to keep nothing, `redis://HOST:PORT` or `redis-cluster://HOST:PORT`
+    /// [default: `file:./sureq-data`]
     #[arg(long, value_name = "URL", env = "SUREQ_SERVE_HOME")]
     home: Option<String>,
     /// Address for Redis clients, or off [default: 127.0.0.1:7379]

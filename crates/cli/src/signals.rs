@@ -4,8 +4,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{exit, print};
 
-/// Calls `stop` on the first signal; the second one exits the process at once. Signals are handled when this returns, so that
-/// a reader of the next output may send one.
+/// Calls `stop` on the first signal; the second one exits the process at once. Signals are handled when this returns,
+/// so that a reader of the next output may send one.
 pub(crate) fn on_first(stop: impl FnOnce() + Send + 'static) {
     on_both(stop, || {});
 }

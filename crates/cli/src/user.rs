@@ -1,4 +1,5 @@
-//! `sureq user`: makes password hashes and tokens for a `[[user]]` table, so that the file holds no secret in plain text.
+//! `sureq user`: makes password hashes and tokens for a `[[user]]` table, so that the file holds no secret in plain
+//! text.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _, stderr, stdin};
 use std::process::ExitCode;

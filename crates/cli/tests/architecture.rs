@@ -1,10 +1,11 @@
-//! The house keeps its shape: which crate may use which, and where the doors to the outside world are.
+//! The rules of the architecture: which crate may use which, and which files have access to the outside world.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Who may use whom of our own crates. ARCHITECTURE.md has the reasons; a new edge is a line there and here.
+/// The dependencies that each of our crates may have. ARCHITECTURE.md has the reasons; a new dependency is added
+/// there and here.
 const EDGES: [(&str, &[&str]); 17] = [
     ("core", &[]),
     ("sync", &[]),
@@ -32,7 +33,7 @@ fn crates() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("")
 }
 
-/// The Rust files below a directory, by their path in it.
+/// The Rust files below a directory, by relative path.
 fn sources(dir: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut left = vec![dir.to_owned()];
@@ -50,7 +51,7 @@ fn sources(dir: &Path) -> BTreeMap<String, String> {
     found
 }
 
-/// The files of a crate's code, without its tests, that hold any of these words.
+/// The files of a crate that contain any of these words, without its tests.
 fn holders(krate: &str, words: &[&str]) -> Vec<String> {
     let sources = sources(&crates().join(krate).join("src"));
     let holds = |text: &str| {
@@ -65,7 +66,7 @@ fn holders(krate: &str, words: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn crates_use_only_whom_they_may() {
+fn crates_have_only_allowed_dependencies() {
     let mut known: Vec<String> = EDGES.iter().map(|(name, _)| (*name).to_owned()).collect();
     let entries = fs::read_dir(crates()).expect("there are crates");
     let mut present: Vec<String> = entries
@@ -87,7 +88,7 @@ fn crates_use_only_whom_they_may() {
     }
 }
 
-/// Rule 8: the core needs no standard library, and so has no clock, disk, network or randomness to read.
+/// Rule 8: the core needs no standard library, and therefore cannot read a clock, disk, network or random numbers.
 #[test]
 fn the_core_is_pure() {
     let root = fs::read_to_string(crates().join("core/src/lib.rs")).expect("the core has a root");
@@ -95,17 +96,17 @@ fn the_core_is_pure() {
     assert_eq!(holders("core", &["std::", "extern crate std"]), Vec::<String>::new());
 }
 
-/// Rule 9: one file each is the door to the disk and to the clock; unsafe code has none but in the module, at the C API, and
-/// where the command sets its allocator.
+/// Rule 9: the disk and the clock are each accessed in one file. Unsafe code is only in the module, at the C API, and
+/// where the command configures its allocator.
 #[test]
-fn one_file_each_is_the_door_to_the_disk_and_the_clock() {
+fn the_disk_and_the_clock_are_each_accessed_in_one_file() {
     assert_eq!(holders("engine", &["std::fs", "rustix::fs", "File::"]), ["disk.rs"]);
     assert_eq!(holders("engine", &["SystemTime"]), ["clock.rs"]);
     for krate in ["core", "proto"] {
         assert_eq!(holders(krate, &["std::fs", "SystemTime", "Instant", "std::net"]), Vec::<String>::new());
     }
     assert_eq!(holders("home-api", &["std::fs", "SystemTime", "std::net"]), Vec::<String>::new());
-    // What is simulated has time, locks and threads from one crate.
+    // Simulated code gets time, locks and threads from one crate.
     for krate in ["home-api", "engine"] {
         let words = ["Instant::now", "std::sync::Mutex", "std::sync::Condvar", "std::thread::sleep"];
         assert_eq!(holders(krate, &words), Vec::<String>::new(), "{krate}");

@@ -1,6 +1,7 @@
-//! The documents agree with the code: generated ones are fresh, and whatever a document names is there.
+//! The documents agree with the code: generated ones are up to date, and all files and tests that documents name
+//! exist.
 //!
-//! `SUREQ_BLESS=1 cargo test -p sureq-cli --test generated_docs` writes the generated ones anew.
+//! `SUREQ_BLESS=1 cargo test -p sureq-cli --test generated_docs` regenerates them.
 
 #[path = "documents/tree.rs"]
 #[allow(dead_code, reason = "shared with the other checks of documents")]
@@ -24,17 +25,17 @@ fn check_fresh(file: &str, text: &str) {
 }
 
 #[test]
-fn the_commands_document_is_fresh() {
+fn the_commands_document_is_up_to_date() {
     check_fresh("docs/reference/commands.md", &sureq_proto::verbs::commands_markdown());
 }
 
 #[test]
-fn the_roles_in_the_users_document_are_fresh() {
+fn the_roles_in_the_users_document_are_up_to_date() {
     check_fresh_part("docs/operate/users.md", "roles", &sureq_proto::verbs::roles_markdown());
 }
 
 #[test]
-fn the_programs_in_the_pages_on_clients_are_fresh() {
+fn the_programs_in_the_pages_on_clients_are_up_to_date() {
     for (page, language, programs) in [
         ("python.md", "python", ["worker.py", "producer.py"].as_slice()),
         ("node.md", "js", &["worker.mjs", "producer.mjs"]),
@@ -47,7 +48,7 @@ fn the_programs_in_the_pages_on_clients_are_fresh() {
     }
 }
 
-/// How long the default tries last, from the constants that set them.
+/// How long the default tries last, computed from the constants that set them.
 #[test]
 fn the_retries_document_says_how_long_the_default_tries_last() {
     use sureq_core::limits::{BACKOFF_MS_DEFAULT, BACKOFF_MS_MAX, TRIES_DEFAULT};
@@ -72,7 +73,7 @@ fn the_retries_document_says_how_long_the_default_tries_last() {
     check_fresh_part("docs/use/retries.md", "retries", &table);
 }
 
-/// Seconds as people read them, rounded down.
+/// Seconds in a readable form, rounded down.
 fn humane(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),
@@ -81,7 +82,7 @@ fn humane(seconds: u64) -> String {
     }
 }
 
-/// Checks what stands in a document between `<!-- name -->` and `<!-- /name -->`.
+/// Checks the part of a document between `<!-- name -->` and `<!-- /name -->`.
 fn check_fresh_part(file: &str, name: &str, part: &str) {
     let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->\n"));
     let text = read(file);
@@ -91,7 +92,7 @@ fn check_fresh_part(file: &str, name: &str, part: &str) {
 }
 
 #[test]
-fn the_limits_document_is_fresh() {
+fn the_limits_document_is_up_to_date() {
     check_fresh("docs/operate/limits.md", &limits_markdown());
 }
 
@@ -138,7 +139,7 @@ A queue costs about 1 KB, and so does an idle connection. `--memory` limits the 
 `INFO memory`. That figure is an estimate: between 0.6 and 1.4 times the memory that the operating system reports.
 ";
 
-/// A value with its unit, as people read it.
+/// A value with its unit, in a readable form.
 fn shown(value: u64, name: &str) -> String {
     match value {
         bytes if name.contains("_bytes_") && bytes % (1 << 20) == 0 => format!("{} MiB", bytes >> 20),
@@ -151,14 +152,14 @@ fn shown(value: u64, name: &str) -> String {
     }
 }
 
-/// What stands between backticks.
+/// The texts between backticks.
 fn code_words(text: &str) -> impl Iterator<Item = &str> {
     let outside_blocks = text.split("```").step_by(2);
     outside_blocks.flat_map(|text| text.split('`').skip(1).step_by(2))
 }
 
 #[test]
-fn every_file_and_test_that_a_document_names_is_there() {
+fn every_file_and_test_that_a_document_names_exists() {
     let mut missing = Vec::new();
     for document in documents() {
         for word in code_words(&read(&document)) {
@@ -181,7 +182,7 @@ fn every_file_and_test_that_a_document_names_is_there() {
             }
         }
     }
-    assert!(missing.is_empty(), "named but not there:\n{}", missing.join("\n"));
+    assert!(missing.is_empty(), "named but missing:\n{}", missing.join("\n"));
 }
 
 #[test]
@@ -189,7 +190,7 @@ fn the_configuration_document_has_every_setting_and_no_other() {
     let help = Command::new(env!("CARGO_BIN_EXE_sureq")).args(["serve", "--help"]).output().expect("it runs");
     let help = String::from_utf8(help.stdout).expect("help is text");
     let document = read("docs/operate/configuration.md");
-    // Flags that ask for help are no settings.
+    // Flags that print help are not settings.
     let flags = |text: &str| -> BTreeSet<String> {
         let words = text.split(|c: char| !(c.is_ascii_lowercase() || c == '-'));
         let flags = words.filter(|word| word.starts_with("--") && word.len() > 2 && *word != "--help");
@@ -208,7 +209,7 @@ fn the_configuration_document_has_every_setting_and_no_other() {
 fn the_command_line_document_has_the_exit_codes() {
     let help = Command::new(env!("CARGO_BIN_EXE_sureq")).arg("--help").output().expect("it runs");
     let help = String::from_utf8(help.stdout).expect("help is text");
-    let (_, codes) = help.split_once("Exit codes:\n").expect("help tells the exit codes");
+    let (_, codes) = help.split_once("Exit codes:\n").expect("the help lists the exit codes");
     let codes: Vec<&str> = codes.lines().filter_map(|line| line.split_whitespace().next()).collect();
     assert!(codes.len() > 3, "{codes:?}");
     let text = read("docs/reference/command-line.md");

@@ -1,4 +1,4 @@
-//! What the levels of durability below `always` still promise, and what memory does not.
+//! The guarantees of the durability levels below `always`, and of a home in memory.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use sureq_testkit::server_process::Launch;
 
 const SUREQ: &str = env!("CARGO_BIN_EXE_sureq");
 
-/// Pushes a thousand tasks one after the other, and pops and acks the first.
+/// Pushes a thousand tasks one after the other, and pops and acks the first one.
 fn work(client: &mut RespClient) {
     let push = encode(&["RQ.PUSH", "q", "x"]);
     client.send_raw(&push.repeat(1_000)).expect("the server reads");
@@ -29,7 +29,7 @@ fn at_the_level_interval_a_kill_loses_nothing() {
 }
 
 #[test]
-fn at_the_level_none_a_stop_in_good_order_loses_nothing() {
+fn at_the_level_none_an_orderly_stop_loses_nothing() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let launch = Launch::serve(SUREQ, dir.path()).args(["--durability", "none"]);
     let mut server = launch.start();

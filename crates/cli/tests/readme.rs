@@ -1,8 +1,8 @@
-//! The transcripts in the documents are true: all of them are played against the real binary.
+//! The transcripts in the documents are correct: all of them are run against the real binary.
 //!
-//! Ids, receipts, uuids and incarnations differ from run to run. One in a transcript stands for the one that comes in its
-//! place, and for the same one wherever it is used again. `…` at the end of a line stands for any rest of that line,
-//! and on a line of its own for any number of lines.
+//! Ids, receipts, uuids and incarnations differ from run to run. Each of them in a transcript matches any value at
+//! its first use, and the same value at later ones. `…` at the end of a line matches any rest of that line, and on a
+//! line of its own any number of lines.
 
 #[path = "documents/tree.rs"]
 #[expect(dead_code, reason = "shared with the other checks of documents")]
@@ -30,7 +30,7 @@ fn blocks(file: &str, language: &str) -> Vec<String> {
     blocks.map(|block| block.split_once("```").expect("the block ends").0.to_owned()).collect()
 }
 
-/// Plays all transcripts of a document, one after the other in one shell; answers the ids that came up.
+/// Runs all transcripts of a document, one after the other in one shell; returns the ids that occurred.
 fn play(file: &str) -> Ids {
     play_after("", file)
 }
@@ -61,7 +61,7 @@ fn play_after(prelude: &str, file: &str) -> Ids {
     ids
 }
 
-/// The documents whose transcripts are played below. A test checks that none is missing.
+/// The documents whose transcripts are run below. A test checks that none is missing.
 const PLAYED: [&str; 5] = [
     "README.md",
     "docs/operate/backup-and-repair.md",
@@ -81,7 +81,7 @@ fn every_document_with_transcripts_is_played() {
 #[test]
 fn the_readme_transcripts_run() {
     let ids = play(PLAYED[0]);
-    assert!(ids.0.len() >= 4, "the transcripts have lost their point");
+    assert!(ids.0.len() >= 4, "the transcripts have too few ids");
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn the_transcripts_of_backup_and_repair_run() {
     play(PLAYED[1]);
 }
 
-/// With a sureq server in the place of Redis: the module's conformance tests show that it gives the same replies.
+/// With a sureq server instead of Redis: the module's conformance tests show that it gives the same replies.
 #[test]
 fn the_transcripts_of_the_module_run() {
     play_after("redis-cli() { command redis-cli -p 7379 \"$@\"; }; sureq serve &", PLAYED[2]);
@@ -98,24 +98,27 @@ fn the_transcripts_of_the_module_run() {
 #[test]
 fn the_transcripts_of_the_command_line_run() {
     let ids = play(PLAYED[3]);
-    assert!(ids.0.len() >= 4, "the transcripts have lost their point");
+    assert!(ids.0.len() >= 4, "the transcripts have too few ids");
 }
 
 #[test]
 fn the_transcripts_of_the_tutorial_run() {
     let ids = play(PLAYED[4]);
     let transcripts = blocks(PLAYED[4], "console").concat();
-    assert!(transcripts.contains("kill -9") && ids.0.len() >= 4, "the transcripts have lost their point");
+    assert!(
+        transcripts.contains("kill -9") && ids.0.len() >= 4,
+        "the transcripts must kill a server and show ids"
+    );
 }
 
 #[test]
-fn the_text_protocol_dialogue_is_true() {
+fn the_text_protocol_dialogue_is_correct() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let server = Launch::serve(SUREQ, &dir.path().join("data")).start();
     let mut client = server.text_client();
     let mut ids = Ids::default();
     let dialogues = blocks("docs/reference/text-protocol.md", "dialogue");
-    assert!(!dialogues.is_empty(), "the document has lost its dialogue");
+    assert!(!dialogues.is_empty(), "the document has no dialogue");
     for line in dialogues.iter().flat_map(|dialogue| dialogue.lines()) {
         match line.split_at_checked(2) {
             Some(("> ", said)) => {
@@ -123,21 +126,21 @@ fn the_text_protocol_dialogue_is_true() {
                 client.send_raw(format!("{said}\n").as_bytes()).expect("the server reads");
             }
             Some(("< ", expected)) => ids.compare(&client.line(), &expected.replace('␠', " ")),
-            _ => panic!("neither said nor heard: {line:?}"),
+            _ => panic!("neither sent nor received: {line:?}"),
         }
     }
     client.end();
     assert!(client.is_closed(), "everything the server says is in the dialogue");
 }
 
-/// What each id of a document is in this run.
+/// The values of a document's ids in this run.
 #[derive(Default)]
 struct Ids(BTreeMap<String, String>);
 
 impl Ids {
-    /// Puts this run's ids in the place of the document's.
+    /// Replaces the document's ids by those of this run.
     fn fill(&self, text: &str) -> String {
-        // The other way round: a receipt begins with an id, and comes behind it.
+        // In reverse order: a receipt begins with an id, and comes after it.
         self.0.iter().rev().fold(text.to_owned(), |text, (shown, real)| text.replace(shown, real))
     }
 
@@ -147,7 +150,7 @@ impl Ids {
         let mut expected = expected.iter().peekable();
         while let Some(line) = expected.next() {
             if line == "…" {
-                // Up to the line that begins as the next one of the document does.
+                // Up to the line that begins like the next one of the document.
                 let begins = |line: &str| line.split_whitespace().next().map(str::to_owned);
                 let next = expected.peek().and_then(|next| begins(next));
                 while said.next_if(|said| next.is_none() || begins(said) != next).is_some() {}
@@ -183,14 +186,14 @@ fn words(line: &str) -> Vec<&str> {
     line.split([' ', '"', ',']).collect()
 }
 
-/// An id in either spelling, a receipt, a uuid or an incarnation.
+/// An id in either form, a receipt, a uuid or an incarnation.
 fn is_id(word: &str) -> bool {
     let is_uuid = word.len() == 32 && word.chars().all(|c| c.is_ascii_hexdigit());
     let is_incarnation = word.len() == 13 && word.chars().all(|c| c.is_ascii_digit());
     if is_uuid || is_incarnation {
         return true;
     }
-    // A receipt goes on with a delivery and an incarnation.
+    // A receipt continues with a delivery and an incarnation.
     let id = word.split_once('@').map_or(word, |(id, _)| id);
     let is_long = id.split_once('-').is_some_and(|(ms, seq)| {
         ms.len() == 13 && ms.chars().chain(seq.chars()).all(|c| c.is_ascii_digit()) && !seq.is_empty()
@@ -199,18 +202,18 @@ fn is_id(word: &str) -> bool {
     is_long || is_short && word.chars().any(|c| c.is_ascii_uppercase())
 }
 
-/// What STATS says of memory.
+/// The memory in the reply to STATS.
 fn is_heap(word: &str) -> bool {
     word.strip_suffix('m').is_some_and(|number| number.parse::<f64>().is_ok())
 }
 
-/// A shell that is told one line at a time, and its server.
+/// A shell that runs one command at a time, and its server.
 struct Shell {
     child: Child,
     lines: Receiver<String>,
 }
 
-/// What the shell prints once a command is done.
+/// Printed by the shell after each command.
 const DONE: &str = "-- done --";
 
 impl Shell {
@@ -227,7 +230,7 @@ impl Shell {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
-            .expect("there is a bash");
+            .expect("bash is installed");
         let (sender, lines) = channel();
         let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
         std::thread::spawn(move || {
@@ -237,7 +240,7 @@ impl Shell {
         Self { child, lines }
     }
 
-    /// Runs a command; answers its output once it is done and has printed so many lines. A server in the background
+    /// Runs a command; returns its output when it is done and has printed `count` lines. A server in the background
     /// prints when it is ready.
     fn say(&mut self, command: &str, count: usize) -> Vec<String> {
         let stdin = self.child.stdin.as_mut().expect("it is piped");

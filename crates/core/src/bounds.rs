@@ -1,4 +1,4 @@
-//! The bounds of commands, independent of the state. Every home refuses the same commands.
+//! The bounds of commands that do not depend on state. Every home refuses the same commands.
 
 use crate::command::{Add, Block, Cancel, Command, LeaseAsk, NameArg, Pop, Return, When, Worker};
 use crate::limits;
@@ -112,7 +112,7 @@ const fn worker_within(name: &[u8]) -> Result<(), Refusal> {
     within("the name of the worker", name.len(), limits::WORKER_NAME_BYTES_MAX)
 }
 
-/// A list that fits a command on the wire.
+/// Checks that a list fits a command of the wire protocol.
 const fn few_within(what: &'static str, list: &[&[u8]]) -> Result<(), Refusal> {
     at_most_many(what, list.len(), limits::COMMAND_ARGS_MAX)
 }
@@ -137,7 +137,7 @@ const fn positive(what: &'static str, n: u64) -> Result<(), Refusal> {
     if n == 0 { Err(Refusal::OutOfRange { what }) } else { Ok(()) }
 }
 
-/// A length of time above zero and below the limit.
+/// A duration above zero and below the limit.
 fn span_ms(what: &'static str, ms: u64) -> Result<(), Refusal> {
     positive(what, ms)?;
     at_most(what, ms)

@@ -1,8 +1,8 @@
 //! Commands whose work grows with the number of tasks, queues or workers, executed in slices.
 //!
-//! A driver that holds a lock calls [`crate::Broker::execute_slice`] repeatedly with the same [`Bulk`] and releases the
-//! lock in between. Each slice is a unit of the log by itself: a crash, or another command, between two slices finds
-//! part of the work done and the rest not begun. The queue's own work on many tasks is in `queue/bulk.rs`.
+//! A driver that holds a lock calls [`crate::Broker::execute_slice`] repeatedly with the same [`Bulk`] and releases
+//! the lock in between. Each slice is a unit of the log by itself: a crash, or another command, between two slices
+//! finds part of the work done and the rest unchanged. The queue's own work on many tasks is in `queue/bulk.rs`.
 
 use crate::limits;
 
@@ -10,31 +10,31 @@ use crate::limits;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Progress {
-    /// It has its reply.
+    /// The command has its reply.
     Done,
-    /// It has no reply yet; execute the next slice.
+    /// The command has no reply yet; execute the next slice.
     More,
 }
 
 /// The progress of one command.
 #[derive(Clone, Debug, Default)]
 pub struct Bulk {
-    /// Tasks changed so far.
+    /// The number of tasks changed so far.
     count: u64,
-    /// Slices it may still take; `None` before the first.
+    /// The number of slices it may still take; `None` before the first.
     slices_left: Option<usize>,
-    /// Where a command that walks a list continues.
+    /// The position at which a command that walks a list continues.
     pub(crate) cursor: u64,
 }
 
 impl Bulk {
-    /// Tasks changed so far.
+    /// The number of tasks changed so far.
     pub const fn count(&self) -> u64 {
         self.count
     }
 
-    /// Whether another slice may follow this one. `total` is the work at the beginning; it bounds the number of slices,
-    /// so that tasks added meanwhile cannot keep a command going for ever.
+    /// Whether another slice may follow this one. `total` is the work at the beginning; it bounds the number of
+    /// slices, so that tasks added in between cannot keep a command running for ever.
     pub(crate) fn goes_on(&mut self, total: usize) -> bool {
         let left = self.slices_left.get_or_insert(total.div_ceil(limits::SLICE_TASKS) + 1);
         *left = left.saturating_sub(1);

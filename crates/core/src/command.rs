@@ -1,4 +1,4 @@
-//! Requests, the same in every dialect.
+//! Requests, independent of the dialect.
 //!
 //! A [`Command`] borrows the buffer that it was read from: names, payloads and task references are slices, and nothing
 //! is copied until an event is recorded. A task reference stays bytes because each home has its own form of ids; so the
@@ -7,12 +7,11 @@
 use crate::settings::{Changes, Place};
 use crate::time::WallTime;
 
-/// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command<'a> {
     /// Adds tasks without options, in order.
     Push {
-        /// The queue; it is created if it does not exist.
+        /// The queue. It is created if it does not exist.
         queue: &'a [u8],
         /// The payloads, one task each.
         payloads: &'a [&'a [u8]],
@@ -23,7 +22,6 @@ pub enum Command<'a> {
     Pop(Pop<'a>),
     /// Finishes tasks.
     Ack {
-        /// Their queue.
         queue: &'a [u8],
         /// Ids or receipts.
         tasks: TaskRefs<'a>,
@@ -32,9 +30,8 @@ pub enum Command<'a> {
     },
     /// Moves the deadline of a lease to `ms` from now.
     Extend {
-        /// The task's queue.
         queue: &'a [u8],
-        /// Its id or receipt.
+        /// An id or receipt.
         task: TaskRef<'a>,
         /// Milliseconds from now.
         ms: u64,
@@ -43,100 +40,68 @@ pub enum Command<'a> {
     Return(Return<'a>),
     /// Leases tasks again that were popped without deadline, worker or connection and have not been finished.
     Recover {
-        /// The queue.
         queue: &'a [u8],
-        /// The most tasks to lease.
+        /// The maximum number of tasks to lease.
         count: u32,
         /// Only tasks whose last delivery is at least this long ago.
         elapsed_ms: u64,
     },
     /// Shows tasks without changing them.
     Inspect {
-        /// The queue.
         queue: &'a [u8],
         /// The state of the tasks to show.
         view: View,
-        /// The position of the first; a negative one counts from the end.
+        /// The position of the first task; a negative one counts from the end.
         start: i64,
-        /// The most tasks to show.
+        /// The maximum number of tasks to show.
         count: u32,
     },
     /// Shows counts, ages and settings of a queue.
-    Info {
-        /// The queue.
-        queue: &'a [u8],
-    },
+    Info { queue: &'a [u8] },
     /// Cancels tasks: waiting ones are removed, the holders of leased ones are notified.
-    Cancel {
-        /// Their queue.
-        queue: &'a [u8],
-        /// Which tasks.
-        which: Cancel<'a>,
-    },
+    Cancel { queue: &'a [u8], which: Cancel<'a> },
     /// Makes tasks dead.
     Bury {
-        /// Their queue.
         queue: &'a [u8],
         /// Ids or receipts.
         tasks: TaskRefs<'a>,
     },
     /// Makes dead tasks ready again, at the back of their queue and with all their tries.
     Revive {
-        /// Their queue.
         queue: &'a [u8],
         /// Ids; `None` means all dead tasks.
         tasks: Option<TaskRefs<'a>>,
     },
     /// Removes tasks in any state.
-    Delete {
-        /// Their queue.
-        queue: &'a [u8],
-        /// Ids.
-        tasks: TaskRefs<'a>,
-    },
+    Delete { queue: &'a [u8], tasks: TaskRefs<'a> },
     /// Removes all tasks of a state, never leased ones.
     Purge {
-        /// The queue.
         queue: &'a [u8],
         /// The state; `None` means ready, delayed and dead tasks.
         state: Option<View>,
     },
-    /// Removes queues with all their tasks (leased ones too), their settings and their pause. Answers how many of them
-    /// had tasks.
-    Drop {
-        /// The queues.
-        queues: &'a [&'a [u8]],
-    },
-    /// Answers how many of these queues have tasks. A queue named twice counts twice, as in Redis.
-    Exists {
-        /// The queues.
-        queues: &'a [&'a [u8]],
-    },
+    /// Removes queues with all their tasks (leased ones too), their settings and their pause. The reply is the number
+    /// of them that had tasks.
+    Drop { queues: &'a [&'a [u8]] },
+    /// Counts how many of these queues have tasks. A queue named twice counts twice, as in Redis.
+    Exists { queues: &'a [&'a [u8]] },
     /// Stops deliveries of a queue.
-    Pause {
-        /// The queue.
-        queue: &'a [u8],
-    },
+    Pause { queue: &'a [u8] },
     /// Resumes deliveries of a queue.
-    Resume {
-        /// The queue.
-        queue: &'a [u8],
-    },
+    Resume { queue: &'a [u8] },
     /// Changes settings of a queue and shows all of them.
     Config {
-        /// The queue.
         queue: &'a [u8],
         /// The changes, in order; there may be none.
         changes: Changes<'a>,
     },
     /// Explains why a task is not being worked on.
     Explain {
-        /// The task's queue.
         queue: &'a [u8],
-        /// Its id or receipt.
+        /// An id or receipt.
         task: TaskRef<'a>,
     },
-    /// Answers how many queues have tasks.
+    /// Counts the queues that have tasks.
     Size,
     /// Lists queues that have tasks, with their counts.
     Queues {
@@ -144,10 +109,10 @@ pub enum Command<'a> {
         pattern: Option<&'a [u8]>,
         /// The cursor of the last reply; 0 begins.
         cursor: u64,
-        /// How many queues to look at.
+        /// The number of queues to look at.
         count: u32,
     },
-    /// A command of or about a worker.
+    /// A command by or about a worker.
     Worker(Worker<'a>),
 }
 
@@ -186,7 +151,7 @@ impl<'a> Command<'a> {
 /// The text form of a task reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IdForm {
-    /// The home's own: `<ms>-<seq>` or a receipt.
+    /// The home's own form: for example `<ms>-<seq>` or a receipt.
     #[default]
     Long,
     /// The ten letters of the text dialect.
@@ -198,7 +163,6 @@ pub enum IdForm {
 pub struct TaskRef<'a> {
     /// The reference as the client sent it.
     pub bytes: &'a [u8],
-    /// Its form.
     pub form: IdForm,
 }
 
@@ -207,11 +171,10 @@ pub struct TaskRef<'a> {
 pub struct TaskRefs<'a> {
     /// The references as the client sent them.
     pub list: &'a [&'a [u8]],
-    /// Their form.
     pub form: IdForm,
 }
 
-/// Which states an ack by bare id finishes.
+/// The states in which an ack by bare id finishes a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckScope {
     /// A leased task, or one that lapsed and waits again.
@@ -223,21 +186,20 @@ pub enum AckScope {
 /// One task with options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Add<'a> {
-    /// The queue; it is created if it does not exist.
+    /// The queue. It is created if it does not exist.
     pub queue: &'a [u8],
-    /// The payload.
     pub payload: &'a [u8],
     /// A name. The queue has at most one task of each name.
     pub name: Option<NameArg<'a>>,
     /// When it may be delivered.
     pub when: When,
-    /// Larger first.
+    /// Larger priorities are delivered first.
     pub priority: i8,
-    /// Tries before the task is dead; `None` means the queue's default.
+    /// The number of tries before the task is dead; `None` means the queue's default.
     pub tries: Option<u32>,
-    /// The first wait of its backoff; `None` means the queue's default.
+    /// The first wait of its backoff in milliseconds; `None` means the queue's default.
     pub backoff_ms: Option<u64>,
-    /// Time to live from now; `None` means the queue's default.
+    /// The time to live from now in milliseconds; `None` means the queue's default.
     pub ttl_ms: Option<u64>,
 }
 
@@ -260,9 +222,9 @@ impl<'a> Add<'a> {
 /// The name of a new task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameArg<'a> {
-    /// Bytes that the producer chose.
+    /// The name is given by the producer.
     Bytes(&'a [u8]),
-    /// The payload is the name (`UNIQUE`).
+    /// The payload serves as the name (`UNIQUE`).
     Payload,
 }
 
@@ -280,11 +242,11 @@ pub enum When {
 /// A request for tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pop<'a> {
-    /// The queues, in order of preference: a queue is only asked for tasks that those before it did not have.
+    /// The queues, in order of preference: later queues supply only the tasks that earlier ones lack.
     pub queues: &'a [&'a [u8]],
-    /// The most tasks to lease.
+    /// The maximum number of tasks to lease.
     pub count: u32,
-    /// Whether and how long to wait if there is no task.
+    /// How long to wait if there is no task; `None` means not at all.
     pub block: Option<Block>,
     /// The terms of the leases.
     pub lease: LeaseAsk<'a>,
@@ -299,61 +261,60 @@ impl<'a> Pop<'a> {
     }
 }
 
-/// How long to wait for a task.
+/// The maximum time to wait for a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Block {
-    /// Until a task comes.
+    /// No maximum.
     Forever,
-    /// At most this many milliseconds.
+    /// This many milliseconds.
     Millis(u64),
 }
 
-/// The terms of a lease: what ends it, besides an ack, return or cancel.
+/// The terms of a lease: the events that end it, besides an ack, return or cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseAsk<'a> {
-    /// Its length in milliseconds.
+    /// The length in milliseconds.
     pub ms: Option<u64>,
-    /// The worker that it ends with.
+    /// The worker with which the lease ends.
     pub worker: Option<WorkerRef<'a>>,
-    /// The connection that it ends with.
+    /// The connection with which the lease ends.
     pub conn: Option<ConnId>,
-    /// What happens at a lapse, instead of the queue's defaults.
+    /// The consequences of a lapse, if they differ from the queue's defaults.
     pub lapse: Option<LapsePolicy>,
 }
 
 impl LeaseAsk<'_> {
-    /// No terms: only its holder ends it.
+    /// No terms: only its holder ends the lease.
     pub const NONE: Self = Self { ms: None, worker: None, conn: None, lapse: None };
 }
 
-/// A connection, as long as it is open. Meaningless after a restart.
+/// An open connection. The number is meaningless after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId(pub u64);
 
-/// What happens to a task whose lease lapses.
+/// The consequences of a lapse for the task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LapsePolicy {
-    /// Where it goes while it has tries left.
+    /// The destination of the task while it has tries left.
     pub to: Place,
-    /// How many lapses it survives. `None` means that its tries decide.
+    /// The number of lapses that the task survives. `None` means that its tries decide.
     pub limit: Option<u32>,
-    /// What becomes of it after that.
+    /// The fate of the task after that.
     pub then: LapseEnd,
 }
 
-/// The end of a task that lapsed too often.
+/// The fate of a task that lapsed too often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LapseEnd {
-    /// It is dead.
+    /// The task is dead.
     Dead,
-    /// It is deleted, for the flags of DefferedQ.
+    /// The task is deleted, as the flags of DefferedQ require.
     Delete,
 }
 
 /// A worker and its incarnation, `w#n`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerRef<'a> {
-    /// Its name.
     pub name: &'a [u8],
     /// The number of the start, unique in the store.
     pub incarnation: u64,
@@ -362,24 +323,21 @@ pub struct WorkerRef<'a> {
 /// The return of a leased task to its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Return<'a> {
-    /// The task's queue.
     pub queue: &'a [u8],
-    /// Its id or receipt.
+    /// An id or receipt.
     pub task: TaskRef<'a>,
-    /// Where it goes. `None` means to the front, or to the delay of its backoff if it failed.
+    /// The destination. `None` means the front, or the delay of its backoff if it failed.
     pub to: Option<Place>,
     /// The reason, if the try failed. A failure costs a try.
     pub failed: Option<&'a [u8]>,
-    /// Whether the failure is final: the task is dead, even with tries left.
+    /// Whether the failure is final: the task is dead even if it has tries left.
     pub is_last: bool,
 }
 
-/// Which tasks to cancel.
+/// The tasks to cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancel<'a> {
-    /// These ids.
     Ids(TaskRefs<'a>),
-    /// Tasks with these names.
     Names(&'a [&'a [u8]]),
     /// All tasks with this payload.
     Payload(&'a [u8]),
@@ -398,29 +356,25 @@ pub enum View {
     Dead,
 }
 
-/// Commands of and about workers.
+/// Commands by and about workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Worker<'a> {
-    /// Starts a new incarnation. A living worker of the same name is lost.
+    /// Starts a new incarnation. A live worker of the same name is lost.
     Start {
-        /// Its name.
         name: &'a [u8],
-        /// How long it lives without a heartbeat.
+        /// The time to live without a heartbeat in milliseconds.
         ttl_ms: u64,
     },
-    /// A heartbeat. Answers receipts of leases that lapsed or whose tasks were cancelled.
+    /// A heartbeat. The reply has the receipts of leases that lapsed or whose tasks were cancelled.
     Beat(WorkerRef<'a>),
     /// The worker works on this queue.
     Work(WorkerRef<'a>, &'a [u8]),
-    /// The worker no longer works on this queue; its tasks of the queue are returned.
+    /// The worker no longer works on this queue; its tasks of the queue are requeued.
     Rest(WorkerRef<'a>, &'a [u8]),
-    /// The worker ends. Its tasks are returned, at no cost of a try.
+    /// The worker ends. Its tasks are requeued, at no cost of a try.
     Stop(WorkerRef<'a>),
-    /// Declares the living worker of this name lost. Its tasks are returned, at the cost of a try each.
-    Fail {
-        /// Its name.
-        name: &'a [u8],
-    },
-    /// Lists living workers.
+    /// Declares the live worker of this name lost. Its tasks are requeued, at the cost of a try each.
+    Fail { name: &'a [u8] },
+    /// Lists live workers.
     List,
 }

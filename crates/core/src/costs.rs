@@ -1,7 +1,7 @@
 //! The cost of commands in steps, with a thousand of everything and with very many.
 //!
-//! Rule 7: no command costs more than O(log n) plus its result. The bound is the same for both sizes, so that a linear
-//! walk exceeds it by far.
+//! Rule 7: no command costs more than O(log n) plus its result. The bound is the same for both sizes, so that a
+//! linear scan exceeds it by far.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -16,11 +16,11 @@ use crate::settings::{Change, Changes, Place};
 use crate::task::Body;
 use crate::{Broker, Bulk, Event, LogTime, Now, Progress, Recorder, Replies, Reply, WallTime, limits};
 
-/// The most steps of a command. Blocks of 256 entries are skipped one by one, so a million entries cost a few thousand
-/// steps, some microseconds.
+/// The maximum steps of a command. Blocks of 256 entries are skipped one by one, so a million entries cost a few
+/// thousand steps, some microseconds.
 const QUIET_STEPS: u64 = 12_000;
 
-/// The most steps of a command while more than a slice is due: it also moves up to a slice of each kind.
+/// The maximum steps of a command while more than a slice is due: it also moves up to a slice of each kind.
 const FLOOD_STEPS: u64 = QUIET_STEPS + 40 * limits::SLICE_TASKS as u64;
 
 const MANY: usize = 1_000_000;
@@ -67,7 +67,7 @@ impl Recorder for Forgetful {
 struct Home {
     broker: Broker<Nothing>,
     now: Now,
-    /// Ids and receipts of the last pop.
+    /// The ids and receipts of the last pop.
     taken: Vec<String>,
 }
 
@@ -79,7 +79,7 @@ impl Home {
         Self { broker, now, taken: Vec::new() }
     }
 
-    /// Executes a command; answers its steps and its reply.
+    /// Executes a command. Returns its steps and its reply.
     fn measure(&mut self, command: &Command<'_>) -> (u64, Reply, Replies<Nothing>) {
         let mut out = Replies::default();
         let (steps, ()) = steps_of(|| self.broker.execute(self.now, command, &mut Forgetful, &mut out));
@@ -104,7 +104,8 @@ impl Home {
         }
     }
 
-    /// Executes a command that may take slices, each of which must stay below the bound; answers how many it took.
+    /// Executes a command that may take slices, each of which must stay below the bound. Returns the number of
+    /// slices.
     fn bound_slices(&mut self, steps_max: u64, what: &str, command: &Command<'_>) -> usize {
         let (mut bulk, mut out) = (Bulk::default(), Replies::default());
         for slice in 1.. {
@@ -195,7 +196,7 @@ fn looks(count: i64) -> Vec<Command<'static>> {
     looks
 }
 
-/// Commands that change a task or two.
+/// Commands that change one or two tasks.
 fn changes() -> Vec<Command<'static>> {
     let add = Add::plain(b"q", b"x");
     let none = TaskRefs { list: &[b"1-1"], form: IdForm::Long };
@@ -231,8 +232,8 @@ fn changes() -> Vec<Command<'static>> {
     ])
 }
 
-/// Reads and changes stay within the bound in a home of `count` tasks that `make` makes, with everything that is due in
-/// it after `pass`.
+/// Checks that reads and changes stay within the bound in a home of `count` tasks that `make` creates, with
+/// everything that is due after `pass`.
 fn check(what: &str, steps_max: u64, make: impl Fn(&mut Home, usize)) {
     for count in [1_000, MANY] {
         let mut home = Home::new();
@@ -328,7 +329,7 @@ fn with_many_queues_and_workers() {
         let Reply::Started(incarnation) =
             home.run(&Command::Worker(Worker::Start { name: b"w", ttl_ms: 1 << 40 }))
         else {
-            panic!("a start answers the incarnation")
+            panic!("a start returns the incarnation")
         };
         let worker = WorkerRef { name: b"w", incarnation };
         for n in 0..count {
@@ -351,7 +352,7 @@ fn with_many_queues_and_workers() {
     }
 }
 
-/// Many tasks with records in each state, beside some that are packed.
+/// Many tasks with records in each state, next to some that are packed.
 fn fill_with_records(home: &mut Home, count: usize) {
     home.push(b"q", count);
     home.pop(b"q", count, LeaseAsk::NONE);
@@ -420,8 +421,8 @@ fn a_worker_that_holds_tasks_of_very_many_queues() {
     let worker = home.start_worker(b"w");
     home.hold(worker, MANY / 10);
     home.pass(2_000);
-    home.bound(FLOOD_STEPS, "its time is over", &changes());
-    home.bound_ticks(FLOOD_STEPS, "its time is over");
+    home.bound(FLOOD_STEPS, "its time to live is over", &changes());
+    home.bound_ticks(FLOOD_STEPS, "its time to live is over");
     assert_eq!(home.broker.queue(b"queue 7").map(crate::Queue::counts), Some([1, 0, 0, 0]));
 }
 

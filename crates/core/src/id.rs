@@ -11,7 +11,7 @@ const SEQ_MAX: u64 = (1 << SEQ_BITS) - 1;
 const MS_MAX: u64 = (1 << 42) - 1;
 const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// `00` to `99`.
+/// The decimal pairs `00` to `99`.
 const PAIRS: [[u8; 2]; 100] = {
     let mut pairs = [[b'0'; 2]; 100];
     let mut n = 0;
@@ -27,7 +27,7 @@ const fn pair(n: u32) -> [u8; 2] {
     PAIRS[(n % 100) as usize]
 }
 
-/// The letters of the short form of an id.
+/// The number of letters of the short form of an id.
 pub const SHORT_LEN: usize = 10;
 
 /// The length of the longest receipt: `<13 digits>-<6>@<10>.<20>`.
@@ -38,10 +38,10 @@ pub const RECEIPT_LEN_MAX: usize = 13 + 1 + 6 + 1 + 10 + 1 + 20;
 pub struct TaskId(u64);
 
 impl TaskId {
-    /// Below every id. No task has it.
+    /// Less than every id. No task has it.
     pub const NONE: Self = Self(0);
 
-    /// Above every id. No task has it.
+    /// Greater than every id. No task has it.
     pub const LAST: Self = Self(MS_MAX << SEQ_BITS | SEQ_MAX);
 
     /// The id with this millisecond and sequence, if both are in range.
@@ -49,7 +49,7 @@ impl TaskId {
         if ms > MS_MAX || seq == 0 || seq > SEQ_MAX { None } else { Some(Self(ms << SEQ_BITS | seq)) }
     }
 
-    /// The id with this number, if the number is one.
+    /// The id with this number, if it is a valid one.
     pub const fn from_raw(raw: u64) -> Option<Self> {
         Self::new(raw >> SEQ_BITS, raw & SEQ_MAX)
     }
@@ -59,16 +59,16 @@ impl TaskId {
         if raw >= Self::LAST.0 {
             return Some(Self::LAST);
         }
-        // A number whose sequence is zero is no id; the one before it is.
+        // A number whose sequence is zero is not an id; the one before it is.
         if raw & SEQ_MAX == 0 && raw > 0 { Self::from_raw(raw - 1) } else { Self::from_raw(raw) }
     }
 
-    /// The number, as logs and indexes store it.
+    /// The number that represents the id in logs and indexes.
     pub const fn raw(self) -> u64 {
         self.0
     }
 
-    /// The unix millisecond part. It may be ahead of the clock, so ages are never computed from it.
+    /// The unix millisecond part. It may be ahead of the clock, so ages must not be computed from it.
     pub const fn ms(self) -> u64 {
         self.0 >> SEQ_BITS
     }
@@ -78,8 +78,8 @@ impl TaskId {
         self.0 & SEQ_MAX
     }
 
-    /// The first id after `self` that may be given out at millisecond `ms`: the clock's if it is ahead, else the
-    /// next in sequence. A full millisecond borrows from the next one. `None` in the year 2109.
+    /// The first id after `self` that may be assigned at millisecond `ms`: the clock's if it is ahead, else the next
+    /// in sequence. A full millisecond borrows from the next one. `None` in the year 2109.
     pub const fn next(self, ms: u64) -> Option<Self> {
         if ms > self.ms() { Self::new(ms, 1) } else { self.successor() }
     }
@@ -95,13 +95,13 @@ impl TaskId {
         Self::new(self.ms() + places / SEQ_MAX, places % SEQ_MAX + 1)
     }
 
-    /// Parses `<ms>-<seq>`: decimal digits only, and nothing before, between or after them.
+    /// Parses `<ms>-<seq>`: decimal digits only, without any other characters.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let (id, rest) = Self::parse_front(text)?;
         rest.is_empty().then_some(id)
     }
 
-    /// Parses an id at the front of `text`, in one pass; answers it and the rest.
+    /// Parses an id at the front of `text`, in one pass. Returns it and the rest.
     fn parse_front(text: &[u8]) -> Option<(Self, &[u8])> {
         let (ms, rest) = digits(text)?;
         let (seq, rest) = digits(rest.strip_prefix(b"-")?)?;
@@ -140,7 +140,8 @@ fn letter_value(c: u8) -> Option<u64> {
     Some(u64::from(value))
 }
 
-/// The decimal number at the front of `text`, of at most 19 digits so that it cannot overflow, and the rest.
+/// Parses the decimal number at the front of `text`, of at most 19 digits so that it cannot overflow. Returns it and
+/// the rest.
 fn digits(text: &[u8]) -> Option<(u64, &[u8])> {
     let (mut n, mut rest) = (0u64, text);
     while let Some((eight, behind)) = rest.split_first_chunk()
@@ -155,7 +156,7 @@ fn digits(text: &[u8]) -> Option<(u64, &[u8])> {
     (1..=19).contains(&len).then_some((n, rest))
 }
 
-/// The number of eight digits, if they are digits. All eight at once, since every ack comes here.
+/// The number of eight digits, if they are digits. All eight are parsed at once, because every ack does this.
 const fn eight_digits(text: [u8; 8]) -> Option<u64> {
     let text = u64::from_le_bytes(text);
     // The first operation sets the high bit of a byte below `0`, the second that of a byte above `9`.
@@ -164,7 +165,7 @@ const fn eight_digits(text: [u8; 8]) -> Option<u64> {
     if (digits | above) & 0x8080_8080_8080_8080 != 0 {
         return None;
     }
-    // Neighbours are joined: eight digits to four pairs, to two fours, to one number.
+    // Neighbours are joined: eight digits to four pairs, to two groups of four, to one number.
     let pairs = (digits * 10 + (digits >> 8)) & 0x00ff_00ff_00ff_00ff;
     let fours = (pairs * 100 + (pairs >> 16)) & 0x0000_ffff_0000_ffff;
     Some((fours * 10_000 + (fours >> 32)) & 0xffff_ffff)
@@ -189,8 +190,8 @@ impl fmt::Display for TaskId {
 
 /// One delivery of one task: `id@n.e`, delivery `n` in incarnation `e` of the store.
 ///
-/// A delivery that a crash took back has a smaller `e` than any later one, so it can never be mistaken for one.
-/// Receipts of one task are ordered by `(e, n)`.
+/// A delivery that was lost in a crash has a smaller `e` than any later one, so the two can never be mistaken for
+/// each other. Receipts of one task are ordered by `(e, n)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Receipt {
     /// The task that was delivered.
@@ -208,7 +209,7 @@ impl Receipt {
         Self::parse_behind(id, rest)
     }
 
-    /// Parses `@<n>.<e>`, behind an id.
+    /// Parses `@<n>.<e>`, the part of a receipt after the id.
     fn parse_behind(id: TaskId, text: &[u8]) -> Option<Self> {
         let (delivery, rest) = digits(text.strip_prefix(b"@")?)?;
         let incarnation = decimal(rest.strip_prefix(b".")?)?;
@@ -222,7 +223,7 @@ impl fmt::Display for Receipt {
     }
 }
 
-/// A parsed task reference: an id means the current delivery, a receipt exactly one delivery.
+/// A parsed task reference: an id means the current delivery, a receipt means exactly one delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// The current delivery of this task.
@@ -246,7 +247,7 @@ impl Claim {
         if rest.is_empty() { Some(Self::Id(id)) } else { Receipt::parse_behind(id, rest).map(Self::Receipt) }
     }
 
-    /// The task.
+    /// The id of the task.
     pub const fn id(self) -> TaskId {
         match self {
             Self::Id(id) => id,
@@ -286,7 +287,8 @@ impl IdText {
         text
     }
 
-    /// `<ms>-<seq>`, without formatting machinery and without a loop, since every reply comes here.
+    /// The text `<ms>-<seq>`. Written without formatting machinery or a loop, because every reply with an id needs
+    /// it.
     pub fn of_id(id: TaskId) -> Self {
         // From September 2001 on a unix time in milliseconds has thirteen digits.
         if id.ms() < 1_000_000_000_000 {
@@ -308,13 +310,13 @@ impl IdText {
         six[2..4].copy_from_slice(&pair(seq / 100));
         six[4..6].copy_from_slice(&pair(seq));
         let digits = [10, 100, 1000, 10_000, 100_000].iter().filter(|&&limit| seq >= limit).count() + 1;
-        // The last of six: the zeros before them are shifted out.
+        // The last `digits` of the six: the leading zeros are shifted out.
         let last = u64::from_le_bytes(six) >> (8 * (6 - digits));
         bytes[14..22].copy_from_slice(&last.to_le_bytes());
         Self { bytes, len: 14 + digits }
     }
 
-    /// `<ms>-<seq>@<n>.<e>`. Every delivery with a lease comes here.
+    /// The text `<ms>-<seq>@<n>.<e>`. Every delivery with a lease needs it.
     pub fn of_receipt(receipt: Receipt) -> Self {
         let mut text = Self::of_id(receipt.id);
         text.push(b'@', u64::from(receipt.delivery));
@@ -322,7 +324,7 @@ impl IdText {
         text
     }
 
-    /// Appends a mark and a number behind it.
+    /// Appends a separator and a number.
     fn push(&mut self, mark: u8, mut n: u64) {
         let mut digits = [0; 20];
         let mut at = digits.len();
@@ -339,7 +341,6 @@ impl IdText {
         self.len += 1 + digits.len();
     }
 
-    /// The text as bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -386,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_out_of_range_is_of_no_task() {
+    fn a_claim_out_of_range_matches_no_task() {
         let huge = "9".repeat(400);
         for text in ["1-0", "0-0", "1-131072", "4398046511104-1", "1-0@1.1", "1-1@4294967296.1"] {
             assert_eq!(Claim::parse(text.as_bytes()), Some(Claim::UNKNOWN), "{text}");
@@ -459,14 +460,14 @@ mod tests {
         }
 
         #[test]
-        fn ids_of_our_time_read_back(ms in 999_999_999_990..1_000_000_000_010u64, seq in 1..=SEQ_MAX) {
+        fn ids_around_september_2001_are_parsed_back(ms in 999_999_999_990..1_000_000_000_010u64, seq in 1..=SEQ_MAX) {
             let id = TaskId::new(ms, seq).unwrap();
             let (short_cut, text) = (IdText::of_id(id), id.to_string());
             prop_assert_eq!(short_cut.as_bytes(), text.as_bytes());
         }
 
         #[test]
-        fn digits_end_where_they_do(text in "[0-9]{0,25}[^0-9]?[0-9/:;]{0,9}") {
+        fn digits_end_at_the_first_other_byte(text in "[0-9]{0,25}[^0-9]?[0-9/:;]{0,9}") {
             let len = text.bytes().position(|c| !c.is_ascii_digit()).unwrap_or(text.len());
             let number = text[..len].parse().ok().filter(|_| len <= 19).map(|n: u64| (n, &text.as_bytes()[len..]));
             prop_assert_eq!(digits(text.as_bytes()), number);

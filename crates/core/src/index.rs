@@ -1,8 +1,8 @@
 //! Hash tables that grow a little at a time.
 //!
-//! A hash table that doubles moves all of its entries at once: for a million entries, everyone waits for a tenth of a
-//! second or more. This one consists of many small tables and grows by splitting one of them, in turn, whenever there
-//! are too many entries, so that all have about the same size (linear hashing).
+//! A hash table that doubles moves all of its entries at once: with a million entries, all clients wait for a tenth
+//! of a second or more. This one consists of many small tables and grows by splitting one of them, in turn, whenever
+//! there are too many entries, so that all have about the same size (linear hashing).
 
 use alloc::vec::Vec;
 use core::borrow::Borrow;
@@ -12,10 +12,10 @@ use core::mem;
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
-/// The average number of entries per table. One that is about to be split has about twice as many.
+/// The average number of entries per table. A table that is about to be split has about twice as many.
 const TABLE_LEN: usize = 1664;
 
-/// The most entries that fit a table: hashbrown's are full at seven eighths of a power of two.
+/// The maximum number of entries of a table: hashbrown's tables are full at seven eighths of a power of two.
 const TABLE_LEN_MAX: usize = 3584;
 
 /// For entries of up to this many bytes, a table has its full size from the start. Growing step by step would leave
@@ -26,7 +26,7 @@ const SMALL_BYTES: usize = 8;
 #[derive(Clone, Debug)]
 pub(crate) struct Index<T> {
     first: HashTable<T>,
-    /// All tables but the first; most queues need none.
+    /// The tables after the first; most queues need none.
     more: Vec<HashTable<T>>,
     len: usize,
 }
@@ -46,9 +46,9 @@ impl<T> Index<T> {
         self.len == 0
     }
 
-    /// About how many entries it has room for.
+    /// The approximate number of entries that fit without an allocation.
     pub(crate) fn capacity(&self) -> usize {
-        // Estimated without a look at each table, since all have about the same size.
+        // Estimated without visiting each table, since all have about the same size.
         match self.more.len() {
             0 => self.first.capacity(),
             more if size_of::<T>() <= SMALL_BYTES => (more + 1) * TABLE_LEN_MAX,
@@ -56,8 +56,8 @@ impl<T> Index<T> {
         }
     }
 
-    /// The number of the table for this hash. The tables up to the last power of two are addressed by that many bits of
-    /// the hash, and those that have been split since by one more bit.
+    /// The number of the table for this hash. The tables up to the last power of two are addressed by that many bits
+    /// of the hash, and those that have been split since by one more bit.
     fn number(&self, hash: u64) -> usize {
         // hashbrown uses the lowest bits to find an entry and the highest to tell entries apart.
         let (bits, tables) = ((hash >> 24) as usize, self.more.len() + 1);
@@ -81,7 +81,7 @@ impl<T> Index<T> {
         self.table(self.number(hash)).find(hash, is)
     }
 
-    /// Adds an entry that is not there yet. `rehash` answers the hash of one that is.
+    /// Adds an entry that does not exist yet. `rehash` returns the hash of an existing entry.
     pub(crate) fn insert(&mut self, hash: u64, entry: T, rehash: impl Fn(&T) -> u64) {
         if self.len >= (self.more.len() + 1) * TABLE_LEN {
             self.cut_one(&rehash);
@@ -91,7 +91,7 @@ impl<T> Index<T> {
         self.len += 1;
     }
 
-    /// Splits the table whose turn it is.
+    /// Splits the next table in turn.
     fn cut_one(&mut self, rehash: &impl Fn(&T) -> u64) {
         let tables = self.more.len() + 1;
         let cut = tables - tables.next_power_of_two() / if tables.is_power_of_two() { 1 } else { 2 };
@@ -133,7 +133,7 @@ impl<K: Hash + Eq, V> Dictionary<K, V> {
         self.0.len()
     }
 
-    /// About how many entries it has room for.
+    /// The approximate number of entries that fit without an allocation.
     pub(crate) fn capacity(&self) -> usize {
         self.0.capacity()
     }
@@ -152,7 +152,7 @@ impl<K: Hash + Eq, V> Dictionary<K, V> {
         self.get(key).is_some()
     }
 
-    /// Sets the value of a key; answers the one it had.
+    /// Sets the value of a key. Returns its previous value.
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
         let before = self.remove(&key);
         self.0.insert(hash(&key), (key, value), |(key, _)| hash(key));
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_added_is_found_until_it_is_removed() {
+    fn entries_are_found_until_they_are_removed() {
         let mut index = Index::default();
         for n in 0..100_000u32 {
             index.insert(hash(&n), n, hash);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn no_addition_moves_more_than_a_few_thousand() {
+    fn an_insertion_moves_at_most_a_few_thousand_entries() {
         let (mut index, mut most) = (Index::default(), 0);
         for n in 0..300_000u32 {
             let moved = Cell::new(0);

@@ -1,22 +1,22 @@
 //! The queue itself: its state, its transitions, and their encoding. Start here, then read [`command`] and [`event`].
 //!
 //! This crate is pure. It reads no clock, disk, network or randomness and needs only `alloc`: time is an argument
-//! ([`Now`]), durability is the driver's business, and the payload of a task is a handle ([`task::Body`]) that the core
-//! never looks into. Every decision is an [`Event`], and one private `apply` is the only code that changes state. So a
-//! replay of the events yields exactly the state that the commands produced.
+//! ([`Now`]), durability is up to the driver, and the payload of a task is a handle ([`task::Body`]) that the core
+//! never looks into. Every decision is an [`Event`], and one private `apply` is the only code that changes state. So
+//! a replay of the events yields exactly the state that the commands produced.
 //!
-//! # Map
+//! # Modules
 //!
 //! | module | contents |
 //! |---|---|
 //! | [`id`], [`time`], [`limits`] | ids and receipts, points in time by the clock they belong to, all limits |
-//! | [`command`], [`reply`] | requests and their answers; dialects translate bytes to and from these |
+//! | [`command`], [`reply`] | requests and replies; dialects translate bytes to and from these |
 //! | [`owned`] | requests that outlive their buffer |
 //! | [`event`], [`codec`] | decisions, and their bytes in a log |
-//! | [`notice`] | what listeners learn from an event |
+//! | [`notice`] | the notices that follow from events |
 //! | [`settings`], [`task`] | the settings of a queue, the record of a task |
 //! | [`queue`] | one queue as a value: tasks, indexes, transitions; it knows no other queue |
-//! | [`broker`] | what spans queues: names, workers, ids, deadlines |
+//! | [`broker`] | all queues of a store, and names, workers, ids, deadlines |
 //! | [`bulk`] | commands that are executed in slices |
 //!
 //! # The driver's contract

@@ -9,7 +9,7 @@ pub struct Limit {
     pub name: &'static str,
     /// Its value, in the unit that its name ends in.
     pub value: u64,
-    /// What it bounds.
+    /// The meaning of the limit.
     pub what: &'static str,
 }
 

@@ -15,7 +15,7 @@ pub(crate) fn step() {
     STEPS.set(STEPS.get() + 1);
 }
 
-/// How many steps `act` takes on this thread.
+/// The number of steps that `act` takes on this thread.
 #[cfg(test)]
 pub(crate) fn steps_of<T>(act: impl FnOnce() -> T) -> (u64, T) {
     let before = STEPS.get();

@@ -1,11 +1,11 @@
 //! Notices for listeners: tasks became ready, were finished, cancelled or removed.
 //!
-//! Notices follow from events alone, so that no cause can be overlooked. Who listens, and when a notice may be sent, is
-//! the home's business. A replay records nothing and so sends nothing.
+//! Notices follow from events alone, so that no cause can be overlooked. The home knows the listeners, and decides
+//! when a notice may be sent. A replay records nothing and so sends nothing.
 
 use crate::event::{Event, Ids, Landing, QueueNo, Removal};
 
-/// What a notice is about.
+/// The kind of change that a notice reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// Tasks became ready, or a queue with ready tasks was resumed.
@@ -14,15 +14,14 @@ pub enum Kind {
     Done,
     /// Tasks were cancelled.
     Cancel,
-    /// Tasks were removed otherwise.
+    /// Tasks were removed in other ways.
     Delete,
 }
 
 impl Kind {
-    /// All kinds.
     pub const ALL: [Self; 4] = [Self::Work, Self::Done, Self::Cancel, Self::Delete];
 
-    /// The name of the kind.
+    /// The name of the kind in channel names.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Work => "work",
@@ -38,17 +37,15 @@ impl Kind {
 pub struct Kinds(u8);
 
 impl Kinds {
-    /// Whether it has none.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether it has this one.
     pub const fn has(self, kind: Kind) -> bool {
         self.0 & 1 << kind as u8 != 0
     }
 
-    /// Each, in order.
+    /// Iterates in the order of [`Kind::ALL`].
     pub fn iter(self) -> impl Iterator<Item = Kind> {
         Kind::ALL.into_iter().filter(move |&kind| self.has(kind))
     }
@@ -63,11 +60,8 @@ impl FromIterator<Kind> for Kinds {
 /// The notice that follows from an event.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Meaning<'a> {
-    /// The queue.
     pub queue: QueueNo,
-    /// What happened.
     pub kind: Kind,
-    /// The tasks.
     pub tasks: Concerned<'a>,
 }
 
@@ -76,7 +70,8 @@ pub struct Meaning<'a> {
 pub enum Concerned<'a> {
     /// A number of tasks, without their ids.
     Count(usize),
-    /// The number of tasks that the next [`Recorder::note_task_count`](crate::Recorder::note_task_count) has.
+    /// The number of tasks that the next call of [`Recorder::note_task_count`](crate::Recorder::note_task_count)
+    /// reports.
     Uncounted,
     /// Tasks, by id.
     Ids(Ids<'a>),
@@ -124,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_tasks_ready_is_work() {
+    fn events_that_make_tasks_ready_are_work() {
         let (queue, first, payloads) = (QUEUE, TaskId::new(1, 1).unwrap(), Payloads::Slices(&[b"a", b"b"]));
         let pushed = |fields| Event::Pushed { queue, first, payloads, fields };
         check(&pushed(Fields::default()), Some((Kind::Work, Concerned::Count(2))));
@@ -143,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_tasks_says_how() {
+    fn events_that_end_tasks_give_the_kind_of_end() {
         let (queue, list) = (QUEUE, [TaskId::new(1, 1).unwrap(), TaskId::new(1, 2).unwrap()]);
         let ids = Ids::Slice(&list);
         let removed = |why| Event::Removed { queue, ids, why };
@@ -160,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_of_kinds_has_what_was_put_in() {
+    fn a_set_of_kinds_contains_exactly_its_kinds() {
         let some: Kinds = [Kind::Done, Kind::Delete].into_iter().collect();
         assert!(some.has(Kind::Done) && some.has(Kind::Delete) && !some.has(Kind::Work));
         assert!(some.iter().eq([Kind::Done, Kind::Delete]));

@@ -1,4 +1,4 @@
-//! The record of a task: its state, its lease, its place in the order of delivery, its history.
+//! The record of a task: its state, its lease, its position in the order of delivery, its history.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -9,10 +9,10 @@ use crate::id::{Receipt, TaskId};
 use crate::limits;
 use crate::time::{LogTime, WallTime};
 
-/// The handle of a payload. The core moves it around and never looks inside.
+/// The handle of a payload. The core stores it and never looks inside.
 ///
-/// Waiting tasks are packed into runs of bytes, and their handles with them ([`Body::pack`]). A handle that owns memory
-/// cannot be packed; it is kept beside its run and dropped with its task.
+/// Waiting tasks are packed into runs of bytes, together with their handles ([`Body::pack`]). A handle that owns
+/// memory cannot be packed; it is kept beside its run and dropped with its task.
 pub trait Body: Clone {
     /// The length of the payload in bytes.
     fn len(&self) -> usize;
@@ -22,28 +22,28 @@ pub trait Body: Clone {
         self.len() == 0
     }
 
-    /// Whether the payload equals `payload`; `None` if the handle cannot tell.
+    /// Whether the payload equals `payload`; `None` if the handle cannot compare it.
     fn is(&self, payload: &[u8]) -> Option<bool>;
 
-    /// The bytes of memory that the handle owns. A packed handle owns none.
+    /// The memory that the handle owns, in bytes. A packed handle owns none.
     fn owned_bytes(&self) -> usize {
         0
     }
 
-    /// Appends bytes from which [`Body::unpack`] restores the handle, given the same `before`: the handle packed before
-    /// it in the same run, or `None` at the start of a run. Answers false and appends nothing if the handle cannot be
-    /// packed.
+    /// Appends bytes from which [`Body::unpack`] restores the handle, given the same `before`: the handle packed
+    /// before it in the same run, or `None` at the start of a run. Returns false and appends nothing if the handle
+    /// cannot be packed.
     fn pack(&self, before: Option<&Self>, out: &mut Vec<u8>) -> bool;
 
-    /// Whether [`Body::unpack`] would restore this handle from all of these bytes. A shortcut for handles that can tell
-    /// faster than by packing; false is always a correct answer.
+    /// Whether [`Body::unpack`] would restore this handle from all of these bytes. A shortcut for handles that can
+    /// decide this faster than by packing; false is always a correct result.
     fn is_unpacked_from(&self, before: Option<&Self>, bytes: &[u8]) -> bool {
         let _ = (before, bytes);
         false
     }
 
-    /// The handle at the start of `bytes`, and the rest of them; `None` if there is none. The bytes may come from a
-    /// damaged disk, so this never panics.
+    /// Restores the handle at the start of `bytes`, and returns the rest of them; `None` if there is no valid handle.
+    /// The bytes may come from a damaged disk, so this must never panic.
     fn unpack<'b>(before: Option<&Self>, bytes: &'b [u8]) -> Option<(Self, &'b [u8])>;
 }
 
@@ -72,12 +72,12 @@ pub struct Tries {
 }
 
 impl Tries {
-    /// The sum.
+    /// The number of all tries.
     pub const fn total(self) -> u32 {
         self.failed.saturating_add(self.lapsed).saturating_add(self.lost)
     }
 
-    /// Tries that ended without a word from the worker: lapses and lost workers.
+    /// The number of tries that ended without an action of the worker: lapses and lost workers.
     pub const fn unfinished(self) -> u32 {
         self.lapsed.saturating_add(self.lost)
     }
@@ -94,10 +94,10 @@ impl Tries {
     }
 }
 
-/// Why a delivery ended without the task being finished.
+/// The reason why a delivery ended without the task being finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// Returned without a failure; costs no try.
+    /// It was returned without a failure. Costs no try.
     Free,
     /// The worker reported a failure.
     Failed,
@@ -113,15 +113,15 @@ pub enum Name {
     /// Bytes that the producer chose.
     Bytes(Box<[u8]>),
     /// A keyed hash of the payload (`UNIQUE`). It never equals a name of bytes. An array, because the alignment of a
-    /// `u128` would make everything that holds a name larger.
+    /// `u128` would make every type that contains a name larger.
     PayloadHash([u8; 16]),
 }
 
 /// The order of ready tasks of one priority: the smallest key is delivered first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OrderKey {
-    /// The id of a pushed task; the last id at that moment for a task that went to the back; a negative number, smaller
-    /// with every group, for a task that went to the front.
+    /// The id of a pushed task; the last id at that moment for a task that went to the back; a negative number,
+    /// smaller with every group, for a task that went to the front.
     pub major: i64,
     /// Order among tasks of the same `major`. Zero for a pushed task.
     pub minor: u64,
@@ -130,7 +130,7 @@ pub struct OrderKey {
 impl OrderKey {
     /// The key of a pushed task.
     pub const fn pushed(id: TaskId) -> Self {
-        // Ids have 59 bits.
+        // The cast is lossless: ids have 59 bits.
         Self { major: id.raw().cast_signed(), minor: 0 }
     }
 }
@@ -155,7 +155,7 @@ impl Rank {
         Self { neg_priority: Self::negated(priority), order }
     }
 
-    /// The priority, negated.
+    /// The negated priority.
     pub const fn negated(priority: i8) -> i16 {
         -(priority as i16)
     }
@@ -199,14 +199,15 @@ impl TaskState {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lease(LeaseForm);
 
-/// A plain pop has no terms and costs no memory for them. Terms are never empty, so that equal leases have equal forms.
+/// A plain pop has no terms and costs no memory for them. Terms are never empty, so that equal leases have equal
+/// forms.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum LeaseForm {
     Plain {
         start: LogTime,
         seq: u64,
     },
-    /// The start is in the box because beside the pointer it would make every record larger.
+    /// The start is in the box, because beside the pointer it would make every record larger.
     OnTerms {
         seq: u64,
         boxed: Box<StartAndTerms>,
@@ -220,7 +221,7 @@ struct StartAndTerms {
 }
 
 impl Lease {
-    /// The bytes of its box.
+    /// The size of its box in bytes.
     pub(crate) const fn boxed_bytes(&self) -> usize {
         match &self.0 {
             LeaseForm::Plain { .. } => 0,
@@ -237,7 +238,7 @@ impl Lease {
         })
     }
 
-    /// When the delivery began.
+    /// The time of the delivery.
     pub const fn start(&self) -> LogTime {
         match &self.0 {
             LeaseForm::Plain { start, .. } => *start,
@@ -245,14 +246,14 @@ impl Lease {
         }
     }
 
-    /// The number of the delivery in its queue. Tasks that return together keep this order.
+    /// The number of the delivery in its queue. Tasks that are requeued together keep this order.
     pub const fn seq(&self) -> u64 {
         match self.0 {
             LeaseForm::Plain { seq, .. } | LeaseForm::OnTerms { seq, .. } => seq,
         }
     }
 
-    /// Its terms; `None` if only its holder ends it.
+    /// The terms; `None` if only its holder ends the lease.
     pub const fn terms(&self) -> Option<&Terms> {
         match &self.0 {
             LeaseForm::Plain { .. } => None,
@@ -260,17 +261,17 @@ impl Lease {
         }
     }
 
-    /// When it lapses.
+    /// The time at which it lapses.
     pub fn deadline(&self) -> Option<LogTime> {
         Some(self.terms()?.deadline?.at)
     }
 
-    /// The worker or connection that it ends with.
+    /// The worker or connection with which it ends.
     pub fn holder(&self) -> Option<Holder> {
         self.terms()?.holder
     }
 
-    /// Whether it ends only by its holder or by RECOVER.
+    /// Whether only its holder or RECOVER can end it.
     pub fn is_open_ended(&self) -> bool {
         self.terms().is_none_or(|t| t.deadline.is_none() && t.holder.is_none())
     }
@@ -284,7 +285,6 @@ impl Lease {
         (*start, *seq) = (at, number);
     }
 
-    /// Sets its deadline.
     pub fn extend(&mut self, deadline: Deadline) {
         let deadline = Some(deadline);
         match &mut self.0 {
@@ -295,7 +295,7 @@ impl Lease {
         }
     }
 
-    /// Its deadline, mutable.
+    /// The deadline, for a change.
     pub fn deadline_mut(&mut self) -> Option<&mut Deadline> {
         match &mut self.0 {
             LeaseForm::Plain { .. } => None,
@@ -307,16 +307,16 @@ impl Lease {
 /// The terms of a lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Terms {
-    /// When it lapses.
+    /// The time at which the lease lapses.
     pub deadline: Option<Deadline>,
-    /// The worker or connection that it ends with.
+    /// The worker or connection with which the lease ends.
     pub holder: Option<Holder>,
-    /// What happens at a lapse, instead of the queue's defaults.
+    /// The consequences of a lapse, if they differ from the queue's defaults.
     pub lapse: Option<LapsePolicy>,
 }
 
 impl Terms {
-    /// Whether all of them are absent.
+    /// Whether there are no terms.
     pub const fn is_none(&self) -> bool {
         self.deadline.is_none() && self.holder.is_none() && self.lapse.is_none()
     }
@@ -327,11 +327,12 @@ impl Terms {
 pub struct Deadline {
     /// The time at which the lease lapses.
     pub at: LogTime,
-    /// The length that it was given or extended for. After a restart, at least the smaller of this and a limit is left.
+    /// The length for which the lease was given or extended. After a restart, at least the smaller of this and a
+    /// limit is left.
     pub length_ms: u64,
 }
 
-/// A worker or connection that leases end with.
+/// A worker or connection with which leases end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Holder {
     /// A worker, by its incarnation.
@@ -343,46 +344,45 @@ pub enum Holder {
 /// A delivery that is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Past {
-    /// Its number: 1 for the first delivery of the task.
+    /// The number of the delivery: 1 for the first delivery of the task.
     pub delivery: u32,
-    /// The incarnation of the store in which it began.
+    /// The incarnation of the store when it began.
     pub incarnation: u64,
-    /// When it began.
+    /// The time at which it began.
     pub start: LogTime,
-    /// When it ended.
+    /// The time at which it ended.
     pub end: LogTime,
-    /// Why it ended.
+    /// The reason why it ended.
     pub cause: Cause,
 }
 
-/// The fields that only some tasks have; the others save the memory.
+/// The fields that only some tasks have. They are boxed, so that the others save the memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Extras {
-    /// Its name.
     pub name: Option<Name>,
-    /// Tries before it is dead; `None` means the queue's default.
+    /// The number of tries before the task is dead; `None` means the queue's default.
     pub tries_max: Option<u32>,
-    /// The first wait of its backoff; `None` means the queue's default.
+    /// The first wait of its backoff in milliseconds; `None` means the queue's default.
     pub backoff_ms: Option<u64>,
-    /// When its time to live ends.
+    /// The end of its time to live.
     pub expires: Option<LogTime>,
-    /// Its tries, by how they ended.
+    /// The tries, by how they ended.
     pub tries: Tries,
-    /// Why it last failed or died.
+    /// The reason of its last failure or death.
     pub reason: Option<Box<[u8]>>,
-    /// Its last deliveries that are over. An exact allocation: most tasks have one of them.
+    /// The last deliveries that are over. An exact allocation, because most tasks have only one of them.
     pub past: Box<[Past]>,
-    /// The trace context of its producer. Stored, not used yet.
+    /// The trace context of its producer. Stored, but not used yet.
     pub trace: Option<Box<[u8]>>,
 }
 
 impl Extras {
-    /// The form in which a task keeps them: `None` if all fields are empty, so that equal tasks have equal digests.
+    /// The form in which a task stores them: `None` if all fields are empty, so that equal tasks have equal digests.
     pub fn boxed(self) -> Option<Box<Self>> {
         (self != Self::default()).then(|| Box::new(self))
     }
 
-    /// The bytes that the extras take. A name counts twice, since the index of names has a copy.
+    /// The memory of the extras in bytes. A name counts twice, since the index of names has a copy.
     fn bytes(&self) -> usize {
         let name = match &self.name {
             Some(Name::Bytes(name)) => 2 * name.len(),
@@ -393,26 +393,24 @@ impl Extras {
     }
 }
 
-/// The record of a task. Tasks that were pushed without options and not touched since have none: they are packed.
+/// The record of a task. Tasks that were pushed without options and have not changed since have none: they are
+/// packed.
 #[derive(Clone, Debug)]
 pub struct Task<B> {
-    /// Its id.
     pub id: TaskId,
-    /// Its payload.
     pub body: B,
-    /// When it was pushed. Ages and times to live count from here; the time in the id is only approximate.
+    /// The log time of the push. Ages and times to live count from here; the time in the id is only approximate.
     pub pushed: LogTime,
-    /// Its state.
     pub state: TaskState,
-    /// The incarnation of the store that delivered it last.
+    /// The incarnation of the store at the last delivery.
     pub incarnation: u64,
-    /// How many times it was delivered.
+    /// The number of deliveries.
     pub deliveries: u32,
-    /// Larger ones are delivered first.
+    /// Larger priorities are delivered first.
     pub priority: i8,
     /// Whether it was cancelled while leased.
     pub cancelled: bool,
-    /// Whether it returned after a lapse or a lost worker, so that an ack of its id still finishes it.
+    /// Whether it was requeued after a lapse or a lost worker, so that an ack of its id still finishes it.
     pub late_ack: bool,
     /// The fields that only some tasks have.
     pub extras: Option<Box<Extras>>,
@@ -435,7 +433,7 @@ impl<B> Task<B> {
         }
     }
 
-    /// The lease, if it is leased.
+    /// The lease, if the task is leased.
     pub const fn lease(&self) -> Option<&Lease> {
         match &self.state {
             TaskState::Leased(lease) => Some(lease),
@@ -443,7 +441,7 @@ impl<B> Task<B> {
         }
     }
 
-    /// Its rank, if it is ready.
+    /// The rank, if the task is ready.
     pub const fn rank(&self) -> Option<Rank> {
         match self.state {
             TaskState::Ready(order) => Some(Rank::of(self.priority, order)),
@@ -451,7 +449,7 @@ impl<B> Task<B> {
         }
     }
 
-    /// Whether it is ready or delayed.
+    /// Whether the task is ready or delayed.
     pub const fn waits(&self) -> bool {
         matches!(self.state, TaskState::Ready(_) | TaskState::Delayed(_))
     }
@@ -461,22 +459,21 @@ impl<B> Task<B> {
         Receipt { id: self.id, incarnation: self.incarnation, delivery: self.deliveries }
     }
 
-    /// When its time to live ends.
+    /// The end of its time to live.
     pub fn expires(&self) -> Option<LogTime> {
         self.extras.as_ref()?.expires
     }
 
-    /// Its name.
     pub fn name(&self) -> Option<&Name> {
         self.extras.as_ref()?.name.as_ref()
     }
 
-    /// Its tries, by how they ended.
+    /// The tries, by how they ended.
     pub fn tries(&self) -> Tries {
         self.extras.as_ref().map_or_else(Tries::default, |extras| extras.tries)
     }
 
-    /// The bytes of memory that it owns beside its record.
+    /// The memory that it owns beside its record, in bytes.
     pub(crate) fn owned_bytes(&self) -> usize
     where
         B: Body,
@@ -485,7 +482,7 @@ impl<B> Task<B> {
         self.body.owned_bytes() + self.lease().map_or(0, Lease::boxed_bytes) + extras
     }
 
-    /// Its extras, which are created if it has none.
+    /// The extras, which are created if it has none.
     pub fn extras_mut(&mut self) -> &mut Extras {
         self.extras.get_or_insert_default()
     }
@@ -497,22 +494,20 @@ impl<B> Task<B> {
         }
     }
 
-    /// Restores all its tries.
+    /// Resets the count of its tries.
     pub fn restore_tries(&mut self) {
         self.take_away(|extras| extras.tries = Tries::default());
     }
 
-    /// Removes its time to live.
     pub fn live_on(&mut self) {
         self.take_away(|extras| extras.expires = None);
     }
 
-    /// Removes its name.
     pub fn become_nameless(&mut self) {
         self.take_away(|extras| extras.name = None);
     }
 
-    /// Changes its extras, and removes them if nothing is left ([`Extras::boxed`]).
+    /// Changes its extras, and removes them if all fields are empty ([`Extras::boxed`]).
     fn take_away(&mut self, take: impl FnOnce(&mut Extras)) {
         if let Some(extras) = &mut self.extras {
             take(extras);
@@ -520,7 +515,7 @@ impl<B> Task<B> {
         self.extras.take_if(|extras| **extras == Extras::default());
     }
 
-    /// Remembers a delivery that is over, and forgets the oldest beyond the limit.
+    /// Records a delivery that is over, and removes the oldest beyond the limit.
     pub fn remember(&mut self, past: Past) {
         let kept = &mut self.extras_mut().past;
         let mut all = mem::take(kept).into_vec();
@@ -542,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_away_leaves_no_trace() {
+    fn removed_fields_leave_no_trace() {
         let check = |add: fn(&mut Task<()>), take: fn(&mut Task<()>)| {
             let mut task = task();
             add(&mut task);
@@ -561,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_costs_a_try_is_counted() {
+    fn only_causes_that_cost_a_try_are_counted() {
         let mut task = task();
         task.count_try(Cause::Free);
         assert_eq!((task.tries(), &task.extras), (Tries::default(), &None));
@@ -572,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_the_same_whichever_way_it_came_to_its_terms() {
+    fn equal_terms_give_equal_leases() {
         let deadline = Deadline { at: LogTime(9), length_ms: 8 };
         let terms = Terms { deadline: Some(deadline), ..Terms::default() };
         let mut extended = Lease::new(LogTime(1), 2, Terms::default());

@@ -1,7 +1,8 @@
 //! Points in time, in milliseconds, by the clock they belong to.
 //!
-//! While a store is open, log time never goes back, stops or jumps. Wall time can be set to anything by the owner of
-//! the machine. The two are different types, so that no deadline is ever compared with the wrong clock.
+//! While a store is open, log time never goes back, stops or jumps. Wall time can be set to any value by the
+//! administrator of the machine. The two are different types, so that no deadline is ever compared with the wrong
+//! clock.
 
 use core::fmt;
 

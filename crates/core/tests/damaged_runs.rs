@@ -1,7 +1,7 @@
-//! Packed runs whose bytes are wrong although their checksum matches. They are decoded lazily, long after the start;
-//! damage may only cost the tasks of the damaged groups.
-#![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
-#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
+//! Packed runs whose bytes are wrong although their checksum matches. They are decoded lazily, long after the start.
+//! Damage may lose only the tasks of the damaged groups.
+#![expect(unreachable_pub, reason = "the modules of a test share items")]
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "test helpers may panic")]
 
 mod support;
 
@@ -13,16 +13,16 @@ use sureq_core::command::{Add, Cancel, IdForm, Pop, TaskRef, TaskRefs, View, Whe
 use sureq_core::event::QueueNo;
 use sureq_core::{Broker, Command, LogTime, Now, Replies, Reply, TaskId, WallTime};
 
-/// Entries of a group: each is decoded without those before it.
+/// The number of entries of a group. Each group is decoded independently of those before it.
 const GROUP: usize = 64;
 
-/// With this many tasks there are two runs of many groups.
+/// Enough tasks for two runs of many groups.
 const TASKS: usize = 6_000;
 
 /// Of this many tasks one is delayed, one is leased, and one is deleted.
 const SPARED: usize = 97;
 
-/// A small generator of numbers that are the same in every run.
+/// A small generator of pseudo-random numbers that are the same in every run.
 struct Random(u64);
 
 impl Random {
@@ -98,7 +98,8 @@ fn groups(run: &[u8]) -> Vec<usize> {
     starts.into_iter().map(|start| header + start).collect()
 }
 
-/// A store with wrong bytes in one run of the queue `q`, and how many tasks they may cost; `None` if it is refused.
+/// A store with wrong bytes in one run of the queue `q`, and the maximum number of tasks that may be lost. `None` if
+/// the restore refuses it.
 fn damage(fixture: &Fixture, random: &mut Random) -> Option<(Store, Broker<Bytes>, usize)> {
     let mut store = fixture.store.clone();
     let (_, stamps) = &store.queues[&QueueNo(0)];
@@ -107,7 +108,7 @@ fn damage(fixture: &Fixture, random: &mut Random) -> Option<(Store, Broker<Bytes
     let starts = groups(run);
     let mut hit = BTreeSet::new();
     for _ in 0..=random.below(4) {
-        // Sometimes the header, which concerns the whole run.
+        // Sometimes the header is damaged, which affects the whole run.
         let is_header = random.below(20) == 0;
         let at =
             if is_header { random.below(starts[0]) } else { starts[0] + random.below(run.len() - starts[0]) };
@@ -120,7 +121,7 @@ fn damage(fixture: &Fixture, random: &mut Random) -> Option<(Store, Broker<Bytes
     Some((store, broker, hit.len() * GROUP))
 }
 
-/// A broker that goes on.
+/// A broker that continues with a damaged store.
 struct Served {
     /// Its last checkpoint.
     store: Store,
@@ -136,7 +137,7 @@ impl Served {
         out
     }
 
-    /// Pops `count` tasks at a time until there are no more; answers all of them.
+    /// Pops `count` tasks at a time until there are no more. Returns all of them.
     fn drain(&mut self, queue: &[u8], counts: &[u32]) -> BTreeMap<TaskId, Vec<u8>> {
         let mut popped = BTreeMap::new();
         for &count in counts.iter().cycle().take(2 * TASKS) {
@@ -150,7 +151,7 @@ impl Served {
                 assert!(before.is_none(), "{} is delivered twice", task.id);
             }
         }
-        panic!("there is no end of it");
+        panic!("the pops never end");
     }
 
     fn ready(&mut self, queue: &[u8]) -> u64 {
@@ -159,7 +160,7 @@ impl Served {
         info.ready
     }
 
-    /// Other commands of a client.
+    /// Executes other commands of a client.
     fn look_around(&mut self, fixture: &Fixture, random: &mut Random) -> BTreeSet<TaskId> {
         let mut gone = BTreeSet::new();
         for _ in 0..10 {
@@ -182,7 +183,7 @@ impl Served {
         gone
     }
 
-    /// Goes on from a checkpoint.
+    /// Continues from a checkpoint.
     fn restart(&mut self) {
         for _ in 0..100_000 {
             if !self.broker.is_under_way() {
@@ -201,7 +202,7 @@ fn refs_of(text: &str) -> [&[u8]; 1] {
 }
 
 #[test]
-fn a_run_with_wrong_bytes_costs_no_more_than_the_groups_that_are_damaged() {
+fn wrong_bytes_in_a_run_lose_only_tasks_of_the_damaged_groups() {
     let fixture = fixture();
     let (mut refused, mut served, mut affected) = (0, 0, 0);
     for seed in 1..=150 {
@@ -220,7 +221,7 @@ fn a_run_with_wrong_bytes_costs_no_more_than_the_groups_that_are_damaged() {
         }
         let counts: &[u32] = [&[1000][..], &[1, 7, 64, 300], &[5000, 1], &[40]][random.below(4)];
         let others = this.drain(b"other", counts);
-        assert!(others.keys().eq(&fixture.others), "seed {seed}: another queue is as it was");
+        assert!(others.keys().eq(&fixture.others), "seed {seed}: another queue is unchanged");
         if random.below(4) == 0 {
             this.run(&Command::Purge { queue: b"q", state: Some(View::Ready) });
             this.restart();
@@ -228,7 +229,7 @@ fn a_run_with_wrong_bytes_costs_no_more_than_the_groups_that_are_damaged() {
             continue;
         }
         let popped = this.drain(b"q", counts);
-        assert_eq!(this.ready(b"q"), 0, "seed {seed}: what cannot be delivered does not count as ready");
+        assert_eq!(this.ready(b"q"), 0, "seed {seed}: undeliverable tasks do not count as ready");
         let lost = fixture
             .ready
             .iter()

@@ -1,6 +1,6 @@
-//! A log that was tampered with: no event panics or breaks an invariant, even if its checksum is right.
-#![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
-#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
+//! A log that was tampered with: no event causes a panic or breaks an invariant, even if its checksum is right.
+#![expect(unreachable_pub, reason = "the modules of a test share items")]
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "test helpers may panic")]
 
 #[path = "model/mod.rs"]
 mod model;
@@ -39,7 +39,7 @@ fn history(steps: usize) -> Vec<u8> {
     home.log.bytes
 }
 
-/// Replays until the first refusal; answers whether there was none.
+/// Replays until an event is refused. Returns whether none was.
 fn replays(mut bytes: &[u8], broker: &mut Broker<Bytes>) -> bool {
     while !bytes.is_empty() {
         match decode(bytes, |event| broker.replay(event, &mut Log::default())) {
@@ -50,7 +50,7 @@ fn replays(mut bytes: &[u8], broker: &mut Broker<Bytes>) -> bool {
     true
 }
 
-/// A broker with any past goes on without a panic.
+/// Checks that a broker with any accepted history continues without a panic.
 fn live_on(broker: &mut Broker<Bytes>) {
     let (mut log, mut out) = (Log::default(), Replies::default());
     let mut now = Now { log: broker.clock(), wall: WallTime(0) };
@@ -73,7 +73,7 @@ fn live_on(broker: &mut Broker<Bytes>) {
     }
 }
 
-/// Some mutations of single bytes of a log; all of them if there is time.
+/// Some mutations of single bytes of a log; all of them if `SUREQ_TEST_SCALE` is large enough.
 fn mutations(bytes: &[u8], mut check: impl FnMut(&[u8])) {
     let scale: usize = std::env::var("SUREQ_TEST_SCALE").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
     let mut mutant = bytes.to_vec();
@@ -100,7 +100,7 @@ fn a_log_with_a_wrong_byte_is_refused_or_keeps_every_invariant() {
             accepted += 1;
         }
     });
-    assert!(accepted > 0, "some changes make another log that is possible");
+    assert!(accepted > 0, "some mutations give another valid log");
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn task(state: TaskState, deliveries: u32) -> FullTask<'static> {
 }
 
 #[test]
-fn counters_near_their_end_and_tasks_that_contradict_themselves_are_refused() {
+fn counters_near_overflow_and_contradictory_tasks_are_refused() {
     let ready = |major, minor| task(TaskState::Ready(OrderKey { major, minor }), 1);
     let leased = |seq| TaskState::Leased(Lease::new(LogTime(0), seq, Terms::default()));
     let refused = [

@@ -1,9 +1,10 @@
-//! The core against the model: random histories, every reply compared, every invariant checked, every log replayed.
+//! Compares the core with the model: random histories, with every reply compared, every invariant checked, and every
+//! log replayed.
 //!
-//! `SUREQ_TEST_SCALE=10` runs ten times as many, `PROPTEST_CASES=40` exactly 40. A failing history is shrunk, printed
-//! and kept in `model.proptest-regressions`.
-#![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
-#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
+//! `SUREQ_TEST_SCALE=10` runs ten times as many histories, `PROPTEST_CASES=40` exactly 40. A failing history is
+//! shrunk, printed and kept in `model.proptest-regressions`.
+#![expect(unreachable_pub, reason = "the modules of a test share items")]
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "test helpers may panic")]
 
 #[path = "model/mod.rs"]
 mod model;
@@ -75,7 +76,7 @@ impl StateMachineTest for Core {
         }
         let (awake, now) = (home.awake(), poppable(&home));
         let slept = now.iter().find(|no| !before.contains(no) && !awake.contains(no));
-        assert_eq!(slept, None, "a queue that can be popped from now says so");
+        assert_eq!(slept, None, "a queue from which a pop succeeds now is reported as awake");
         home
     }
 
@@ -87,7 +88,7 @@ impl StateMachineTest for Core {
                 let expected = queue.tasks.get(id).map(NaiveTask::kind);
                 assert_eq!(found.state_of(*id), expected, "{id} of {name}");
             }
-            // C1: every accepted task exists, is finished, or was removed for a reason.
+            // C1: every accepted task exists, is finished, or was removed for a stated reason.
             let totals = found.totals();
             assert_eq!(totals.left(), Some(found.len()), "{name}: {totals:?}");
             assert_eq!(
@@ -95,13 +96,13 @@ impl StateMachineTest for Core {
                 (queue.pushed, queue.finished, queue.removed)
             );
         }
-        assert_eq!(home.broker.queues().count(), model.queues.len(), "no queue is left over");
+        assert_eq!(home.broker.queues().count(), model.queues.len(), "no other queue exists");
     }
 
     fn teardown(home: Home, _: Model) {
         let copy = home.copy();
         copy.check().unwrap_or_else(|broken| panic!("a copy: {}", broken.0));
-        assert_eq!(copy.digest(), home.broker.digest(), "an export is the same state");
+        assert_eq!(copy.digest(), home.broker.digest(), "an export gives the same state");
     }
 }
 
@@ -113,7 +114,7 @@ fn poppable(home: &Home) -> Vec<QueueNo> {
         .collect()
 }
 
-/// Verified is what needs the home mutably, and so cannot be in `check_invariants`.
+/// Verifies after each step. This needs the home mutably, and so cannot be part of `check_invariants`.
 struct Verified;
 
 impl StateMachineTest for Verified {
@@ -139,7 +140,7 @@ impl StateMachineTest for Verified {
     }
 }
 
-/// The same with some bodies that cannot be packed; images cannot have those.
+/// The same with some bodies that cannot be packed, which images cannot contain.
 struct Mixed;
 
 impl StateMachineTest for Mixed {
@@ -166,7 +167,7 @@ impl StateMachineTest for Mixed {
 fn config() -> Config {
     let scale = std::env::var("SUREQ_TEST_SCALE").ok().and_then(|scale| scale.parse().ok()).unwrap_or(1);
     let config = Config::default();
-    // Proptest's own variables have the last word: `mutants/core` runs fewer cases and keeps no failures.
+    // Proptest's own variables take precedence: `mutants/core` runs fewer cases and keeps no failures.
     let cases = if std::env::var_os("PROPTEST_CASES").is_some() { config.cases } else { 400 * scale };
     let kept = || Box::new(FileFailurePersistence::WithSource("proptest-regressions")) as Box<_>;
     Config { cases, failure_persistence: config.failure_persistence.as_ref().map(|_| kept()), ..config }
@@ -179,7 +180,7 @@ prop_state_machine! {
     fn the_core_does_what_the_model_does(sequential 1..120 => Verified);
 
     #[test]
-    fn bodies_that_cannot_be_packed_are_kept_as_they_are(sequential 1..120 => Mixed);
+    fn bodies_that_cannot_be_packed_are_kept_unchanged(sequential 1..120 => Mixed);
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! The order in which tasks are handed out: both ends of a queue, priorities, and floods of due tasks.
-#![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
-#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
+//! The order in which tasks are delivered: both ends of a queue, priorities, and floods of due tasks.
+#![expect(unreachable_pub, reason = "the modules of a test share items")]
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "test helpers may panic")]
 
 mod support;
 
@@ -31,7 +31,7 @@ const fn held(name: &[u8], incarnation: u64) -> LeaseAsk<'_> {
     LeaseAsk { worker: Some(WorkerRef { name, incarnation }), ..LeaseAsk::NONE }
 }
 
-/// All ready tasks, in order.
+/// Checks all ready tasks, in order.
 fn check(home: &mut Home, expected: &str) {
     same(&home.see(View::Ready), expected, "shown");
     home.verify();
@@ -42,7 +42,7 @@ fn check(home: &mut Home, expected: &str) {
     same(&home.pop(u32::MAX, PLAIN), expected, "delivered");
 }
 
-/// Lists can be long: only the first difference is reported.
+/// Compares two lists. Lists can be long, so only the first difference is reported.
 fn same(found: &str, expected: &str, how: &str) {
     let (found, expected): (Vec<_>, Vec<_>) = (found.split(' ').collect(), expected.split(' ').collect());
     let differs = found.iter().zip(&expected).position(|(a, b)| a != b);
@@ -107,7 +107,7 @@ fn leases_that_lapse_together_return_in_order_of_delivery() {
 }
 
 #[test]
-fn a_higher_priority_is_delivered_first_and_each_is_ordered_by_itself() {
+fn higher_priorities_are_delivered_first_and_each_keeps_its_order() {
     let mut home = Home::default();
     for (payload, priority) in [("a", 0), ("low", -128), ("b", 0), ("high", 127), ("five", 5), ("six", 5)] {
         add(&mut home, payload, When::AtOnce, priority);
@@ -124,7 +124,7 @@ fn a_higher_priority_is_delivered_first_and_each_is_ordered_by_itself() {
 }
 
 #[test]
-fn the_earliest_due_task_is_delivered_first_and_a_return_without_delay_goes_behind() {
+fn the_earliest_due_task_is_delivered_first_and_a_return_without_delay_last() {
     let mut home = Home::default();
     add(&mut home, "c", When::After(30), 0);
     add(&mut home, "a", When::After(10), 0);
@@ -161,7 +161,7 @@ fn a_task_due_at_a_wall_time_follows_that_clock_and_a_delay_does_not() {
     check(&mut home, "at after");
 }
 
-/// `n` tasks that become due one after the other, all of them by now.
+/// Adds `n` tasks that become due one after the other, and advances the time until all of them are due.
 fn flood(home: &mut Home, n: usize) -> Vec<String> {
     let names: Vec<String> = (0..n).map(|n| format!("f{n}")).collect();
     for (n, name) in names.iter().enumerate() {
@@ -182,10 +182,10 @@ fn a_flood_of_due_tasks_keeps_its_order_with_pushes_and_returns_in_between() {
     let mut expected = flood(&mut home, FLOOD);
     home.broker.tick(home.now, &mut home.log);
     assert_eq!(home.broker.queue(b"q").unwrap().counts(), [1_001, FLOOD as u64 - 1_000, 1, 0], "one slice");
-    // The digest and a copy agree in the middle of a flood, too.
+    // The digest and a copy must also agree in the middle of a flood.
     home.verify();
     assert_eq!(home.copy().digest(), home.broker.digest());
-    // The rest is settled later, and keeps its place in the order.
+    // The rest is settled later, and keeps its position in the order.
     home.push(&["pushed"]);
     assert!(home.broker.queue(b"q").unwrap().counts()[1] > 0, "some are left");
     home.pass(1);
@@ -197,7 +197,7 @@ fn a_flood_of_due_tasks_keeps_its_order_with_pushes_and_returns_in_between() {
 }
 
 #[test]
-fn a_pop_in_a_flood_gets_as_many_as_it_asks_for() {
+fn a_pop_in_a_flood_gets_the_requested_count() {
     let mut home = Home::default();
     let expected = flood(&mut home, FLOOD);
     assert_eq!(home.pop(2_000, PLAIN), expected[..2_000].join(" "));
@@ -217,7 +217,7 @@ fn a_flood_of_lapses_returns_in_order_across_slices() {
     home.broker.tick(home.now, &mut home.log);
     assert_eq!(home.broker.queue(b"q").unwrap().counts()[2], FLOOD as u64 - 1_000, "one slice");
     home.verify();
-    // A command about a task far back in the flood settles it first: it has lapsed.
+    // A command about a task far back in the flood settles that task first: it has lapsed.
     assert_eq!(home.return_task(ids[3_499], None, None), Outcome::Stale);
     home.tick();
     let mut expected: Vec<&str> = slices.clone();
@@ -227,7 +227,7 @@ fn a_flood_of_lapses_returns_in_order_across_slices() {
     check(&mut home, &expected.join(" "));
 }
 
-/// Pushes `count` tasks and one more, and lets a worker lease all but the last; answers names, ids and the worker.
+/// Pushes `count` tasks and one more, and lets a worker lease all except the last. Returns names, ids and the worker.
 fn much_held(home: &mut Home, timed: Option<u64>) -> (Vec<String>, Vec<TaskId>, u64) {
     let names: Vec<String> = (0..FLOOD).map(|n| format!("h{n}")).collect();
     let slices: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -253,12 +253,12 @@ fn a_worker_with_very_many_tasks_ends_in_slices() {
     assert_eq!(home.run(&Command::Worker(Worker::Fail { name: b"w" })), Answer::Count(FLOOD as u64));
     assert_eq!(leases(&home), FLOOD as u64 - 1_000, "one slice");
     home.verify();
-    // All leases end at once: receipts are stale, and a command about a task sees it as it is now.
+    // All leases end at once: receipts are stale, and a command about a task sees its new state.
     let beat = Command::Worker(Worker::Beat(WorkerRef { name: b"w", incarnation: w }));
     assert_eq!(home.run(&beat), Answer::Refused("worker gone"));
     assert!(!home.ack(receipt(3_499)));
     home.verify();
-    assert!(home.ack(ids[3_499]), "a bare id finishes what its worker was lost with");
+    assert!(home.ack(ids[3_499]), "a bare id finishes a task of a lost worker");
     names.pop();
     home.verify();
     let mut out = Vec::new();
@@ -284,10 +284,7 @@ fn each_step_moves_one_slice_even_if_several_holders_end_together() {
     assert_eq!(before, 2 * FLOOD as u64 + 1);
     while home.broker.next_deadline().is_due(home.now) {
         home.broker.tick(home.now, &mut home.log);
-        assert!(
-            before - leases(&home) <= 4_000,
-            "a few slices, each worker looks at the queue as others left it"
-        );
+        assert!(before - leases(&home) <= 4_000, "a few slices for each worker");
         before = leases(&home);
         home.verify();
     }
@@ -306,15 +303,15 @@ fn a_lease_that_a_holder_got_after_its_end_is_not_ended() {
     assert_eq!(
         home.run(&Command::Worker(Worker::Stop(worker))),
         Answer::Count(2),
-        "the others it had rested from"
+        "the rest ended its other leases"
     );
     home.verify();
-    assert!(!home.ack(ids[3_000]), "it was returned, and at no cost");
+    assert!(!home.ack(ids[3_000]), "it was requeued at no cost of a try");
     home.tick();
     home.verify();
     let mut expected = names.clone();
     expected.push("behind".to_owned());
-    // A command about this task returned it before its turn.
+    // A command about this task requeued it before its turn.
     let early = expected.remove(3_000);
     let at = home.see(View::Ready).split(' ').position(|name| name == early).unwrap();
     expected.insert(at, early);
@@ -326,11 +323,11 @@ fn a_deadline_that_passes_while_a_holder_ends_costs_no_further_try() {
     let mut home = Home::default();
     let (names, _, _) = much_held(&mut home, Some(100));
     home.config(&[Change::MaxLeased(FLOOD as u64)]);
-    assert_eq!(home.pop(1, PLAIN), "", "as many are leased as may be");
+    assert_eq!(home.pop(1, PLAIN), "", "the maximum number of tasks is leased");
     let w = WorkerRef { name: b"w", incarnation: home.broker.workers().next().unwrap().1 };
     home.run(&Command::Worker(Worker::Stop(w)));
     home.pass(200);
-    assert_eq!(home.pop(1, PLAIN), "h0", "what is over is not leased any more");
+    assert_eq!(home.pop(1, PLAIN), "h0", "ended leases do not count as leased");
     home.verify();
     home.tick();
     home.verify();
@@ -338,7 +335,7 @@ fn a_deadline_that_passes_while_a_holder_ends_costs_no_further_try() {
     assert_eq!(tries, FLOOD);
     let meta = Command::Pop(Pop { meta: true, ..Pop::plain(&[b"q"], u32::MAX) });
     home.config(&[Change::MaxLeased(0)]);
-    let Answer::Tasks(tasks) = home.run(&meta) else { panic!("a pop answers tasks") };
+    let Answer::Tasks(tasks) = home.run(&meta) else { panic!("a pop returns tasks") };
     assert!(tasks.iter().all(|task| task.more.as_ref().unwrap().tries.total() == 0), "none cost a try");
     assert_eq!(words(&tasks[..2]), names[1..3].join(" "));
 }

@@ -1,8 +1,8 @@
-//! The table of transitions: every state that a task can be in, against every command about it.
+//! The table of transitions: every state of a task against every command about it.
 //!
-//! A row is a command, a column a state before it; a cell is the reply and the state afterwards.
-#![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
-#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
+//! A row is a command, a column the state before it; a cell is the reply and the state afterwards.
+#![expect(unreachable_pub, reason = "the modules of a test share items")]
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "test helpers may panic")]
 
 mod support;
 
@@ -15,7 +15,7 @@ use sureq_core::reply::Outcome;
 use sureq_core::settings::{Change, Place};
 use sureq_core::{Receipt, TaskId};
 
-/// The states of a task, as far as any command distinguishes them.
+/// The states of a task, as far as commands distinguish them.
 const STATES: [&str; 12] = [
     "ready", "delayed", "leased", "timed", "worker", "conn", "marked", "lapsed", "returned", "backoff",
     "dead", "gone",
@@ -79,7 +79,7 @@ fn cancel(home: &mut Home, id: TaskId) -> Answer {
 }
 
 impl Scene {
-    /// The reply, as a word or a number.
+    /// Executes a command and returns the reply as a word or a number.
     fn say(&mut self, command: &str) -> String {
         let (id, receipt) = (self.id.to_string(), self.receipt.to_string());
         let stale = Receipt { delivery: self.receipt.delivery + 1, ..self.receipt }.to_string();

@@ -1,5 +1,5 @@
-//! The global allocator of the module uses Redis' allocator, so that its memory is counted in `used_memory` and limited
-//! by `maxmemory`.
+//! Makes Redis' allocator the global allocator of the module, so that its memory is counted in `used_memory` and
+//! limited by `maxmemory`.
 
 use std::alloc::{GlobalAlloc, Layout};
 
@@ -16,22 +16,24 @@ const ALIGNMENT: usize = 8;
 /// The alignment of a block whose size is a multiple of it.
 const ALIGNMENT_OF_MULTIPLES: usize = 16;
 
-/// Aborts: without memory there is nothing to report, and nothing here runs before Redis has passed its functions.
+/// Aborts: without memory no error can be reported, and no code of the module runs before Redis has passed its
+/// functions.
 fn no_redis() -> ! {
     std::process::abort()
 }
 
-/// The bytes to request. A larger alignment than the usual one needs a size that is a multiple of it.
+/// The number of bytes to request. A larger alignment than the usual one needs a size that is a multiple of it.
 const fn padded(layout: Layout) -> usize {
     if layout.align() <= ALIGNMENT { layout.size() } else { layout.pad_to_align().size() }
 }
 
-/// Whether a block for this layout is aligned by hand: inside a larger one, whose start is stored before it.
+/// Whether a block for this layout is aligned by this module: it is placed inside a larger block, and the start of
+/// that is stored before it.
 const fn is_by_hand(layout: Layout) -> bool {
     layout.align() > ALIGNMENT_OF_MULTIPLES
 }
 
-/// A block that is aligned by hand.
+/// Allocates a block that is aligned by this module.
 ///
 /// # Safety
 ///
@@ -45,7 +47,8 @@ unsafe fn alloc_by_hand(layout: Layout) -> *mut u8 {
     if outer.is_null() {
         return outer;
     }
-    // At least as far behind the beginning as that is aligned, which is enough for a pointer; at most as far as there is more room.
+    // The offset is at least 8, which is enough for a pointer, because the larger block is aligned to that; and at
+    // most the alignment, which is the extra size.
     let within = layout.align() - outer.addr() % layout.align();
     // SAFETY: within the block.
     let block = unsafe { outer.add(within) };
@@ -54,7 +57,7 @@ unsafe fn alloc_by_hand(layout: Layout) -> *mut u8 {
     block
 }
 
-// SAFETY: Redis' functions are those of malloc: blocks are aligned, disjoint, and theirs until they are freed.
+// SAFETY: Redis' functions behave like malloc: blocks are aligned and disjoint, and stay valid until they are freed.
 unsafe impl GlobalAlloc for RedisAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_by_hand(layout) {
@@ -72,7 +75,7 @@ unsafe impl GlobalAlloc for RedisAllocator {
             // SAFETY: the same call.
             let block = unsafe { alloc_by_hand(layout) };
             if !block.is_null() {
-                // SAFETY: so many bytes are there.
+                // SAFETY: the block has at least this size.
                 unsafe { block.write_bytes(0, layout.size()) };
             }
             return block;
@@ -87,7 +90,7 @@ unsafe impl GlobalAlloc for RedisAllocator {
         // SAFETY: as above.
         let Some(free) = (unsafe { raw::RedisModule_Free }) else { no_redis() };
         let outer = if is_by_hand(layout) {
-            // SAFETY: written there when the block was made.
+            // SAFETY: `alloc_by_hand` wrote it there.
             unsafe { block.sub(size_of::<*mut u8>()).cast::<*mut u8>().read_unaligned() }
         } else {
             block
@@ -101,7 +104,7 @@ unsafe impl GlobalAlloc for RedisAllocator {
         let Some(realloc) = (unsafe { raw::RedisModule_Realloc }) else { no_redis() };
         let Ok(new) = Layout::from_size_align(size, layout.align()) else { return std::ptr::null_mut() };
         if is_by_hand(layout) {
-            // SAFETY: a layout of the size that was asked for.
+            // SAFETY: a layout with the requested size.
             let moved = unsafe { self.alloc(new) };
             if !moved.is_null() {
                 // SAFETY: two blocks, each at least as large as the smaller size.

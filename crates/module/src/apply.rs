@@ -1,7 +1,7 @@
-//! RQ.APPLY: replays decisions of the primary, or of this server before its restart. Clients may not use it.
+//! RQ.APPLY: replays decisions of the primary, or of this server before its restart. Clients must not use it.
 //!
-//! The bytes may be hostile. Events that do not fit are an error. The queue keeps the changes before the error only if
-//! it is still consistent, since the rest of the stream continues.
+//! The bytes are untrusted. Events that do not fit the queue are an error. The queue keeps the changes before the
+//! error only if it is still consistent, since the rest of the stream continues.
 
 use sureq_core::queue::HolderNews;
 use sureq_core::task::Holder;
@@ -23,7 +23,7 @@ pub(crate) fn apply(mut ctx: Ctx<'_>, words: &[Str<'_>]) {
         return ctx.error("ERR wrong number of arguments for 'rq.apply' command");
     };
     if !ctx.flags().is_decided() {
-        return ctx.error("ERR RQ.APPLY is what a primary tells its replicas, and no client");
+        return ctx.error("ERR RQ.APPLY is internal: a primary sends it to its replicas, clients cannot");
     }
     match take(ctx, name, events.bytes()) {
         Ok(()) => {
@@ -81,10 +81,11 @@ fn take(ctx: Ctx<'_>, name: Str<'_>, events: &[u8]) -> Result<(), Wrong> {
         _ => {}
     }
     ctx.touch(name);
-    if is_sound { taken } else { taken.and(Err("it left no queue behind".to_owned())) }
+    if is_sound { taken } else { taken.and(Err("the queue became inconsistent and was deleted".to_owned())) }
 }
 
-/// Log time is taken from the events, and not from this machine's clock: a promoted replica continues from there.
+/// Log time is taken from the events and not from this machine's clock, so that a promoted replica continues from
+/// there.
 fn take_events(object: &mut Object, mut events: &[u8], holders: &mut Holders) -> Result<(), Wrong> {
     let mut at = LogTime(0);
     while !events.is_empty() {
@@ -110,7 +111,7 @@ fn take_event(object: &mut Object, event: &Event<'_>, at: &mut LogTime) -> Resul
         Event::Clock(time) if time.0 <= TIME_MAX => *at = *time,
         Event::Started { .. } => apply_to(object, event, *at)?,
         _ if event.queue() == Some(NUMBER) => apply_to(object, event, *at)?,
-        _ => return Err("an event of another queue, or of no time".to_owned()),
+        _ => return Err("an event of another queue, or without a time".to_owned()),
     }
     Ok(())
 }
@@ -124,7 +125,7 @@ fn apply_to(object: &mut Object, event: &Event<'_>, at: LogTime) -> Result<(), W
 #[derive(Default)]
 struct Holders {
     named: Vec<Holder>,
-    /// Any holder of the queue may be new.
+    /// Set if any holder of the queue may be new.
     are_unknown: bool,
 }
 
@@ -132,14 +133,14 @@ impl Holders {
     fn note(&mut self, event: &Event<'_>) {
         match event {
             Event::Popped { terms, .. } => self.named.extend(terms.holder),
-            // A copy is started before anything else happens to it.
+            // Every copy begins with this event, so all its holders are new.
             Event::Task(_) | Event::Started { .. } => self.are_unknown = true,
             _ => {}
         }
     }
 }
 
-/// Forgets holders that have no task of the queue any more.
+/// Removes the schedule's entries for holders that have no task of the queue any more.
 fn release(ctx: Ctx<'_>, name: Str<'_>, object: &mut Object) {
     process::with(|process| {
         object.queue.drain_holder_news(|holder, news| {
@@ -150,8 +151,8 @@ fn release(ctx: Ctx<'_>, name: Str<'_>, object: &mut Object) {
     });
 }
 
-/// Records the ids and incarnations of the queue, and schedules its deadlines for the case that this server becomes the
-/// primary.
+/// Records the ids and incarnations of the queue, and schedules its deadlines for the case that this server becomes
+/// the primary.
 fn welcome(ctx: Ctx<'_>, name: Str<'_>, object: &mut Object, mut holders: Holders) {
     if holders.are_unknown {
         holders.named.extend(object.queue.holders());
@@ -169,7 +170,8 @@ fn welcome(ctx: Ctx<'_>, name: Str<'_>, object: &mut Object, mut holders: Holder
     });
 }
 
-/// A worker without heartbeats is declared lost when this server becomes the primary.
+/// Applies events to a table of workers. Its expiry is scheduled too: if this server becomes the primary, workers
+/// without heartbeats are declared lost.
 fn take_workers(ctx: Ctx<'_>, name: Str<'_>, table: &mut Table, events: &[u8]) -> Result<(), Wrong> {
     let at = table.apply(events)?;
     process::with(|process| {

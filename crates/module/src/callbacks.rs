@@ -26,7 +26,7 @@ use crate::workers::{self, Table};
 const OK: c_int = raw::REDISMODULE_OK as c_int;
 const ERR: c_int = raw::REDISMODULE_ERR as c_int;
 
-/// A command of a client.
+/// Executes a command of a client.
 pub(crate) extern "C" fn command(
     ctx: *mut raw::RedisModuleCtx,
     argv: *mut *mut raw::RedisModuleString,
@@ -47,7 +47,7 @@ pub(crate) extern "C" fn command(
     OK
 }
 
-/// RQ.APPLY.
+/// Executes RQ.APPLY.
 pub(crate) extern "C" fn apply(
     ctx: *mut raw::RedisModuleCtx,
     argv: *mut *mut raw::RedisModuleString,
@@ -65,7 +65,7 @@ pub(crate) extern "C" fn apply(
     OK
 }
 
-/// A client that waits for a key is woken: the key may have tasks now.
+/// Called when a key that a client waits for may have tasks.
 pub(crate) extern "C" fn woken(
     ctx: *mut raw::RedisModuleCtx,
     argv: *mut *mut raw::RedisModuleString,
@@ -82,8 +82,8 @@ pub(crate) extern "C" fn woken(
     OK
 }
 
-/// The wait of a client ends: its timeout is over, or its worker has ended. In the latter case a step borrows the
-/// process.
+/// Called when the wait of a client ends, because of its timeout or because its worker has ended. In the latter case
+/// it is called during a step, which has the process borrowed.
 pub(crate) extern "C" fn over(
     ctx: *mut raw::RedisModuleCtx,
     _: *mut *mut raw::RedisModuleString,
@@ -99,24 +99,24 @@ pub(crate) extern "C" fn over(
     OK
 }
 
-/// A client that waits in the name of a worker disconnected or was unblocked.
+/// Called when a client that waits for a worker disconnected or was unblocked.
 pub(crate) extern "C" fn left(_: *mut raw::RedisModuleCtx, client: *mut raw::RedisModuleBlockedClient) {
     waiting::end(WaiterId::of(client));
 }
 
-/// A client disconnected while its command is executed in slices.
+/// Called when a client disconnects while its command is executed in slices.
 pub(crate) extern "C" fn gone(_: *mut raw::RedisModuleCtx, client: *mut raw::RedisModuleBlockedClient) {
     guarded("gone", (), || process::try_with(|process| process.jobs.lose(client)));
 }
 
-/// The timer fired.
+/// Called when the timer fires.
 pub(crate) extern "C" fn alarm(ctx: *mut raw::RedisModuleCtx, _: *mut c_void) {
     // SAFETY: Redis passes it for the time of this call.
     let ctx = unsafe { Ctx::new(ctx) };
     guarded("alarm", (), || tick::ring(ctx));
 }
 
-/// A keyspace event that no command of this module caused.
+/// Called for a keyspace event. Those of this module's own commands need no action.
 pub(crate) extern "C" fn key_event(
     ctx: *mut raw::RedisModuleCtx,
     _: c_int,
@@ -127,7 +127,8 @@ pub(crate) extern "C" fn key_event(
     let (ctx, event, key) = unsafe { (Ctx::new(ctx), CStr::from_ptr(event), Str::new(key)) };
     guarded("key event", (), || match event.to_bytes() {
         b"copy_to" => process::with(|process| {
-            // Redis tells of it in the database of its original. What is to be noted is noted when it is looked at.
+            // Redis sends this event in the database of the original. The queue's deadlines and holders are recorded
+            // when the key is checked.
             if let Some((db, name)) = process.arriving.take() {
                 process.schedule.look_at(LogTime(0), db, &name);
                 tick::arm(ctx, process, process.clock.now());
@@ -145,7 +146,7 @@ pub(crate) extern "C" fn key_event(
             tick::arm(ctx, process, process.clock.now());
         }),
         b"del" | b"expired" | b"evicted" | b"rename_from" | b"move_from" if key.bytes() == workers::KEY => {
-            // Its workers are to be ended now, and not when the next command comes. A step does so at its own end.
+            // End its workers now instead of waiting for the next command. A step does so itself when it ends.
             process::try_with(|process| tick::arm(ctx, process, process.clock.now()));
         }
         _ => {}
@@ -153,7 +154,7 @@ pub(crate) extern "C" fn key_event(
     OK
 }
 
-/// A server event.
+/// Called for a server event.
 pub(crate) extern "C" fn server_event(
     ctx: *mut raw::RedisModuleCtx,
     event: raw::RedisModuleEvent,
@@ -169,7 +170,7 @@ pub(crate) extern "C" fn server_event(
             begin(ctx, Start::Loaded);
         }
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, role) => {
-            // Those who followed its primary may follow it.
+            // The replicas of its former primary may become replicas of this server.
             followers::see();
             if role == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER {
                 begin(ctx, Start::Promoted);
@@ -179,10 +180,10 @@ pub(crate) extern "C" fn server_event(
         }
         (raw::REDISMODULE_EVENT_FORK_CHILD | raw::REDISMODULE_EVENT_CONFIG, _) => followers::look(ctx),
         (raw::REDISMODULE_EVENT_CLIENT_CHANGE, raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED) => {
-            // SAFETY: this event comes with what is known of the client.
+            // SAFETY: this event comes with the information about the client.
             let id = unsafe { (*data.cast::<raw::RedisModuleClientInfo>()).id };
             process::with(|process| {
-                // Those who hold tasks are the primary's connections, whatever their numbers are.
+                // On a replica, the holders are connections of the primary, whose ids mean nothing here.
                 let holder = Holder::Conn(ConnId(id));
                 if !ctx.flags().is_replica() && process.schedule.end(holder, Cause::Free) {
                     tick::arm(ctx, process, process.clock.now());
@@ -214,7 +215,7 @@ pub(crate) extern "C" fn server_event(
                 process.schedule.see_departed();
                 process.schedule.swap(swapped.dbnum_first, swapped.dbnum_second);
                 process.jobs.swap(swapped.dbnum_first, swapped.dbnum_second);
-                // Clients stay in their database, whose workers are others now.
+                // Waiting clients stay in their database, which has other workers now.
                 waiting::suspect_all();
                 tick::arm(ctx, process, process.clock.now());
             });
@@ -223,7 +224,7 @@ pub(crate) extern "C" fn server_event(
     });
 }
 
-/// A database is about to be flushed: its workers may hold tasks of queues that were moved to another database.
+/// Called before a database is flushed: its workers may hold tasks of queues that were moved to another database.
 fn begin_flush(ctx: Ctx<'_>, db: i32) {
     let before = ctx.db();
     if decides() && ctx.select(db) {
@@ -233,7 +234,7 @@ fn begin_flush(ctx: Ctx<'_>, db: i32) {
     }
 }
 
-/// Whether this server is a primary, which decides.
+/// Whether this server is a primary, and so makes decisions.
 fn decides() -> bool {
     // SAFETY: without a context the flags are those of the server.
     let flags = unsafe { Ctx::new(ptr::null_mut()) }.flags();
@@ -247,7 +248,7 @@ fn begin(ctx: Ctx<'_>, why: Start) {
     });
 }
 
-/// The strings of a snapshot, up to an empty one. A read error of Redis ends them, too.
+/// The strings of a snapshot, up to an empty one. They also end at a read error of Redis.
 struct Strings(*mut raw::RedisModuleIO);
 
 impl Strings {
@@ -259,10 +260,10 @@ impl Strings {
         if start.is_null() || self.has_failed() {
             return Err("it ends too early".to_owned());
         }
-        // SAFETY: Redis says that there are so many bytes, and they are ours.
+        // SAFETY: Redis reports this length, and the memory belongs to the caller.
         let bytes = unsafe { std::slice::from_raw_parts(start.cast::<u8>(), len) };
         let taken = if bytes.is_empty() { Ok(None) } else { take(bytes).map(Some) };
-        // SAFETY: ours, and freed once.
+        // SAFETY: owned by this function, and freed once.
         unsafe { function!(RedisModule_Free)(start.cast()) };
         taken
     }
@@ -306,13 +307,13 @@ impl Strings {
     }
 }
 
-/// Whether data of this server or its primary are being loaded.
+/// Whether this server is loading its own data or that of its primary.
 fn is_trusted() -> bool {
     // SAFETY: without a context the flags are those of the server.
     unsafe { Ctx::new(ptr::null_mut()) }.flags().is_loading()
 }
 
-/// A queue from a snapshot.
+/// Loads a queue from a snapshot.
 pub(crate) extern "C" fn load_queue(io: *mut raw::RedisModuleIO, version: c_int) -> *mut c_void {
     let io = Strings(io);
     let loaded = guarded("load", Err("an internal error".to_owned()), || read_queue(&io, version));
@@ -339,7 +340,7 @@ fn read_queue(io: &Strings, version: c_int) -> Result<Box<Object>, Wrong> {
         saved::check(&object)?;
     }
     object.is_foreign = !is_trusted;
-    // Of one that is restored Redis tells once it is in its place; it may have expired before.
+    // For a restored key Redis sends an event once the key is in place; it may have expired before.
     if let Some((db, name)) = io.place().filter(|_| is_trusted) {
         process::with(|process| process.welcome(&mut object, db, name));
     }
@@ -347,7 +348,7 @@ fn read_queue(io: &Strings, version: c_int) -> Result<Box<Object>, Wrong> {
 }
 
 pub(crate) extern "C" fn save_queue(io: *mut raw::RedisModuleIO, value: *mut c_void) {
-    // SAFETY: Redis passes a value of this type, which nobody else has meanwhile.
+    // SAFETY: Redis passes a value of this type, and no other reference to it exists meanwhile.
     let object = unsafe { &*value.cast::<Object>() };
     let io = Strings(io);
     guarded("save", (), || {
@@ -361,7 +362,7 @@ pub(crate) extern "C" fn rewrite_queue(
     key: *mut raw::RedisModuleString,
     value: *mut c_void,
 ) {
-    // SAFETY: Redis passes a value of this type, which nobody else has meanwhile.
+    // SAFETY: Redis passes a value of this type, and no other reference to it exists meanwhile.
     let object = unsafe { &*value.cast::<Object>() };
     guarded("rewrite", (), || saved::pieces(object, |piece| emit(io, key, piece)));
 }
@@ -373,7 +374,7 @@ fn emit(io: *mut raw::RedisModuleIO, key: *mut raw::RedisModuleString, events: &
 }
 
 pub(crate) extern "C" fn free_queue(value: *mut c_void) {
-    // SAFETY: Redis gives back what one of these callbacks, or `Key::set_queue`, has made.
+    // SAFETY: Redis passes back a value that one of these callbacks, or `Key::set_queue`, has made.
     let object = unsafe { Box::from_raw(value.cast::<Object>()) };
     guarded("free", (), || drop(object));
 }
@@ -388,11 +389,11 @@ pub(crate) extern "C" fn queue_memory(
     guarded("memory", 0, || object.memory())
 }
 
-/// An estimate of the blocks of memory to free.
+/// An estimate of the number of memory blocks to free.
 pub(crate) extern "C" fn queue_effort(_: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) -> usize {
     /// The typical number of tasks in a run.
     const RUN: usize = 100;
-    /// Purged tasks that are not released yet are many, or they would have been released at once.
+    /// If purged tasks are not released yet, there are many; a few would have been released at once.
     const PURGED: usize = 1_000;
     // SAFETY: Redis passes a value of this type.
     let object = unsafe { &*value.cast::<Object>() };
@@ -403,7 +404,7 @@ pub(crate) extern "C" fn queue_effort(_: *mut raw::RedisModuleKeyOptCtx, value: 
     })
 }
 
-/// A queue leaves its key: it is deleted, replaced, or moved to another key (another event follows).
+/// Called when a queue leaves its key: it is deleted, replaced, or moved to another key (another event follows).
 pub(crate) extern "C" fn unlink_queue(ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
     // SAFETY: Redis passes a value of this type.
     let object = unsafe { &*value.cast::<Object>() };
@@ -413,7 +414,7 @@ pub(crate) extern "C" fn unlink_queue(ctx: *mut raw::RedisModuleKeyOptCtx, value
     let db = unsafe { function!(RedisModule_GetDbIdFromOptCtx)(ctx) };
     guarded("unlink", (), || {
         if object.queue.is_forgettable() {
-            // It was forgotten when it came to that.
+            // Removed from the schedule when it became empty.
             return;
         }
         let holders = object.queue.holders().collect();
@@ -422,7 +423,7 @@ pub(crate) extern "C" fn unlink_queue(ctx: *mut raw::RedisModuleKeyOptCtx, value
     });
 }
 
-/// A table of workers leaves its key.
+/// Called when a table of workers leaves its key.
 pub(crate) extern "C" fn unlink_workers(ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
     // SAFETY: Redis passes a value of this type.
     let table = unsafe { &*value.cast::<Table>() };
@@ -441,7 +442,7 @@ pub(crate) extern "C" fn unlink_workers(ctx: *mut raw::RedisModuleKeyOptCtx, val
     });
 }
 
-/// Copies a queue. An event follows when the copy is in its place.
+/// Copies a queue. Redis sends an event when the copy is in place.
 pub(crate) extern "C" fn copy_queue(
     ctx: *mut raw::RedisModuleKeyOptCtx,
     value: *const c_void,
@@ -473,13 +474,13 @@ fn add_digest(digest: *mut raw::RedisModuleDigest, of: impl FnOnce() -> u64) {
     unsafe { function!(RedisModule_DigestEndSequence)(digest) };
 }
 
-/// Defragmentation: moves the object, which has no pointers into itself, to a better place.
+/// Defragments memory: moves the object, which has no pointers into itself, to another block.
 pub(crate) extern "C" fn defrag_queue(
     ctx: *mut raw::RedisModuleDefragCtx,
     _: *mut raw::RedisModuleString,
     value: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: Redis passes where it keeps the value, which is a block of its allocator.
+    // SAFETY: Redis passes the place of the pointer to the value, which is a block of its allocator.
     let moved = unsafe { function!(RedisModule_DefragAlloc)(ctx, *value) };
     if !moved.is_null() {
         // SAFETY: as above; the old block is freed.
@@ -516,7 +517,7 @@ fn read_workers(io: &Strings, version: c_int) -> Result<Box<Table>, Wrong> {
 }
 
 pub(crate) extern "C" fn save_workers(io: *mut raw::RedisModuleIO, value: *mut c_void) {
-    // SAFETY: Redis passes a value of this type, which nobody else has meanwhile.
+    // SAFETY: Redis passes a value of this type, and no other reference to it exists meanwhile.
     let table = unsafe { &*value.cast::<Table>() };
     guarded("save", (), || Strings(io).save(&table.export()));
 }
@@ -526,13 +527,13 @@ pub(crate) extern "C" fn rewrite_workers(
     key: *mut raw::RedisModuleString,
     value: *mut c_void,
 ) {
-    // SAFETY: Redis passes a value of this type, which nobody else has meanwhile.
+    // SAFETY: Redis passes a value of this type, and no other reference to it exists meanwhile.
     let table = unsafe { &*value.cast::<Table>() };
     guarded("rewrite", (), || emit(io, key, &table.export()));
 }
 
 pub(crate) extern "C" fn free_workers(value: *mut c_void) {
-    // SAFETY: Redis gives back what one of these callbacks, or `Key::set_workers`, has made.
+    // SAFETY: Redis passes back a value that one of these callbacks, or `Key::set_workers`, has made.
     let table = unsafe { Box::from_raw(value.cast::<Table>()) };
     guarded("free", (), || drop(table));
 }
@@ -553,10 +554,10 @@ pub(crate) extern "C" fn digest_workers(digest: *mut raw::RedisModuleDigest, val
     add_digest(digest, || table.digest());
 }
 
-/// The INFO section.
+/// Writes the INFO section.
 pub(crate) extern "C" fn info(ctx: *mut raw::RedisModuleInfoCtx, is_crash: c_int) {
     if is_crash != 0 {
-        // In the middle of anything: nothing may be asked or allocated then.
+        // A crash report can be written at any point, so nothing may be borrowed or allocated.
         return;
     }
     guarded("info", (), || {

@@ -1,4 +1,4 @@
-//! From the words of a command to a queue, and back to a reply.
+//! Parses the words of a command, executes it on a queue, and writes the reply.
 
 use std::ffi::{CStr, CString};
 use std::sync::LazyLock;
@@ -26,7 +26,7 @@ use crate::tick;
 use crate::waiting;
 use crate::workers;
 
-/// So many words are read without an allocation.
+/// Up to this many words are parsed without an allocation.
 const FEW_WORDS: usize = 16;
 
 /// Executes a command of a client.
@@ -71,7 +71,7 @@ fn understand(mut ctx: Ctx<'_>, words: &[Str<'_>], argv: &[&[u8]], popper: Poppe
     })
 }
 
-/// Says which words of a command are keys. It is asked for commands whose keys have no fixed place.
+/// Reports which words of a command are keys, for commands whose keys have no fixed position.
 pub(crate) fn tell_keys(ctx: Ctx<'_>, words: &[Str<'_>]) {
     let argv: Vec<&[u8]> = words.iter().map(|word| word.bytes()).collect();
     if let Ok(Request::Home { command: Command::Pop(pop), .. }) =
@@ -110,7 +110,7 @@ fn run(
     Answered::Yes
 }
 
-/// Writes an answer.
+/// Writes a reply.
 pub(crate) fn answer(mut ctx: Ctx<'_>, command: &Command<'_>, reply: &Reply, out: &Replies<Payload>) {
     write_reply(&mut ctx, &ReplyForm::of(command, ReplyStyle::Native), reply, out);
 }
@@ -165,12 +165,12 @@ fn decide(
     }
 }
 
-/// What a queue answered that is there by now.
+/// The reply of a step on a queue that the step created if it was missing.
 fn made(done: Result<Option<Result<Reply, Refusal>>, Untouched>) -> Decided {
-    Ok(done?.unwrap_or(Err(Refusal::OutOfRange { what: "a queue that was not made" })))
+    Ok(done?.unwrap_or(Err(Refusal::OutOfRange { what: "a queue that was not created" })))
 }
 
-/// A queue that does not exist answers as an empty one, in which nothing happens.
+/// A missing queue gives the same reply as an empty one.
 fn of_nothing(command: &Command<'_>, now: Now, out: &mut Replies<Payload>) -> Result<Reply, Refusal> {
     let (mut nothing, mut usage) = (Queue::new(NUMBER), crate::object::Usage::default());
     nothing.execute(command, now, &mut crate::effects::Silent(&mut usage), out)
@@ -188,7 +188,7 @@ fn push(steps: &mut Steps<'_, '_>, key: Str<'_>, payloads: &[&[u8]], out: &mut R
     }))
 }
 
-/// Commands that only look change nothing, not even what is due: a replica answers them, too.
+/// Read-only commands change nothing, not even due tasks, so that a replica can execute them too.
 fn look(
     steps: &mut Steps<'_, '_>,
     command: &Command<'_>,
@@ -217,7 +217,7 @@ fn look(
     }))
 }
 
-/// In a cluster dying tasks can only move within their slot.
+/// In a cluster, dying tasks can only move to a key in the same slot.
 fn check_letter<'a>(
     ctx: Ctx<'_>,
     key: Str<'_>,
@@ -233,7 +233,7 @@ fn check_letter<'a>(
     Ok(())
 }
 
-/// A page of the queues that have tasks, as Redis goes through its keys.
+/// A page of the queues that have tasks, in the order of Redis' SCAN.
 fn list(
     ctx: Ctx<'_>,
     pattern: Option<&[u8]>,
@@ -256,13 +256,13 @@ fn list(
     Ok(Reply::Queues { cursor, rows: Span::new(start, out.queues.len()) })
 }
 
-/// The keyspace events of the commands, in the order of the table: each is called like its command.
+/// The keyspace events of the commands, in the order of the table. Each has the name of its command.
 static EVENTS: LazyLock<Vec<CString>> = LazyLock::new(|| {
     let event = |row: &Row| CString::new(row.name.to_ascii_lowercase()).expect("a name has no NUL");
     TABLE.iter().map(event).collect()
 });
 
-/// The keyspace event of the command of this name, which is in the table.
+/// The keyspace event of the command with this name, which must be in the table.
 pub(crate) fn event_of(name: &[u8]) -> &'static CStr {
     verbs::position(name).map_or(c"", |at| &EVENTS[at])
 }

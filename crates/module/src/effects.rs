@@ -20,13 +20,13 @@ pub(crate) struct Effects<'o> {
 }
 
 impl<'o> Effects<'o> {
-    /// An empty record in the given buffer, or none if nobody follows.
+    /// An empty record that uses the given buffer, or none if there is no follower.
     pub(crate) fn new(mut room: Vec<u8>, is_wanted: bool, now: LogTime, usage: &'o mut Usage) -> Self {
         room.clear();
         Self { record: Record { bytes: room, has_events: false }, is_wanted, now, usage }
     }
 
-    /// What was recorded.
+    /// The record of the step.
     pub(crate) fn into_record(self) -> Record {
         self.record
     }
@@ -34,7 +34,7 @@ impl<'o> Effects<'o> {
 
 /// The result of a step.
 pub(crate) struct Record {
-    /// The encoded events; `None` if nobody follows.
+    /// The encoded events; `None` if there is no follower.
     pub(crate) bytes: Vec<u8>,
     /// Whether anything happened.
     pub(crate) has_events: bool,
@@ -66,7 +66,7 @@ impl Recorder for Effects<'_> {
     }
 
     /// Unkeyed, so that every server that ever holds the queue computes the same name, and cryptographic, so that
-    /// nobody can forge one.
+    /// names cannot be forged.
     fn payload_hash(&self, payload: &[u8]) -> u128 {
         let hash = Sha256::digest(payload);
         let first = hash.first_chunk().expect("a digest has 32 bytes");
@@ -92,7 +92,7 @@ impl Recorder for Silent<'_> {
     }
 
     fn payload_hash(&self, _: &[u8]) -> u128 {
-        // Only a decision asks for it.
+        // Only a decision needs the hash.
         0
     }
 

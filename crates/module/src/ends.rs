@@ -1,7 +1,7 @@
 //! Ends of workers and connections: requeues the tasks that they hold, a slice at a time.
 //!
-//! A worker stays registered until all of them are requeued, so that a server that takes over meanwhile finds it lost
-//! in due time. Commands in its name are refused.
+//! A worker stays registered until all of them are requeued, so that a server that takes over in between still
+//! declares it lost when its time to live is over. Commands in its name are refused.
 
 use sureq_core::task::{Cause, Holder};
 use sureq_core::{Progress, limits};
@@ -11,7 +11,7 @@ use crate::schedule::{Ending, Fronts, Place};
 use crate::sliced;
 use crate::workers;
 
-/// The most keys in a slice.
+/// The maximum number of keys in a slice.
 const SLICE_PLACES: usize = 64;
 
 /// One slice of requeueing the tasks of an ended holder. `Done` if nothing is left.
@@ -19,7 +19,7 @@ pub(crate) fn step(steps: &mut Steps<'_, '_>, holder: Holder) -> Progress {
     step_counted(steps, holder, &mut 0)
 }
 
-/// The same; `count` becomes the number of tasks requeued so far, in all slices.
+/// Like [`step`]; `count` becomes the number of tasks requeued so far, in all slices.
 pub(crate) fn step_counted(steps: &mut Steps<'_, '_>, holder: Holder, count: &mut u64) -> Progress {
     let Some(mut ending) = steps.process.schedule.take_ending(holder) else { return Progress::Done };
     let mut room = limits::SLICE_TASKS;
@@ -35,7 +35,7 @@ pub(crate) fn step_counted(steps: &mut Steps<'_, '_>, holder: Holder, count: &mu
         let back = take_back(steps, &place, holder, ending.cause, room, &mut ending.fronts);
         ending.count += back;
         if back < room as u64 {
-            // Nothing is left, or nothing can be had from there.
+            // The key has no more tasks of this holder, or cannot be accessed.
             steps.process.schedule.unhold(holder, &place);
         }
         room -= back as usize;
@@ -45,8 +45,8 @@ pub(crate) fn step_counted(steps: &mut Steps<'_, '_>, holder: Holder, count: &mu
     Progress::More
 }
 
-/// A key with tasks of an ended holder. A worker stays alive in other databases that know it, and keeps its tasks
-/// there.
+/// The next key with tasks of an ended holder. A worker may be registered in several databases; it stays alive in the
+/// others and keeps its tasks there.
 fn next_place(steps: &Steps<'_, '_>, holder: Holder, ending: &Ending) -> Option<Place> {
     let mut known = None;
     let is_meant = |&&(db, _): &&Place| {
@@ -68,7 +68,7 @@ fn is_known_in(steps: &Steps<'_, '_>, holder: Holder, db: i32) -> bool {
     is_known
 }
 
-/// Requeues up to `room` tasks of a holder in a key; returns how many.
+/// Requeues up to `room` tasks of a holder in a key. Returns their number.
 pub(crate) fn take_back(
     steps: &mut Steps<'_, '_>,
     (db, name): &Place,

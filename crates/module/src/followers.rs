@@ -1,4 +1,4 @@
-//! Whether anyone follows this server: an append-only file, a replica, or a node that takes over a slot.
+//! Whether this server has a follower: an append-only file, a replica, or a node that takes over a slot.
 //!
 //! Without a follower no effects need to be recorded, which saves a good part of the cost of a command. A new follower
 //! begins with a snapshot that a child process takes. A follower may also have existed before this server was restarted
@@ -22,7 +22,7 @@ pub(crate) fn are_possible() -> bool {
     SEEN.load(Ordering::Relaxed) != NONE
 }
 
-/// Checks for the first time after loading; free from then on.
+/// Checks for the first time after loading. Does nothing from then on.
 pub(crate) fn look_once(ctx: Ctx<'_>) {
     if SEEN.load(Ordering::Relaxed) == UNKNOWN && !ctx.flags().is_loading() {
         SEEN.store(if exist(ctx) { SOME } else { NONE }, Ordering::Relaxed);
@@ -36,13 +36,13 @@ pub(crate) fn look(ctx: Ctx<'_>) {
     }
 }
 
-/// There may be a follower.
+/// Records that there may be a follower.
 pub(crate) fn see() {
     SEEN.store(SOME, Ordering::Relaxed);
 }
 
 fn exist(ctx: Ctx<'_>) -> bool {
     let flags = ctx.flags();
-    // In a cluster slots move, and this server is one that others may follow at any time.
+    // In a cluster slots move, so any server may get a follower at any time.
     flags.is_cluster() || flags.is_replica() || flags.has_log() || ctx.has_replicas()
 }

@@ -1,4 +1,4 @@
-//! Catches panics: one that unwinds into Redis would end the server.
+//! Catches panics, because a panic that unwinds into Redis would abort the server.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,7 +23,7 @@ fn text_of(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
-/// Panics at this place if the environment requests it, for tests; only in debug builds.
+/// Panics at this place if the environment variable requests it, for tests; only in debug builds.
 fn injected(what: &str) {
     if cfg!(debug_assertions) {
         let asked = std::env::var_os("SUREQ_MODULE_PANIC");

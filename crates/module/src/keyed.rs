@@ -26,7 +26,7 @@ pub(crate) enum Make {
     IfNeeded,
 }
 
-/// Why a key was not touched.
+/// The reason why a key was not touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Untouched {
     /// The key holds another type.
@@ -102,7 +102,7 @@ impl<'c> Steps<'c, '_> {
         let done = act(stepped.queue, stepped.rec, self.now);
         self.follow_up(&mut stepped);
         if !had_purged && stepped.queue.has_purged() {
-            // The rest is planned, if there is one.
+            // The schedule continues with the rest, if any.
             stepped.queue.release_some_purged(limits::SLICE_TASKS, stepped.rec);
         }
         let record = rec.into_record();
@@ -133,7 +133,7 @@ impl<'c> Steps<'c, '_> {
         stepped.queue.start(incarnation, time, stepped.rec);
         self.end_orphans(stepped);
         for holder in stepped.queue.holders() {
-            // Those of a copy are not noted before.
+            // The holders of a copy are not recorded before.
             self.process.schedule.hold(holder, stepped.db, stepped.name);
         }
     }
@@ -208,7 +208,8 @@ impl<'c> Steps<'c, '_> {
             if self.is_followed {
                 self.ctx.replicate(name, &record.bytes);
             } else {
-                // Goes nowhere, since nobody follows, and so costs nothing; but it counts as a change.
+                // Without a follower this is not sent anywhere and costs nothing, but it counts as a change for
+                // snapshots.
                 self.ctx.replicate_as_is();
             }
             self.ctx.notify(self.event, name);

@@ -4,7 +4,7 @@
 //! the key, keeps the blocked clients in order, writes snapshots and the log, and feeds replicas. Decisions of this
 //! module reach the log and replicas as effects, `RQ.APPLY key <events>`, so that only the primary's clock decides.
 //!
-//! The map:
+//! The modules:
 //!
 //! * `load`: registers types, commands and callbacks with the server. `commands`: parses and executes commands; `pop`:
 //!   delivery and blocking; `waiting`: clients that wait in the name of a worker.
@@ -12,7 +12,7 @@
 //!   workers and connections that ended.
 //! * `keyed`: one step of one queue and its consequences. `effects`: records a step; `apply`: replays one.
 //! * `object`: the value of a key; `saved`: its bytes in a snapshot. `payload`: the bytes of a task.
-//! * `process`: state that spans keys: time, ids, incarnations. `schedule`: what is due when; `tick`: executes it.
+//! * `process`: state that spans keys: time, ids, incarnations. `schedule`: deadlines; `tick`: executes due work.
 //! * `workers`: the workers of a database, in a key of their own. `slot`: the cluster slot of a key.
 //! * `redis`, `allocator`, `callbacks`: the C API, and all unsafe code. `guard`: keeps panics from unwinding into
 //!   Redis.

@@ -14,14 +14,14 @@ use crate::redis::{self, Ctx, function};
 const OK: c_int = raw::REDISMODULE_OK as c_int;
 const ERR: c_int = raw::REDISMODULE_ERR as c_int;
 
-/// The version of the methods that Redis 7.0 knows.
+/// The version of the type methods in Redis 7.0.
 const METHODS: u64 = 4;
 
 /// The entry point of the module.
 ///
 /// # Safety
 ///
-/// Only the loader of Redis calls it, with a context of its own.
+/// Only the module loader of Redis calls it, with a context of its own.
 #[unsafe(no_mangle)]
 #[expect(unreachable_pub, reason = "Redis finds it by its name")]
 pub unsafe extern "C" fn RedisModule_OnLoad(
@@ -29,7 +29,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     _: *mut *mut raw::RedisModuleString,
     _: c_int,
 ) -> c_int {
-    // SAFETY: Redis passes a context that is made for loading; the name is ended.
+    // SAFETY: Redis passes a context that is made for loading; the name is NUL-terminated.
     if unsafe {
         raw::Export_RedisModule_Init(ctx, c"sureq".as_ptr(), 1, raw::REDISMODULE_APIVER_1.cast_signed())
     } == ERR
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     guarded("loading of the module", ERR, || match load(ctx) {
         Ok(()) => OK,
         Err(what) => {
-            redis::log("warning", &format!("sureq: the server refuses {what}"));
+            redis::log("warning", &format!("sureq: cannot load the module: the server refuses {what}"));
             ERR
         }
     })
@@ -54,7 +54,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
 fn is_new_enough() -> bool {
     macro_rules! has {
         ($name:ident) => {{
-            // SAFETY: set by the initialisation above, and never again.
+            // SAFETY: set by the initialisation above, and never changed.
             let function = unsafe { raw::$name };
             function.is_some()
         }};
@@ -73,7 +73,7 @@ fn is_new_enough() -> bool {
 }
 
 fn load(ctx: Ctx<'_>) -> Result<(), String> {
-    // A key that was opened is changed only if something has happened in it, which is said then.
+    // An opened key does not count as changed unless the module signals it.
     let options = (raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
         | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED)
         .cast_signed();
@@ -156,7 +156,7 @@ fn make_type(
     let made =
         unsafe { function!(RedisModule_CreateDataType)(ctx.raw(), name.as_ptr(), VERSION, &raw mut methods) };
     if made.is_null() {
-        Err(format!("the type {name:?}: has another module one of that name?"))
+        Err(format!("the type {name:?}; unload any other module that has a type of this name"))
     } else {
         Ok(made)
     }
@@ -193,12 +193,12 @@ impl Native {
         function: Some(callbacks::apply),
         flags: "write no-monitor",
         categories: "write slow dangerous",
-        summary: "What a primary tells its replicas; no client may.",
+        summary: "Internal: a primary sends its decisions to replicas with it.",
         arity: 3,
         keys: Keys::Add,
     };
 
-    /// From the row of the table that all dialects share.
+    /// The registration data that follow from a row of the table that all dialects share.
     fn of(row: &Row) -> Self {
         let has = |flag| row.flags.contains(&flag);
         let (flags, categories, keys) = match row.name {
@@ -217,13 +217,14 @@ impl Native {
 }
 
 fn make_command(ctx: Ctx<'_>, command: &Native) -> Result<(), String> {
-    let refused = || format!("the command {}: has another module one of that name?", command.name);
-    // As Redis shows names in its own errors.
+    let refused =
+        || format!("the command {}; unload any other module that has a command of this name", command.name);
+    // In lower case, as Redis shows names in its own errors.
     let name = CString::new(command.name.to_ascii_lowercase()).map_err(|_| refused())?;
     let flags = CString::new(command.flags).map_err(|_| refused())?;
     let (first, last, step) =
         if matches!(command.keys, Keys::None | Keys::Last) { (0, 0, 0) } else { (1, 1, 1) };
-    // SAFETY: the context of the loader, and ended strings, which are copied.
+    // SAFETY: the context of the loader, and NUL-terminated strings, which are copied.
     let made = unsafe {
         function!(RedisModule_CreateCommand)(
             ctx.raw(),
@@ -265,7 +266,7 @@ fn describe(made: *mut raw::RedisModuleCommand, command: &Native) -> Option<()> 
         key_specs: if command.keys == Keys::None { ptr::null_mut() } else { keys.as_mut_ptr() },
         args: ptr::null_mut(),
     };
-    // SAFETY: a command of ours; all of it is copied, and the list of keys ends with one that is empty.
+    // SAFETY: a command of this module; all data is copied, and the list of keys ends with an empty specification.
     let told = unsafe { function!(RedisModule_SetCommandInfo)(made, &raw const info) };
     (told == OK).then_some(())
 }
@@ -283,7 +284,7 @@ fn key_spec(keys: Keys) -> raw::RedisModuleCommandKeySpec {
         Keys::Change => RW | ACCESS | UPDATE,
         Keys::Last => RW | ACCESS | UPDATE | INCOMPLETE,
     };
-    // SAFETY: numbers, null pointers and unions of them, for all of which zeros are a value: the empty specification.
+    // SAFETY: the type consists of numbers, null pointers and unions of them; all zeros is the empty specification.
     let mut spec: raw::RedisModuleCommandKeySpec = unsafe { std::mem::zeroed() };
     spec.flags = u64::from(flags);
     match keys {
@@ -305,10 +306,10 @@ fn key_spec(keys: Keys) -> raw::RedisModuleCommandKeySpec {
 }
 
 fn categorise(made: *mut raw::RedisModuleCommand, categories: &str) -> Option<()> {
-    // SAFETY: set by the initialisation, and never again.
+    // SAFETY: set by the initialisation, and never changed.
     let Some(set) = (unsafe { raw::RedisModule_SetCommandACLCategories }) else { return Some(()) };
     let categories = CString::new(categories).ok()?;
-    // SAFETY: a command of ours, and an ended string.
+    // SAFETY: a command of this module, and a NUL-terminated string.
     let told = unsafe { set(made, categories.as_ptr()) };
     (told == OK).then_some(())
 }
@@ -331,7 +332,7 @@ fn subscribe(ctx: Ctx<'_>) -> Result<(), String> {
             function!(RedisModule_SubscribeToServerEvent)(ctx.raw(), event, Some(callbacks::server_event))
         };
         if told == ERR {
-            return Err(format!("to tell of its event {id}"));
+            return Err(format!("the subscription to event {id}"));
         }
     }
     // SAFETY: as above.
@@ -344,5 +345,5 @@ fn subscribe(ctx: Ctx<'_>) -> Result<(), String> {
             Some(callbacks::key_event),
         )
     };
-    if told == ERR { Err("to tell of keys".to_owned()) } else { Ok(()) }
+    if told == ERR { Err("the subscription to keyspace events".to_owned()) } else { Ok(()) }
 }

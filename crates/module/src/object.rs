@@ -1,4 +1,4 @@
-//! The value of a key of type `RELIABLEQ`: a queue, and hints of the process about it.
+//! The value of a key of type `RELIABLEQ`: a queue, and volatile data of the process about it.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,23 +12,23 @@ use crate::payload::{HEAP_BYTES, PACKED_BYTES_MAX, Payload};
 /// The number of every queue in its own events.
 pub(crate) const NUMBER: QueueNo = QueueNo(0);
 
-/// The value of a key.
 #[derive(Clone)]
 pub(crate) struct Object {
     pub(crate) queue: Queue<Payload>,
     /// Unique among the objects of this process, so that a command in slices notices when its key holds another queue.
     /// Volatile.
     pub(crate) serial: u64,
-    /// It was restored from bytes (RESTORE) or copied: its further deliveries must differ from those of its original.
+    /// Set if it was restored from bytes (RESTORE) or copied: its further deliveries must have other receipts than
+    /// those of its original.
     pub(crate) is_foreign: bool,
-    /// A step is in progress. If it panicked, the queue is in doubt.
+    /// Set during a step. If it is still set afterwards, the step panicked and the queue is in doubt.
     pub(crate) is_busy: bool,
     /// The time of its entry in the schedule; an earlier entry may exist, but never a later one.
     pub(crate) planned: Option<LogTime>,
     pub(crate) usage: Usage,
 }
 
-/// How much the payloads of all its tasks have, by whether they can be coded into runs.
+/// The number and bytes of the payloads of all its tasks, by whether they are small enough to be coded into runs.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Usage {
     small: u64,
@@ -58,9 +58,9 @@ impl Usage {
         }
     }
 
-    /// About what they take besides the runs, if so many tasks are coded into runs.
+    /// The approximate memory of the payloads outside of runs, if `packed` tasks are coded into runs.
     fn heap(&self, packed: u64) -> u64 {
-        // Large ones stand beside their runs.
+        // Large payloads are stored outside of the runs.
         let packed_small = packed.saturating_sub(self.large);
         let loose = self.small.saturating_sub(packed_small);
         let average = self.small_bytes.checked_div(self.small).unwrap_or(0);
@@ -69,7 +69,7 @@ impl Usage {
     }
 }
 
-/// A number that no other object of this process has.
+/// A serial number that no other object of this process has.
 fn next_serial() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed) + 1
@@ -87,7 +87,7 @@ impl Object {
         }
     }
 
-    /// The same queue under another key.
+    /// A copy of the queue for another key.
     pub(crate) fn copied(&self) -> Self {
         let mut copy = Self { serial: next_serial(), is_foreign: true, planned: None, ..self.clone() };
         let Self { queue, usage, .. } = &mut copy;
@@ -95,18 +95,18 @@ impl Object {
         copy
     }
 
-    /// About how many bytes it takes.
+    /// The approximate memory in bytes.
     pub(crate) fn memory(&self) -> usize {
         let beside = size_of::<Self>() - size_of::<Queue<Payload>>();
         self.queue.memory() + beside + self.usage.heap(self.queue.packed() as u64) as usize
     }
 
-    /// A digest of all that is not volatile, payloads included.
+    /// A digest of all data that is not volatile, including payloads.
     pub(crate) fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.queue.digest(&mut hasher);
         let mut payloads = 0u64;
-        // In which order they are told depends on how the queue came about; the sum does not.
+        // The order of the export depends on the history of the queue. The sum does not depend on the order.
         self.queue.export(&mut |body| body.as_ref().into(), &mut |task| {
             let mut hasher = DefaultHasher::new();
             (task.id, task.payload).hash(&mut hasher);

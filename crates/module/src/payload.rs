@@ -1,7 +1,7 @@
-//! The bytes of a task, held in memory.
+//! The payload of a task, in memory.
 //!
-//! While a task waits in a long queue its bytes stand in the run that it is coded into, at no cost but their length. A body
-//! that is too large for that, or is handed out, has an allocation of its own.
+//! While a task waits in a long queue, its payload is part of the run that it is coded into, without overhead. A
+//! payload that is too large for that, or belongs to a delivered task, has an allocation of its own.
 
 use std::sync::Arc;
 

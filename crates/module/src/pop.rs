@@ -33,15 +33,15 @@ pub(crate) enum Popper {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answered {
     Yes,
-    /// It is blocked.
+    /// The client is blocked.
     NotYet,
 }
 
-/// The most tasks that a woken client gets. It is answered at once, since Redis blocks clients on keys only, so that a
-/// larger pop could not continue in slices.
+/// The maximum number of tasks for a woken client. Redis blocks clients on keys only, so a woken client must be
+/// answered at once; a larger pop could not continue in slices.
 const WOKEN_TASKS_MAX: u32 = 10_000;
 
-/// The popped tasks by queue, wherever those keys are by now.
+/// Popped tasks by queue. The keys of the queues are updated when they are renamed or moved.
 #[derive(Default)]
 pub(crate) struct Handed {
     /// Deliveries in order, each with the index of its source.
@@ -67,7 +67,7 @@ impl Handed {
         self.receipts.extend(tasks.iter().map(|task| (source, task.receipt())));
     }
 
-    /// A queue was moved to this key.
+    /// Notes that a queue was moved to this key.
     pub(crate) fn follow(&mut self, of: u64, db: i32, name: &[u8]) {
         for source in self.sources.iter_mut().filter(|source| source.of == of) {
             source.place = (db, name.into());
@@ -79,7 +79,7 @@ impl Handed {
         self.sources.iter_mut().map(|source| &mut source.place.0)
     }
 
-    /// Takes the last deliveries of one queue, at most a slice.
+    /// Removes the last deliveries of one queue, at most a slice.
     fn take_last(&mut self) -> Option<(&Source, Vec<Receipt>)> {
         let &(last, _) = self.receipts.last()?;
         let same = self.receipts.iter().rev().take(SLICE_TASKS).take_while(|(source, _)| *source == last);
@@ -89,7 +89,7 @@ impl Handed {
     }
 }
 
-/// The rest of a pop.
+/// The rest of a pop that is executed in slices.
 pub(crate) struct PopRest {
     /// The next queue.
     from: usize,
@@ -100,7 +100,7 @@ pub(crate) struct PopRest {
     /// The delivered tasks of a pop that takes several slices, if nothing else would requeue them when the client
     /// disconnects (a CONN lease does).
     handed: Handed,
-    /// There was a slice before this one.
+    /// Whether there was a slice before this one.
     is_sliced: bool,
 }
 
@@ -119,8 +119,8 @@ impl PopRest {
         &mut self.handed
     }
 
-    /// Delivers a slice, from the first queue as long as it has tasks, then from the next. A key of another type is an
-    /// error unless a task was delivered before it.
+    /// Delivers a slice of tasks, from the first queue as long as it has tasks, then from the next. A key of another
+    /// type is an error unless a task was delivered before it.
     pub(crate) fn step(
         &mut self,
         steps: &mut Steps<'_, '_>,
@@ -132,7 +132,7 @@ impl PopRest {
         let terms = match terms(steps, pop) {
             Ok(terms) => terms,
             Err(refusal) if !self.has_any => return Slice::Done(Err(refusal)),
-            // If its worker is gone by now, it gets what it was given before.
+            // If its worker has ended in the meantime, the reply contains the tasks delivered before.
             Err(_) => return done(out),
         };
         let start = out.tasks.len();
@@ -185,14 +185,14 @@ fn done(out: &Replies<Payload>) -> Slice {
     Slice::Done(Ok(Reply::Tasks(Span::new(0, out.tasks.len()))))
 }
 
-/// Requeues a slice of the tasks that were popped for a client that disconnected, the last first, so that they are in
-/// order at the front.
+/// Requeues a slice of the tasks that were popped for a client that disconnected. The last tasks come first, so that
+/// all are in order at the front in the end.
 pub(crate) fn requeue(steps: &mut Steps<'_, '_>, handed: &mut Handed) -> Slice {
     let Some((source, last)) = handed.take_last() else { return Slice::Done(Ok(Reply::Ok)) };
     let (db, name) = &source.place;
     if steps.ctx.select(*db) {
         let name = steps.ctx.string(name);
-        // A queue that is gone has no deliveries.
+        // If the queue is gone, so are its deliveries.
         let _ = sliced::on(steps, name.as_str(), source.of, |queue, rec, now| {
             queue.requeue_undelivered(&last, now, rec);
         });
@@ -221,7 +221,7 @@ pub(crate) const fn may_wait(command: &Command<'_>) -> bool {
     matches!(command, Command::Pop(pop) if pop.count > 0 && pop.block.is_some())
 }
 
-/// Blocks the client, again if it was woken. Where blocking is not allowed, it times out at once, like Redis' own
+/// Blocks the client, again if it was woken. If blocking is not allowed, the pop times out at once, like Redis' own
 /// blocking commands.
 pub(crate) fn wait(mut ctx: Ctx<'_>, command: &Command<'_>, keys: &[Str<'_>], popper: Popper) -> Answered {
     if popper == Popper::Woken {

@@ -1,7 +1,7 @@
 //! State that spans keys: time, ids, incarnations, and the schedule.
 //!
-//! It exists once, and only Redis' main thread uses it. Values of keys never depend on it: a server that loads only the
-//! keys can continue, and issues only ids and incarnations above all that they contain.
+//! It exists once, and only Redis' main thread uses it. Values of keys never depend on it: a server that only loads
+//! the keys can continue, and issues only ids and incarnations above all that they contain.
 
 use std::cell::{Cell, RefCell};
 
@@ -38,7 +38,7 @@ pub(crate) struct Process {
     pub(crate) room: Vec<u8>,
 }
 
-/// Runs a function with the process. Callbacks of Redis from within must not borrow it again.
+/// Runs a function with the process. Redis callbacks that are triggered inside must not borrow it again.
 pub(crate) fn with<T>(act: impl FnOnce(&mut Process) -> T) -> T {
     PROCESS.with_borrow_mut(act)
 }
@@ -61,16 +61,16 @@ pub(crate) fn with_replies<T>(act: impl FnOnce(&mut Replies<Payload>) -> T) -> T
     })
 }
 
-/// Log time: the time of the last record, plus what has passed since by the monotonic clock.
+/// Log time: the time of the last record, plus the time since then by the monotonic clock.
 #[derive(Default)]
 pub(crate) struct Clock {
     base: u64,
     since_us: u64,
-    /// A reading of the wall clock and its time. It is not read for each command.
+    /// A reading of the wall clock, and the time at which it was taken. The clock is not read for each command.
     wall: Cell<(u64, u64)>,
 }
 
-/// How long such a reading is used.
+/// How long a reading of the wall clock is used.
 const WALL_US: u64 = 50_000;
 
 impl Clock {
@@ -97,10 +97,10 @@ impl Clock {
 pub(crate) const TIME_MAX: u64 = 1 << 52;
 pub(crate) const INCARNATION_MAX: u64 = 1 << 62;
 
-/// How far ahead of the clock an id may be.
+/// How far ahead of the clock an id may be, in milliseconds.
 const AHEAD_MS: u64 = 7 * 86_400_000;
 
-/// The first of `n` ids after this one. They count as issued once a push is recorded.
+/// The first of `n` ids after `last`. They count as issued once a push is recorded.
 pub(crate) fn ids_behind(last: TaskId, n: usize, now: Now) -> Result<TaskId, Refusal> {
     let first = last.next(now.log.0).ok_or(Refusal::NoMoreIds)?;
     first.nth(n.saturating_sub(1) as u64).ok_or(Refusal::NoMoreIds)?;
@@ -143,10 +143,10 @@ impl Marks {
     }
 }
 
-/// Why a new incarnation begins.
+/// The reason why a new incarnation begins.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// The data were loaded, or there are none. Time has passed meanwhile, by this machine's clock.
+    /// The data was loaded, or there is none. Time has passed since it was saved, by this machine's clock.
     Loaded,
     /// A replica was promoted. Its log time continues that of the last primary.
     Promoted,
@@ -167,7 +167,7 @@ impl Process {
         if is_busy { Some(LogTime(0)) } else { self.schedule.next() }
     }
 
-    /// This server became a replica and decides nothing.
+    /// Stops all decisions, because this server became a replica.
     pub(crate) fn step_down(&mut self) {
         self.schedule.abandon_endings();
         self.jobs.abandon();

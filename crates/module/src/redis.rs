@@ -15,7 +15,7 @@ use sureq_proto::resp::{Pieces, harmless};
 use crate::object::Object;
 use crate::workers::Table;
 
-/// Calls one of Redis' functions, which the loader has set; each use explains why it is sound.
+/// Calls a function of Redis, which the loader has set. Each use explains why it is sound.
 macro_rules! function {
     ($name:ident) => {
         raw::$name.expect("the loader has seen that it is there")
@@ -38,31 +38,31 @@ pub(crate) fn log(level: &str, text: &str) {
     let text: Vec<u8> = text.bytes().map(harmless).collect();
     let (level, text) = (CString::new(level), CString::new(text));
     if let (Ok(level), Ok(text)) = (level, text) {
-        // SAFETY: a null context is allowed; the format takes one string, and both are ended.
+        // SAFETY: a null context is allowed; the format takes one string, and both are NUL-terminated.
         unsafe { function!(RedisModule_Log)(ptr::null_mut(), level.as_ptr(), c"%s".as_ptr(), text.as_ptr()) };
     }
 }
 
 /// The monotonic clock.
 pub(crate) fn monotonic_us() -> u64 {
-    // SAFETY: takes nothing.
+    // SAFETY: no preconditions.
     unsafe { function!(RedisModule_MonotonicMicroseconds)() }
 }
 
 /// The wall clock.
 pub(crate) fn wall_ms() -> u64 {
-    // SAFETY: takes nothing.
+    // SAFETY: no preconditions.
     let ms = unsafe { function!(RedisModule_Milliseconds)() };
     u64::try_from(ms).unwrap_or(0)
 }
 
-/// Whether writes are paused for a failover, which would lose them.
+/// Whether writes are paused for a failover, in which they would be lost.
 pub(crate) fn is_paused() -> bool {
-    // SAFETY: takes nothing.
+    // SAFETY: no preconditions.
     unsafe { function!(RedisModule_AvoidReplicaTraffic)() != 0 }
 }
 
-/// The longest time of a timer.
+/// The maximum duration of a timer.
 const TIMER_MS_MAX: u64 = 600_000;
 
 /// A string of Redis.
@@ -78,12 +78,11 @@ impl<'c> Str<'c> {
         Self(string, PhantomData)
     }
 
-    /// Its bytes.
     pub(crate) fn bytes(self) -> &'c [u8] {
         let mut len = 0;
         // SAFETY: a string that lives for 'c.
         let start = unsafe { function!(RedisModule_StringPtrLen)(self.0, &raw mut len) };
-        // SAFETY: Redis says that there are so many bytes, and they do not change while the string is not written to.
+        // SAFETY: Redis reports this length, and the bytes do not change while the string is not written to.
         unsafe { std::slice::from_raw_parts(start.cast(), len) }
     }
 }
@@ -111,7 +110,7 @@ impl Drop for Owned<'_> {
 /// Redis has passed them to the callback, whose end `'c` does not outlive.
 pub(crate) unsafe fn words<'c>(argv: *mut *mut raw::RedisModuleString, count: c_int) -> &'c [Str<'c>] {
     let count = usize::try_from(count).unwrap_or(0);
-    // SAFETY: `Str` is a pointer to a string and no more, and there are so many of them.
+    // SAFETY: `Str` has the layout of a pointer to a string, and Redis passes `count` of them.
     unsafe { std::slice::from_raw_parts(argv.cast(), count) }
 }
 
@@ -198,7 +197,7 @@ impl<'c> Ctx<'c> {
     }
 
     pub(crate) fn select(self, db: i32) -> bool {
-        // SAFETY: a context; a number that is no database is an error.
+        // SAFETY: a context; an invalid number is an error.
         unsafe { function!(RedisModule_SelectDb)(self.0, db) == raw::REDISMODULE_OK as c_int }
     }
 
@@ -206,7 +205,7 @@ impl<'c> Ctx<'c> {
         // SAFETY: the bytes are copied.
         let string =
             unsafe { function!(RedisModule_CreateString)(self.0, bytes.as_ptr().cast(), bytes.len()) };
-        // SAFETY: ours until it is dropped.
+        // SAFETY: owned until it is dropped.
         Owned(self, unsafe { Str::new(string) })
     }
 
@@ -249,19 +248,19 @@ impl<'c> Ctx<'c> {
 
     /// Whether there are replicas, or a backlog for one that reconnects.
     pub(crate) fn has_replicas(self) -> bool {
-        // SAFETY: a context and an ended string.
+        // SAFETY: a context and a NUL-terminated string.
         let info = unsafe { function!(RedisModule_GetServerInfo)(self.0, c"replication".as_ptr()) };
         let count = |field: &CStr| {
             let mut failed = 0;
-            // SAFETY: what was just asked for, and an ended string.
+            // SAFETY: the info requested above, and a NUL-terminated string.
             let n = unsafe {
                 function!(RedisModule_ServerInfoGetFieldUnsigned)(info, field.as_ptr(), &raw mut failed)
             };
-            // What is not told may be so.
+            // A missing field counts as present replicas, to be safe.
             n > 0 || failed != 0
         };
         let has = count(c"connected_slaves") || count(c"repl_backlog_active");
-        // SAFETY: ours, and freed once.
+        // SAFETY: owned by this function, and freed once.
         unsafe { function!(RedisModule_FreeServerInfo)(self.0, info) };
         has
     }
@@ -283,7 +282,7 @@ impl<'c> Ctx<'c> {
     }
 
     fn notify_of(self, kind: c_int, event: &CStr, key: Str<'_>) {
-        // SAFETY: a context, an ended name and a string.
+        // SAFETY: a context, a NUL-terminated name and a string.
         unsafe { function!(RedisModule_NotifyKeyspaceEvent)(self.0, kind, event.as_ptr(), key.0) };
     }
 
@@ -323,11 +322,11 @@ impl<'c> Ctx<'c> {
     /// Blocks the client until [`Blocked::end`] answers it, without a timeout. `gone` is called if it disconnects
     /// before; it must be ended in that case as well.
     pub(crate) fn block(self, gone: raw::RedisModuleDisconnectFunc) -> Blocked {
-        // SAFETY: the context of a command whose client may wait; there is nothing to call back, and no private data.
+        // SAFETY: the context of a command whose client may be blocked; there are no callbacks and no private data.
         let client = unsafe { function!(RedisModule_BlockClient)(self.0, None, None, None, 0) };
         // SAFETY: a client that was just blocked.
         unsafe { function!(RedisModule_SetDisconnectCallback)(client, gone) };
-        // SAFETY: as above. Used on the main thread alone, which holds the lock of the server.
+        // SAFETY: as above. Used only on the main thread, which holds the lock of the server.
         let reply = unsafe { function!(RedisModule_GetThreadSafeContext)(client) };
         Blocked { client, reply }
     }
@@ -345,7 +344,7 @@ impl<'c> Ctx<'c> {
         unsafe { function!(RedisModule_ReplySetArrayLength)(self.0, len.cast_signed() as i64) };
     }
 
-    /// Whether Redis only asks for the positions of keys.
+    /// Whether Redis is only asking for the positions of keys.
     pub(crate) fn is_about_keys(self) -> bool {
         // SAFETY: a context.
         unsafe { function!(RedisModule_IsKeysPositionRequest)(self.0) != 0 }
@@ -357,7 +356,7 @@ impl<'c> Ctx<'c> {
         unsafe { function!(RedisModule_KeyAtPos)(self.0, c_int::try_from(at).unwrap_or(c_int::MAX)) };
     }
 
-    /// Sets a timer; it fires earlier if the time is long, since Redis counts microseconds, in places in 32 bits.
+    /// Sets a timer. It fires early if `ms` is large, since Redis counts microseconds, in some places in 32 bits.
     pub(crate) fn call_later(self, ms: u64, function: raw::RedisModuleTimerProc) -> u64 {
         let ms = ms.min(TIMER_MS_MAX).cast_signed();
         // SAFETY: the function takes no data.
@@ -366,7 +365,7 @@ impl<'c> Ctx<'c> {
 
     /// Cancels a timer.
     pub(crate) fn do_not_call(self, timer: u64) {
-        // SAFETY: a timer that has gone off is not there any more, which is an error and no more.
+        // SAFETY: stopping a timer that has fired already is an error without further effect.
         unsafe { function!(RedisModule_StopTimer)(self.0, timer, ptr::null_mut()) };
     }
 
@@ -374,7 +373,8 @@ impl<'c> Ctx<'c> {
     pub(crate) fn scan(self, cursor: u64, pattern: Option<&[u8]>, count: u32) -> Option<(u64, Vec<Vec<u8>>)> {
         let (cursor, count) = (cursor.to_string(), count.to_string());
         let pattern = pattern.unwrap_or(b"*");
-        // SAFETY: the format takes a buffer, three ended strings around one more buffer, and two more ended strings.
+        // SAFETY: the format takes a buffer, three NUL-terminated strings around one more buffer, and two more such
+        // strings.
         let reply = unsafe {
             function!(RedisModule_Call)(
                 self.0,
@@ -395,7 +395,7 @@ impl<'c> Ctx<'c> {
         let reply = Reply(reply);
         let page = reply.page();
         if !reply.0.is_null() {
-            // SAFETY: a reply of ours, whose parts are no longer borrowed.
+            // SAFETY: a reply that this function owns, whose parts are no longer borrowed.
             unsafe { function!(RedisModule_FreeCallReply)(reply.0) };
         }
         page
@@ -411,7 +411,7 @@ pub(crate) struct Blocked {
 }
 
 impl Blocked {
-    /// The context for its reply.
+    /// The context for writing its reply.
     pub(crate) const fn reply(&self) -> Ctx<'_> {
         Ctx(self.reply, PhantomData)
     }
@@ -423,17 +423,17 @@ impl Blocked {
 
     /// Sends the collected reply, if the client is still connected.
     pub(crate) fn end(self) {
-        // SAFETY: made by `Ctx::block`, and freed once; no array that was begun is left open.
+        // SAFETY: made by `Ctx::block`, and freed once; every array that was begun has been ended.
         unsafe { function!(RedisModule_FreeThreadSafeContext)(self.reply) };
         // SAFETY: a blocked client, which is not used again.
         unsafe { function!(RedisModule_UnblockClient)(self.client, ptr::null_mut()) };
     }
 }
 
-/// A client that is blocked on keys. It is valid until Redis has called `woken` with success, `over`, or the callback
-/// of [`Self::on_leave`]; its owner must drop it then.
+/// A client that is blocked on keys. The handle is valid until Redis has called `woken` with success, `over`, or the
+/// callback of [`Self::on_leave`]; its owner must drop it then.
 ///
-/// There is no `Drop`: most clients are left to Redis.
+/// There is no `Drop`: Redis frees the handle of a client that is not ended here.
 pub(crate) struct Waiter(*mut raw::RedisModuleBlockedClient);
 
 impl Waiter {
@@ -444,13 +444,13 @@ impl Waiter {
     /// Sets `left` as the callback for a client that disconnects or is unblocked before its answer. Redis ends the
     /// handle in that case.
     pub(crate) fn on_leave(&self, left: raw::RedisModuleDisconnectFunc) {
-        // SAFETY: a client that waits.
+        // SAFETY: a client that is blocked.
         unsafe { function!(RedisModule_SetDisconnectCallback)(self.0, left) };
     }
 
     /// Unblocks the client now: `over` is called before this returns, and answers it.
     pub(crate) fn end(self) {
-        // SAFETY: a client that waits, which is not used again.
+        // SAFETY: a client that is blocked; the handle is not used again.
         unsafe { function!(RedisModule_UnblockClient)(self.0, ptr::null_mut()) };
     }
 }
@@ -490,19 +490,19 @@ impl Reply {
         if self.0.is_null() {
             return None;
         }
-        // SAFETY: a reply; what is no array, or too short, answers null.
+        // SAFETY: a reply; for one that is not an array, or too short, the result is null.
         let part = unsafe { function!(RedisModule_CallReplyArrayElement)(self.0, index) };
         (!part.is_null()).then_some(Self(part))
     }
 
     fn bytes<'r>(self) -> Option<&'r [u8]> {
         let mut len = 0;
-        // SAFETY: a reply; what is no string answers null.
+        // SAFETY: a reply; for one that is not a string the result is null.
         let start = unsafe { function!(RedisModule_CallReplyStringPtr)(self.0, &raw mut len) };
         if start.is_null() {
             return None;
         }
-        // SAFETY: Redis says that there are so many bytes; the whole reply is freed after its last use.
+        // SAFETY: Redis reports this length; the whole reply is freed after its last use.
         Some(unsafe { std::slice::from_raw_parts(start.cast(), len) })
     }
 }
@@ -520,9 +520,9 @@ pub(crate) enum Value<'k> {
 }
 
 impl Key<'_> {
-    /// Its content. A key is opened once at a time, so that the borrow is unique.
+    /// The content of the key. A key is opened once at a time, so that the borrow is unique.
     pub(crate) fn value(&mut self) -> Value<'_> {
-        // SAFETY: an open key, or null for one that is not there.
+        // SAFETY: an open key, or null for a missing one.
         let kind = unsafe { function!(RedisModule_KeyType)(self.0) };
         if kind == raw::REDISMODULE_KEYTYPE_EMPTY as c_int {
             return Value::Nothing;
@@ -535,7 +535,7 @@ impl Key<'_> {
         // SAFETY: an open key that holds a value of a module.
         let value = unsafe { function!(RedisModule_ModuleTypeGetValue)(self.0) };
         if kind == QUEUES.load(Ordering::Relaxed) {
-            // SAFETY: values of this type are made by `set`, `load` and `copy` alone; the key lends this one out.
+            // SAFETY: only `set`, `load` and `copy` make values of this type, and the open key lends this one.
             return Value::Queue(unsafe { &mut *value.cast() });
         }
         if kind == WORKERS.load(Ordering::Relaxed) {
@@ -545,8 +545,8 @@ impl Key<'_> {
         Value::Other
     }
 
-    /// Its database; `None` for a missing key that was opened for reading. Unlike [`Ctx::db`] this is right in MULTI on
-    /// Valkey, which reports the database of the client even if another is selected.
+    /// The database of the key; `None` for a missing key that was opened for reading. Unlike [`Ctx::db`] this is
+    /// right in MULTI on Valkey, which reports the database of the client even if another is selected.
     pub(crate) fn db(&self) -> Option<i32> {
         // SAFETY: an open key.
         (!self.0.is_null()).then(|| unsafe { function!(RedisModule_GetDbIdFromModuleKey)(self.0) })
@@ -563,13 +563,13 @@ impl Key<'_> {
     }
 
     fn set(&mut self, kind: &AtomicPtr<raw::RedisModuleType>, value: *mut c_void) {
-        // SAFETY: a key that is open for writing; the value is the type's own, and Redis' from now on.
+        // SAFETY: a key that is open for writing; the value has the right type, and Redis owns it from now on.
         unsafe { function!(RedisModule_ModuleTypeSetValue)(self.0, kind.load(Ordering::Relaxed), value) };
     }
 
     /// Deletes the key.
     pub(crate) fn delete(&mut self) {
-        // SAFETY: a key that is open for writing; nobody has its value.
+        // SAFETY: a key that is open for writing; no reference to its value exists.
         unsafe { function!(RedisModule_DeleteKey)(self.0) };
     }
 }
@@ -577,7 +577,7 @@ impl Key<'_> {
 impl Drop for Key<'_> {
     fn drop(&mut self) {
         if !self.0.is_null() {
-            // SAFETY: open, and closed once.
+            // SAFETY: the key is open, and closed once.
             unsafe { function!(RedisModule_CloseKey)(self.0) };
         }
     }
@@ -586,14 +586,14 @@ impl Drop for Key<'_> {
 impl Pieces for Ctx<'_> {
     fn simple(&mut self, text: &str) {
         let text = CString::new(text).unwrap_or_default();
-        // SAFETY: a context and an ended string.
+        // SAFETY: a context and a NUL-terminated string.
         unsafe { function!(RedisModule_ReplyWithSimpleString)(self.0, text.as_ptr()) };
     }
 
     fn error(&mut self, text: impl std::fmt::Display) {
         let text: Vec<u8> = text.to_string().bytes().map(harmless).collect();
         let text = CString::new(text).unwrap_or_default();
-        // SAFETY: a context and an ended string.
+        // SAFETY: a context and a NUL-terminated string.
         unsafe { function!(RedisModule_ReplyWithError)(self.0, text.as_ptr()) };
     }
 

@@ -1,8 +1,8 @@
 //! A queue as bytes: events that rebuild the same queue, including its digest, in pieces of bounded size.
 //!
-//! [`Event::Started`], [`Event::Configured`] if it has settings, an [`Event::Task`] for each task in an order that
-//! keeps all orders, and [`Event::Counted`]. A snapshot holds the pieces as strings followed by an empty one, a
-//! rewritten log as one `RQ.APPLY` each. Input bytes may be hostile.
+//! [`Event::Started`], [`Event::Configured`] if it has settings, an [`Event::Task`] for each task in a sequence that
+//! preserves all orders, and [`Event::Counted`]. A snapshot contains the pieces as strings followed by an empty one,
+//! a rewritten log as one `RQ.APPLY` each. Input bytes are untrusted.
 
 use sureq_core::{Event, LogTime, codec};
 
@@ -34,7 +34,6 @@ pub(crate) fn pieces(object: &Object, mut hand_out: impl FnMut(&[u8])) {
     hand_out(&piece);
 }
 
-/// Applies a piece.
 pub(crate) fn take_in(object: &mut Object, mut piece: &[u8]) -> Result<(), Wrong> {
     while !piece.is_empty() {
         let decoded = codec::decode(piece, |event| take_event(object, event));
@@ -51,17 +50,17 @@ fn take_event(object: &mut Object, event: &Event<'_>) -> Result<(), Wrong> {
         Event::Started { .. } | Event::Configured { .. } | Event::Task(_) | Event::Counted { .. } => queue
             .apply(event, LogTime(0), &mut Silent(usage))
             .map_err(|inconsistent| inconsistent.to_string()),
-        _ => Err("an event that does not belong into a snapshot".to_owned()),
+        _ => Err("an event that does not belong in a snapshot".to_owned()),
     }
 }
 
 /// Whether the applied pieces are a consistent queue.
 pub(crate) fn check(object: &Object) -> Result<(), Wrong> {
     if object.queue.is_unfinished() {
-        return Err("something that was begun and not ended".to_owned());
+        return Err("an operation on many tasks that is not finished".to_owned());
     }
     if object.queue.incarnation() > INCARNATION_MAX {
-        return Err("an incarnation that no server comes to".to_owned());
+        return Err("an incarnation that is too large".to_owned());
     }
     object.queue.check().map_err(|broken| broken.0)
 }

@@ -1,7 +1,7 @@
 //! The schedule: keys with a deadline, holders that have ended, and the keys with tasks of each holder.
 //!
 //! Keys are referred to by name. Redis reports each value that leaves its key (`unlink`) or arrives at one. Code that
-//! follows a name still checks what it finds there.
+//! looks up a key by name must still check its value.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -16,7 +16,7 @@ use crate::payload::Payload;
 use crate::waiting;
 use crate::workers;
 
-/// The longest interval of checks for deadlines on the wall clock, which may be changed.
+/// The maximum interval between checks for deadlines on the wall clock, which may be adjusted.
 const LOOK_MS: u64 = 1_000;
 
 /// A key: its database and name.
@@ -30,7 +30,7 @@ pub(crate) struct Schedule {
     held: BTreeMap<Holder, BTreeSet<Place>>,
     /// Holders that have ended and may still have tasks.
     endings: BTreeMap<Holder, Ending>,
-    /// The same in order. Entries that are no longer in `endings` are skipped.
+    /// The same holders in order of their end. Entries that are no longer in `endings` are skipped.
     endings_order: VecDeque<Holder>,
     /// The time of the timer, and its id.
     pub(crate) alarm: Option<(LogTime, u64)>,
@@ -40,16 +40,16 @@ pub(crate) struct Schedule {
 pub(crate) struct Ending {
     /// The cause, which decides whether its tasks lose a try.
     pub(crate) cause: Cause,
-    /// The databases whose tables list it as an ending worker, which it leaves at the end.
+    /// The databases that list it as an ending worker. It is removed from their tables at the end.
     pub(crate) worker_of: Vec<i32>,
-    /// Its group at the front of queues where it has more tasks.
+    /// Its group at the front of each queue in which it still has tasks.
     pub(crate) fronts: Fronts,
     /// The number of requeued tasks.
     pub(crate) count: u64,
 }
 
-/// The group at the front of each queue to which tasks return in slices, so that they stay in order. By serial number,
-/// since names and databases of queues may change meanwhile.
+/// The group at the front of each queue to which tasks are requeued in slices, so that they stay in order. Keyed by
+/// serial number, since names and databases of queues may change in between.
 pub(crate) type Fronts = BTreeMap<u64, u64>;
 
 /// A value that left its key.
@@ -59,7 +59,7 @@ pub(crate) enum Departed {
 }
 
 thread_local! {
-    /// Values that left during a step, for example an expired key when it is opened.
+    /// Values that left their key during a step, for example an expired key when it is opened.
     static DEPARTED: RefCell<Vec<Departed>> = RefCell::default();
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn next_of(queue: &Queue<Payload>, now: Now) -> Option<LogTime> {
 }
 
 impl Schedule {
-    /// Schedules the next deadline of a queue. Free if it is scheduled already.
+    /// Schedules the next deadline of a queue. Does nothing if it is scheduled already.
     pub(crate) fn plan(&mut self, object: &mut Object, place: impl FnOnce() -> Place, now: Now) {
         if let Some(next) = next_of(&object.queue, now) {
             self.plan_at(&mut object.planned, next, place);
@@ -159,7 +159,7 @@ impl Schedule {
             self.hold(holder, db, name);
         }
         if has_connection || object.is_foreign && object.queue.holders().next().is_some() {
-            // Their holders belong to another server or have ended.
+            // The holders of its tasks belong to another server or have ended.
             self.look_at(LogTime(0), db, name);
         }
         self.plan(object, || (db, name.into()), now);
@@ -170,7 +170,7 @@ impl Schedule {
         self.due.insert((at, (db, name.into())));
     }
 
-    /// A due key.
+    /// Removes and returns a due key.
     pub(crate) fn take_due(&mut self, now: LogTime) -> Option<Place> {
         self.due.first().filter(|(at, _)| *at <= now)?;
         self.due.pop_first().map(|(_, place)| place)
@@ -190,9 +190,9 @@ impl Schedule {
         (self.due.len(), overdue + self.endings.len())
     }
 
-    /// Schedules every key with held tasks, when this server becomes the primary: tasks of connections are requeued,
-    /// since the connections belonged to another server or to this one before its restart; so are tasks of unknown
-    /// workers.
+    /// Schedules a check of every key with held tasks, when this server becomes the primary. Tasks of connections are
+    /// requeued, since the connections belonged to another server or to this one before its restart; so are tasks of
+    /// unknown workers.
     pub(crate) fn look_at_held(&mut self) {
         self.see_departed();
         let held = self.held.values().flatten().cloned();
@@ -281,8 +281,8 @@ impl Schedule {
         }
     }
 
-    /// Whether a worker of a database's table is ending. One that ended for another reason, for example because its
-    /// table was moved here, must be ended once more.
+    /// Whether a worker of a database's table is ending. A worker that is ending for another reason, for example
+    /// because its table was moved here, must be ended once more.
     pub(crate) fn is_ending(&self, worker: u64, db: i32) -> bool {
         self.endings.get(&Holder::Worker(worker)).is_some_and(|ending| ending.worker_of.contains(&db))
     }
@@ -311,8 +311,8 @@ impl Schedule {
         self.endings.insert(holder, ending);
     }
 
-    /// This server became a replica. If it is promoted again, it must check the tables of workers, since ends that were
-    /// in progress are not scheduled.
+    /// Abandons all endings, because this server became a replica. If it is promoted again, it must check the tables
+    /// of workers, since ends that were in progress are not scheduled.
     pub(crate) fn abandon_endings(&mut self) {
         self.endings_order.clear();
         for db in mem::take(&mut self.endings).into_values().flat_map(|ending| ending.worker_of) {
@@ -320,7 +320,7 @@ impl Schedule {
         }
     }
 
-    /// Two databases were swapped.
+    /// Exchanges two databases that were swapped.
     pub(crate) fn swap(&mut self, one: i32, other: i32) {
         let moved_db = |db: i32| match db {
             _ if db == one => other,

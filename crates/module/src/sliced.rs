@@ -36,16 +36,16 @@ use crate::schedule::{Fronts, Place};
 use crate::tick::TimeSlice;
 use crate::workers::{self, BeatRest, WorkersRest};
 
-/// The most tasks that a slice changes.
+/// The maximum number of tasks that a slice changes.
 pub(crate) const SLICE_TASKS: usize = limits::SLICE_TASKS;
 
-/// The most bytes of payloads that a slice delivers, unless a single payload is larger.
+/// The maximum number of payload bytes that a slice delivers, unless a single payload is larger.
 pub(crate) const SLICE_BYTES: usize = 2 << 20;
 
-/// The most tasks that a slice of a search by payload reads.
+/// The maximum number of tasks that a slice of a search by payload reads.
 const SEEK_TASKS: usize = 10 * SLICE_TASKS;
 
-/// The rest of a command.
+/// The rest of a command that is executed in slices.
 pub(crate) enum Work {
     Purge {
         of: u64,
@@ -86,7 +86,7 @@ pub(crate) enum Work {
         fronts: Fronts,
         count: u64,
     },
-    /// Tasks that were popped for a client that disconnected.
+    /// Requeues tasks that were popped for a client that disconnected.
     Requeue(Handed),
 }
 
@@ -209,7 +209,7 @@ impl Work {
                 }
                 let name = steps.ctx.string(queue);
                 if serial_of(steps.ctx, name.as_str()) != *of {
-                    // Another queue under this key is not meant.
+                    // The key holds another queue now, which the command must not touch.
                     return Slice::count(*count);
                 }
                 let place: Place = (steps.ctx.db(), queue.clone());
@@ -256,12 +256,12 @@ impl Work {
     }
 }
 
-/// Which queue a key holds.
+/// The serial number of the queue of a key.
 pub(crate) fn serial_of(ctx: Ctx<'_>, key: Str<'_>) -> Option<u64> {
     look(ctx, key).map(|(serial, _)| serial)
 }
 
-/// Which queue a key holds, and how many dead tasks that has.
+/// The serial number of the queue of a key, and its number of dead tasks.
 fn look(ctx: Ctx<'_>, key: Str<'_>) -> Option<(u64, u64)> {
     match ctx.open_to_read(key).value() {
         Value::Queue(object) => Some((object.serial, object.queue.counts()[3])),
@@ -269,8 +269,8 @@ fn look(ctx: Ctx<'_>, key: Str<'_>) -> Option<(u64, u64)> {
     }
 }
 
-/// A step of the queue that the key held when the command began; `None` if it is gone. Another queue under the key is
-/// not meant.
+/// Executes a step on the queue that the key held when the command began. `None` if that queue has left the key;
+/// another queue under the key is not touched.
 pub(crate) fn on<T>(
     steps: &mut Steps<'_, '_>,
     key: Str<'_>,
@@ -283,7 +283,7 @@ pub(crate) fn on<T>(
     steps.on(key, Make::Never, act)
 }
 
-/// The next tasks that have this payload.
+/// The next tasks with this payload.
 fn sought(queue: &Queue<Payload>, seek: &mut Seek, payload: &[u8]) -> Vec<TaskId> {
     let mut ids = Vec::new();
     queue.seek(seek, SEEK_TASKS, &mut |id, body| {
@@ -302,7 +302,7 @@ pub(crate) struct InspectRest {
     start: i64,
     left: u32,
     bytes: usize,
-    /// A task that moves meanwhile appears at most once.
+    /// The ids shown so far, so that a task that moves between slices is shown at most once.
     shown: HashSet<TaskId>,
 }
 
@@ -431,9 +431,9 @@ pub(crate) struct Jobs(VecDeque<Job>);
 
 /// A command of a client that is blocked until it is done.
 struct Job {
-    /// `None` after it disconnected.
+    /// `None` after the client disconnected.
     client: Option<Blocked>,
-    /// Redis reported that it disconnected.
+    /// Redis reported that the client disconnected.
     is_gone: bool,
     /// The keyspace event of its command.
     event: &'static CStr,
@@ -457,7 +457,7 @@ impl Jobs {
         self.0.len()
     }
 
-    /// A client disconnected.
+    /// Notes that a client disconnected.
     pub(crate) fn lose(&mut self, client: *mut raw::RedisModuleBlockedClient) {
         if let Some(job) = self.0.iter_mut().find(|job| job.client.as_ref().is_some_and(|own| own.is(client)))
         {
@@ -465,7 +465,7 @@ impl Jobs {
         }
     }
 
-    /// All tasks of a worker were requeued: `count` of them.
+    /// Notes that all tasks of a worker, `count` of them, were requeued.
     pub(crate) fn tell_ended(&mut self, worker: u64, tasks: u64) {
         for job in &mut self.0 {
             if let Work::End { incarnation, count } = &mut job.work
@@ -476,23 +476,23 @@ impl Jobs {
         }
     }
 
-    /// This server became a replica. Redis has unblocked those clients with an error.
+    /// Drops all commands, because this server became a replica. Redis has unblocked their clients with an error.
     pub(crate) fn abandon(&mut self) {
         for job in self.0.drain(..) {
             job.refuse(
-                "UNKNOWN this server follows another now, and a part of the command was done: ask that one",
+                "UNKNOWN this server became a replica and the command was executed in part: look at the result on the primary",
             );
         }
     }
 
-    /// A queue was moved to this key.
+    /// Notes that a queue was moved to this key.
     pub(crate) fn follow(&mut self, of: u64, db: i32, name: &[u8]) {
         for handed in self.0.iter_mut().filter_map(|job| job.work.handed_mut()) {
             handed.follow(of, db, name);
         }
     }
 
-    /// Two databases were swapped.
+    /// Exchanges two databases that were swapped.
     pub(crate) fn swap(&mut self, one: i32, other: i32) {
         for job in &mut self.0 {
             let handed = job.work.handed_mut().into_iter().flat_map(Handed::dbs_mut);
@@ -525,10 +525,10 @@ impl Job {
             return self.without_client();
         }
         if !steps.ctx.select(self.db) {
-            return self.refuse("ERR its database is gone");
+            return self.refuse("ERR the database of this command does not exist any more");
         }
         steps.event = self.event;
-        // A panic ends this command alone, and its client is told.
+        // A panic ends only this command, with an error for its client.
         let slice = guarded("slice", None, || {
             let ctx = steps.ctx;
             let keys: Vec<Owned<'_>> = self.keys.iter().map(|key| ctx.string(key)).collect();
@@ -573,7 +573,7 @@ impl Job {
         self.end(|mut ctx| ctx.error(why))
     }
 
-    /// Sends the reply: the output of `answer`, or the list written so far.
+    /// Sends the reply: either written by `answer`, or the list written so far.
     fn end(self, answer: impl FnOnce(Ctx<'_>)) -> Option<Self> {
         let client = self.client?;
         if self.work.is_list() {
@@ -585,7 +585,7 @@ impl Job {
         None
     }
 
-    /// Its client disconnected: the rest is dropped, and popped tasks are requeued.
+    /// Handles that the client disconnected: the rest is dropped, and popped tasks are requeued.
     fn without_client(mut self) -> Option<Self> {
         let client = self.client.take()?;
         if self.work.is_list() {

@@ -1,6 +1,6 @@
 //! Timed work of a primary: deadlines, delayed tasks, and the ends of workers and connections.
 //!
-//! A single Redis timer is set for the earliest deadline. A replica decides nothing: it applies effects.
+//! A single Redis timer is set for the earliest deadline. A replica makes no decisions: it applies effects.
 
 use sureq_core::reply::Replies;
 use sureq_core::task::Holder;
@@ -19,10 +19,10 @@ use crate::sliced;
 use crate::waiting;
 use crate::workers;
 
-/// The time slice of one call.
+/// The maximum time of one call, in microseconds.
 const SLICE_US: u64 = 2_000;
 
-/// The retry interval while writes are paused.
+/// The retry interval while writes are paused, in milliseconds.
 const PAUSED_MS: u64 = 10;
 
 /// A period in which slices are executed back to back, before clients are served. Redis runs the next timer a
@@ -42,14 +42,14 @@ impl TimeSlice {
     }
 }
 
-/// The shortest pause in milliseconds between two time slices, each of which is then one slice of work, if the
-/// environment requests it, so that tests can act in between: only in debug builds.
+/// The minimum pause in milliseconds between two time slices, if the environment requests one, so that tests can act
+/// in between. Each time slice is then one slice of work. Only in debug builds.
 fn pace_ms() -> u64 {
     let asked = || std::env::var("SUREQ_MODULE_PACE").ok()?.parse().ok();
     if cfg!(debug_assertions) { asked().unwrap_or(0) } else { 0 }
 }
 
-/// Sets the timer for the next deadline. Free if it is set already.
+/// Sets the timer for the next deadline. Does nothing if it is set already.
 pub(crate) fn arm(ctx: Ctx<'_>, process: &mut Process, now: Now) {
     process.schedule.see_departed();
     let Some(next) = process.next() else { return };
@@ -74,7 +74,8 @@ pub(crate) fn rearm(ctx: Ctx<'_>, process: &mut Process) {
     arm(ctx, process, now);
 }
 
-/// Redis' timers follow the wall clock, which may be set back: work that is due does not wait for an earlier timer.
+/// Executes work that is overdue because the timer is late: Redis' timers follow the wall clock, which may be set
+/// back.
 pub(crate) fn look_at_clock(ctx: Ctx<'_>, process: &mut Process) {
     if process.next().is_some_and(|next| next <= process.clock.now().log) && pace_ms() == 0 {
         rearm(ctx, process);
@@ -95,7 +96,7 @@ pub(crate) fn ring(ctx: Ctx<'_>) {
             process.schedule.alarm = process.next().map(|next| (next, timer));
             return;
         }
-        // No client command is being executed that would count as a change by itself.
+        // Outside of a client command, the step itself must count as a change.
         let mut steps = Steps { ctx, process, now, is_followed: true, event: c"rq.tick" };
         process::with_replies(|out| take_turn(&mut steps, flags.is_replica(), out));
         waiting::refuse_suspects(&steps);
@@ -154,7 +155,7 @@ fn look_after(steps: &mut Steps<'_, '_>, (db, name): &Place) {
     let name = steps.ctx.string(name);
     if let Value::Queue(object) = steps.ctx.open_to_read(name.as_str()).value() {
         let place = || (*db, name.as_str().bytes().into());
-        // The entry is used up.
+        // The entry has been taken from the schedule.
         steps.process.schedule.unplan(&mut object.planned, place);
         if !is_needed(object, steps) {
             return steps.process.schedule.plan(object, place, steps.now);
@@ -178,7 +179,8 @@ fn is_needed(object: &Object, steps: &Steps<'_, '_>) -> bool {
         || is_before && holders.any(|holder| is_gone(steps.ctx, holder))
 }
 
-/// Whether a holder has ended. Connections belonged to another server, or to this one before its restart.
+/// Whether a holder has ended. Connections in saved data belonged to another server, or to this one before its
+/// restart.
 fn is_gone(ctx: Ctx<'_>, holder: Holder) -> bool {
     match holder {
         Holder::Worker(incarnation) => !workers::is_known(ctx, incarnation),

@@ -1,11 +1,12 @@
 //! Clients that wait for tasks in the name of a worker, so that they are refused when that worker ends.
 //!
-//! Redis frees the handle of a client soon after the client waits no longer. It calls one of three callbacks first:
-//! `woken` (it was served or refused), `over` (its time is over) or `left` (it is gone, or was sent away). Each of
-//! them removes the client from here, and a client that is refused is removed before it is: every handle here is valid.
+//! Redis frees the handle of a client soon after the client stops waiting. It calls one of three callbacks first:
+//! `woken` (the client was served or refused), `over` (its wait timed out) or `left` (it disconnected or was
+//! unblocked). Each of them removes the client from here, and a client that is to be refused is removed before it is:
+//! so every handle here is valid.
 //!
-//! This is not part of the [`Process`](crate::process::Process), since Redis calls back at any time, even while a step
-//! has the process. No function of Redis is called while it is borrowed.
+//! This is not part of the [`Process`](crate::process::Process), since Redis may call back at any time, even while a
+//! step has the process borrowed. No function of Redis is called while the list is borrowed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +21,7 @@ use crate::workers;
 
 thread_local! {
     static WAITERS: RefCell<Waiters> = RefCell::default();
-    /// The refusal for the client whose handle is being ended.
+    /// The refusal for the client that is being unblocked.
     static REFUSAL: Cell<Option<Refusal>> = const { Cell::new(None) };
 }
 
@@ -28,7 +29,7 @@ thread_local! {
 struct Waiters {
     clients: BTreeMap<WaiterId, Client>,
     by_worker: BTreeSet<(u64, WaiterId)>,
-    /// Workers that may have ended, whose clients must be checked.
+    /// Workers that may have ended. The clients that wait for them must be checked.
     suspects: BTreeSet<u64>,
 }
 
@@ -59,19 +60,19 @@ impl Waiters {
     }
 }
 
-/// A client began to wait in the name of a worker.
+/// Records a client that begins to wait in the name of a worker.
 pub(crate) fn begin(waiter: Waiter, db: i32, worker: WorkerRef<'_>) {
     let client = Client { waiter, db, name: worker.name.into(), incarnation: worker.incarnation };
     WAITERS.with_borrow_mut(|waiters| waiters.insert(client));
 }
 
-/// A client stopped waiting. No effect if it did not wait for a worker. Infallible, so that callbacks need no guard
-/// around it.
+/// Removes a client that stopped waiting. No effect if it did not wait for a worker. Infallible, so that callbacks
+/// need no guard around it.
 pub(crate) fn end(id: WaiterId) {
     WAITERS.with_borrow_mut(|waiters| drop(waiters.take(id)));
 }
 
-/// A worker may have ended: [`refuse_suspects`] will check the clients that wait in its name.
+/// Records that a worker may have ended: [`refuse_suspects`] will check the clients that wait for it.
 pub(crate) fn suspect(incarnation: u64) {
     WAITERS.with_borrow_mut(|waiters| {
         if waiters.of(incarnation).next().is_some() {
@@ -80,7 +81,7 @@ pub(crate) fn suspect(incarnation: u64) {
     });
 }
 
-/// Every worker may have ended, or may be in another database.
+/// Records that every worker may have ended, or may be in another database.
 pub(crate) fn suspect_all() {
     WAITERS.with_borrow_mut(|waiters| {
         waiters.suspects = waiters.by_worker.iter().map(|&(incarnation, _)| incarnation).collect();
@@ -98,7 +99,7 @@ pub(crate) fn count() -> usize {
 }
 
 /// Refuses clients whose worker has ended, with the error that their pop would get now. Must not be called while a
-/// client is being woken, which its own pop answers.
+/// client is being woken: that client's own pop answers it.
 pub(crate) fn refuse_suspects(steps: &Steps<'_, '_>) {
     let suspects = WAITERS.with_borrow_mut(|waiters| mem::take(&mut waiters.suspects));
     if suspects.is_empty() {
@@ -123,7 +124,7 @@ pub(crate) fn refuse_suspects(steps: &Steps<'_, '_>) {
     steps.ctx.select(before);
 }
 
-/// Redis calls `over` for the client before this returns, which takes the refusal.
+/// Unblocks and refuses a client. Before this returns, Redis calls `over` for the client, which takes the refusal.
 fn refuse(id: WaiterId, refusal: Refusal) {
     if let Some(client) = WAITERS.with_borrow_mut(|waiters| waiters.take(id)) {
         REFUSAL.set(Some(refusal));

@@ -1,7 +1,7 @@
-//! The workers of a database and the queues they announced. They live in a key of their own, so that Redis saves, logs
-//! and replicates them.
+//! The workers of a database and the queues they announced. They are stored in a key of their own, so that Redis
+//! saves, logs and replicates them.
 //!
-//! Heartbeats are not stored: only the primary knows them, and a new primary starts all times to live anew.
+//! Heartbeats are not stored: only the primary knows them, and a new primary restarts all times to live.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -51,11 +51,11 @@ struct Alive {
     ttl_ms: u64,
     /// The queues that it announced.
     works: BTreeSet<Box<[u8]>>,
-    /// When it is lost without a heartbeat.
+    /// The time at which it is lost unless a heartbeat arrives.
     expires: LogTime,
-    /// It is ending, and is removed when its tasks are requeued. Volatile, like its expiry.
+    /// It is ending, and is removed when all its tasks are requeued. Volatile, like its expiry.
     is_ending: bool,
-    /// Its lapsed leases that no heartbeat has reported yet. Volatile.
+    /// Lapsed leases that have not been reported by a heartbeat yet. Volatile.
     untold: VecDeque<Receipt>,
 }
 
@@ -67,7 +67,7 @@ impl Alive {
 }
 
 impl Table {
-    /// All that are in it.
+    /// The incarnations of all its workers.
     pub(crate) fn incarnations(&self) -> impl Iterator<Item = u64> {
         self.alive.keys().copied()
     }
@@ -87,7 +87,7 @@ impl Table {
         last.unwrap_or(TaskId::NONE)
     }
 
-    /// Applies events, which may be hostile; returns their time.
+    /// Applies events, which are untrusted. Returns their time.
     pub(crate) fn apply(&mut self, mut events: &[u8]) -> Result<LogTime, Wrong> {
         let (mut at, mut queue) = (LogTime(0), Box::from([]));
         while !events.is_empty() {
@@ -99,16 +99,16 @@ impl Table {
         Ok(at)
     }
 
-    /// An event names the queue, and the next one refers to it.
+    /// Applies one event. An event that names a queue sets `queue`, and the following one refers to it.
     fn apply_one(&mut self, event: &Event<'_>, at: &mut LogTime, queue: &mut Box<[u8]>) -> Result<(), Wrong> {
         match *event {
             Event::Clock(time) if time.0 <= TIME_MAX => *at = time,
             Event::QueueMade { name, .. } => *queue = name.into(),
             Event::WorkerStarted { name, incarnation, ttl_ms } => {
                 if self.names.contains_key(name) || self.alive.contains_key(&incarnation) {
-                    return Err("a worker started twice".to_owned());
+                    return Err("a worker that is started twice".to_owned());
                 }
-                TaskId::from_raw(incarnation).ok_or("an incarnation that is no id")?;
+                TaskId::from_raw(incarnation).ok_or("an incarnation that is not an id")?;
                 self.names.insert(name.into(), incarnation);
                 let expires = at.after(ttl_ms);
                 self.expiries.insert((expires, incarnation));
@@ -165,7 +165,7 @@ impl Table {
         hasher.finish()
     }
 
-    /// When this process becomes the primary, every worker gets a full time to live.
+    /// Gives every worker a full time to live when this process becomes the primary.
     fn enter(&mut self, marks: &Marks) {
         if mem::replace(&mut self.entered, marks.incarnation) != marks.incarnation {
             for alive in self.alive.values_mut() {
@@ -208,7 +208,7 @@ impl Table {
         }
     }
 
-    /// Some of the workers that are lost by now, in order of expiry, without those that are ending.
+    /// Up to [`LOST_MAX`] workers that are lost by now, in order of expiry, without those that are ending.
     fn lost(&self, now: LogTime) -> Vec<u64> {
         let lost = self.expiries.range(..=(now, u64::MAX)).take(LOST_MAX);
         lost.map(|&(_, incarnation)| incarnation).collect()
@@ -219,7 +219,7 @@ impl Table {
         self.expiries.first().map(|&(expires, _)| expires)
     }
 
-    /// Marks a worker as ending; false if there is none.
+    /// Marks a worker as ending. Returns false if it does not exist or is ending already.
     fn begin_end(&mut self, incarnation: u64) -> bool {
         let Some(alive) = self.alive.get_mut(&incarnation) else { return false };
         alive.is_ending = true;
@@ -228,7 +228,7 @@ impl Table {
     }
 }
 
-/// The number of lost workers per step.
+/// The maximum number of lost workers per step.
 const LOST_MAX: usize = limits::SLICE_TASKS;
 
 const UNKNOWN: &str = "a worker that is not alive";
@@ -241,7 +241,7 @@ fn encode_named(queue: &[u8], event: &Event<'_>, out: &mut Vec<u8>) {
     encode(event, out);
 }
 
-/// Whether these events are those of a table of workers.
+/// Whether these events belong to a table of workers.
 pub(crate) fn are_meant_by(events: &[u8]) -> bool {
     let is_workers = |event: &Event<'_>| {
         matches!(event, Event::WorkerStarted { .. } | Event::WorkerEnded(_) | Event::QueueMade { .. })
@@ -251,7 +251,7 @@ pub(crate) fn are_meant_by(events: &[u8]) -> bool {
     first(events) || behind_clock.is_ok_and(|(is_clock, rest)| is_clock && first(rest))
 }
 
-/// Whether the selected database has this incarnation.
+/// Whether the selected database has a worker with this incarnation.
 pub(crate) fn is_known(ctx: Ctx<'_>, incarnation: u64) -> bool {
     look(ctx, |table| table.alive.contains_key(&incarnation)).unwrap_or(false)
 }
@@ -293,7 +293,7 @@ pub(crate) fn check(steps: &Steps<'_, '_>, worker: WorkerRef<'_>) -> Result<(), 
     checked.unwrap_or(Err(Refusal::WorkerGone))
 }
 
-/// Workers have a key of their own, which in a cluster is on one node only.
+/// Refuses workers in a cluster, where the key of the table would be on one node only.
 fn refuse_cluster(ctx: Ctx<'_>) -> Result<(), Refusal> {
     if ctx.flags().is_cluster() {
         return Err(Refusal::not_there("RQ.WORKER", "a module in a cluster"));
@@ -360,12 +360,12 @@ pub(crate) fn rest(steps: &mut Steps<'_, '_>, incarnation: u64, queue: &[u8]) ->
     })
 }
 
-/// The worker of this name.
+/// The worker with this name.
 fn named(ctx: Ctx<'_>, name: &[u8]) -> Option<u64> {
     look(ctx, |table| table.names.get(name).copied()).flatten()
 }
 
-/// One slice of RQ.WORKER START: ends the predecessor first.
+/// One slice of RQ.WORKER START: the previous worker of this name is ended first.
 pub(crate) fn start_slice(steps: &mut Steps<'_, '_>, name: &[u8], ttl_ms: u64) -> Slice {
     let id = match ids_behind(steps.process.marks.last_id, 1, steps.now) {
         Ok(id) => id,
@@ -529,7 +529,7 @@ pub(crate) fn end_lost(steps: &mut Steps<'_, '_>, name: Str<'_>) {
     let db = steps.ctx.db();
     let lost = look(steps.ctx, |table| {
         table.enter(&process.marks);
-        // The entry is used up.
+        // The entry has been taken from the schedule.
         process.schedule.unplan(&mut table.planned, || (db, KEY.into()));
         table.lost(now)
     });

@@ -1,4 +1,5 @@
-//! The conformance scenarios, played in the module, in Redis and in Valkey; and random commands, compared with the core.
+//! The conformance scenarios, executed by the module in Redis and in Valkey; and random commands, whose replies are
+//! compared with those of the core.
 
 use sureq_testkit::conformance::{exercise, exercise_with};
 use sureq_testkit::differential::{Difference, exercise as exercise_random};
@@ -10,18 +11,18 @@ fn every_scenario_holds_in_redis() {
     exercise(&MODULE);
 }
 
-/// What restarts do is the same as in Redis.
+/// Only with the restarts that a scenario contains. Restarts after every step behave as in Redis.
 #[test]
 fn every_scenario_holds_in_valkey() {
     exercise_with(&MODULE_IN_VALKEY, &[Restarts::AsWritten]);
 }
 
 #[test]
-fn the_module_answers_as_the_core_does() {
+fn the_module_replies_like_the_core() {
     exercise_random(&MODULE, &[Difference::Keys], 20_000);
 }
 
 #[test]
-fn the_module_in_valkey_answers_as_the_core_does() {
+fn the_module_in_valkey_replies_like_the_core() {
     exercise_random(&MODULE_IN_VALKEY, &[Difference::Keys], 20_000);
 }

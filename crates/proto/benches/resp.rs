@@ -1,4 +1,4 @@
-//! How long a command takes from bytes to [`Request`], and a reply to bytes. `cargo bench -p sureq-proto`.
+//! Measures the parsing of a command to a [`Request`] and the encoding of a reply. `cargo bench -p sureq-proto`.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -26,7 +26,7 @@ fn main() {
     pop_reply();
 }
 
-/// The best of several runs, in nanoseconds per item.
+/// The fastest of several runs, in nanoseconds per item.
 fn time(name: &str, items: usize, mut run: impl FnMut()) {
     let best = (0..5)
         .map(|_| {

@@ -4,7 +4,7 @@ use sureq_core::notice::{Kind, Kinds};
 
 const PREFIX: &[u8] = b"sureq:";
 
-/// The kind and the queue of a channel; `None` if nothing is ever published on it.
+/// The kind and the queue of a channel. `None` if nothing is ever published on a channel of this name.
 ///
 /// ```
 /// use sureq_core::notice::Kind;
@@ -20,7 +20,7 @@ pub fn read(channel: &[u8]) -> Option<(Kind, &[u8])> {
     found.find_map(|(kind, rest)| Some((kind, rest.strip_prefix(b":")?)))
 }
 
-/// Writes the channel of a kind and a queue, instead of what is in `out`.
+/// Writes the channel of a kind and a queue to `out`, replacing its content.
 pub fn spell(kind: Kind, queue: &[u8], out: &mut Vec<u8>) {
     out.clear();
     for part in [PREFIX, kind.name().as_bytes(), b":", queue] {
@@ -28,7 +28,8 @@ pub fn spell(kind: Kind, queue: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The kinds of which a channel may match this pattern: at least those, and no other if the pattern begins plainly.
+/// The kinds of channels that a pattern may match. Exact for a pattern that begins with literal characters, otherwise
+/// possibly too many.
 pub fn kinds_of_pattern(pattern: &[u8]) -> Kinds {
     let is_plain = |c: &u8| !matches!(c, b'*' | b'?' | b'[' | b'\\');
     let plain = pattern.iter().take_while(|c| is_plain(c)).count();
@@ -46,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_channel_is_read_as_it_was_spelt() {
+    fn reads_the_channels_that_it_writes() {
         let mut channel = Vec::new();
         for kind in Kind::ALL {
             for queue in [&b""[..], b"emails", b"a:b", b"\0\xff"] {
@@ -66,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_is_about_the_kinds_that_its_beginning_allows() {
+    fn kinds_of_a_pattern_follow_from_its_literal_prefix() {
         for everything in ["*", "sureq:*", "s?req:work:x", "[s]ureq:*", "sureq:\\work:*"] {
             check(everything, &Kind::ALL);
         }

@@ -1,4 +1,4 @@
-//! Commands of a home as words of RQ.*, for clients: the inverse of [`crate::verbs::parse`].
+//! Encodes the commands of a home as RQ.* commands, for clients. The inverse of [`crate::verbs::parse`].
 
 use std::fmt;
 
@@ -8,22 +8,22 @@ use crate::verbs::TABLE;
 use sureq_core::command::{AckScope, Cancel, Command, IdForm, LeaseAsk, Pop, TaskRef, TaskRefs, WorkerRef};
 use sureq_core::id::{IdText, TaskId};
 
-/// A command that RQ.* cannot express.
+/// The error for a command that RQ.* cannot express.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inexpressible {
-    /// What cannot be expressed.
+    /// The part of the command that RQ.* cannot express.
     pub what: &'static str,
 }
 
 impl fmt::Display for Inexpressible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RQ.* has no words for {}", self.what)
+        write!(f, "RQ.* cannot express {}", self.what)
     }
 }
 
 impl std::error::Error for Inexpressible {}
 
-/// Appends a command as an array of its words. Appends nothing if RQ.* cannot express it.
+/// Appends a command as a RESP array of its words. Appends nothing if RQ.* cannot express it.
 ///
 /// ```
 /// use sureq_core::command::Command;
@@ -46,17 +46,17 @@ pub fn encode_command(out: &mut Vec<u8>, command: &Command<'_>) -> Result<(), In
 /// The part of a command that RQ.* cannot express, if any.
 fn inexpressible(command: &Command<'_>) -> Option<&'static str> {
     match *command {
-        Command::Push { payloads: [], .. } => Some("a push of nothing"),
+        Command::Push { payloads: [], .. } => Some("a push without payloads"),
         Command::Pop(Pop { queues: [], .. })
         | Command::Drop { queues: [] }
         | Command::Exists { queues: [] } => Some("a command without a queue"),
         Command::Pop(Pop { lease: LeaseAsk { lapse: Some(_), .. }, .. }) => {
-            Some("a pop that says what a lapse does")
+            Some("a pop with a lapse policy of its own")
         }
         Command::Pop(pop) if pop.queues.iter().any(|queue| crate::verbs::is_pop_option(queue)) => {
-            Some("a pop from a queue that is called like one of its options")
+            Some("a pop from a queue whose name is an option of RQ.POP")
         }
-        Command::Ack { scope: AckScope::Leased, .. } => Some("an ack of leased tasks alone"),
+        Command::Ack { scope: AckScope::Leased, .. } => Some("an ack of only leased tasks"),
         Command::Ack { tasks, .. }
         | Command::Bury { tasks, .. }
         | Command::Delete { tasks, .. }
@@ -71,7 +71,7 @@ fn inexpressible(command: &Command<'_>) -> Option<&'static str> {
     }
 }
 
-/// The words of a command behind its name, in order.
+/// The words of a command after its name, in order.
 #[derive(Default)]
 pub(crate) struct CommandWords {
     count: usize,
@@ -131,7 +131,8 @@ impl CommandWords {
     }
 }
 
-/// The id behind ten letters, which RQ.* does not accept. Other letters stay as they are, and are refused as a malformed id.
+/// The numeric id behind an id of ten letters, which RQ.* does not accept. `None` for any other id, including
+/// malformed letters, which the server refuses.
 pub(crate) fn long_id(task: TaskRef<'_>) -> Option<TaskId> {
     match task.form {
         IdForm::Long => None,

@@ -1,8 +1,8 @@
 //! Decimal numbers in requests and replies.
 //!
-//! Reading is as strict as Redis' own: an optional minus, digits, no leading zeros, no blanks, no overflow.
+//! Reading is as strict as in Redis: an optional minus, digits, no leading zeros, no blanks, no overflow.
 
-/// Reads a signed number.
+/// Reads a signed decimal number.
 pub fn read_i64(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
         [b'-', digits @ ..] => (true, digits),
@@ -18,12 +18,11 @@ pub fn read_i64(text: &[u8]) -> Option<i64> {
     if negative { 0i64.checked_sub_unsigned(size) } else { i64::try_from(size).ok() }
 }
 
-/// Reads a number without a sign.
+/// Reads an unsigned decimal number.
 pub fn read_u64(text: &[u8]) -> Option<u64> {
     if text.len() > 1 && text[0] == b'0' { None } else { sureq_core::id::decimal(text) }
 }
 
-/// Writes a number.
 pub fn write_u64(out: &mut Vec<u8>, mut n: u64) {
     if n < 10 {
         out.push(b'0' + n as u8);
@@ -39,7 +38,6 @@ pub fn write_u64(out: &mut Vec<u8>, mut n: u64) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// Writes a signed number.
 pub fn write_i64(out: &mut Vec<u8>, n: i64) {
     if n < 0 {
         out.push(b'-');
@@ -68,7 +66,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(n: i64) {
+        fn written_numbers_are_read_back(n: i64) {
             let mut out = Vec::new();
             write_i64(&mut out, n);
             prop_assert_eq!(String::from_utf8_lossy(&out), n.to_string());

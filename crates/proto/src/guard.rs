@@ -1,7 +1,7 @@
-//! Tells a web browser from a client.
+//! Recognizes web browsers.
 //!
-//! A page in a browser can make it send an HTTP request to any port; its body would then be executed line by
-//! line. Its first line gives it away, and the connection is closed before anything behind it is looked at.
+//! A web page can make a browser send an HTTP request to any port, and its body would be executed as commands line by
+//! line. The first lines of such a request reveal it, and the connection is closed before any later line is executed.
 
 const METHODS: [&[u8]; 10] =
     [b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"CONNECT", b"OPTIONS", b"TRACE", b"PATCH", b"PRI"];
@@ -11,12 +11,13 @@ pub(crate) fn is_http(line: &[u8]) -> bool {
     starts_with_ignoring_case(line, b"host:") || is_request_line(line)
 }
 
-/// Whether the first word of this line is `POST`, which Redis too takes for a browser's.
+/// Whether the first word of this line is `POST`. Redis closes the connection on this word too.
 pub(crate) fn is_post(line: &[u8]) -> bool {
     words(line).next().is_some_and(|word| word.eq_ignore_ascii_case(b"post"))
 }
 
-/// `<method> <path> HTTP/1.x`: a task whose last word merely looks like HTTP is none.
+/// Matches `<method> <path> HTTP/1.x`, so that a task whose last word merely looks like HTTP is not mistaken for a
+/// request.
 fn is_request_line(line: &[u8]) -> bool {
     let mut words = words(line);
     let Some(method) = words.next() else { return false };
@@ -38,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_line_is_told_from_a_command() {
+    fn distinguishes_request_lines_from_commands() {
         for http in [
             "GET / HTTP/1.1",
             "POST /x HTTP/1.0\r",

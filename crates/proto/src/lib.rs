@@ -1,19 +1,19 @@
-//! Bytes to commands, and replies to bytes: the two dialects that a server speaks.
+//! Encoding and decoding of the two dialects that a server speaks: bytes to commands, and replies to bytes.
 //!
-//! Nothing here reads or writes a socket, waits, or knows a queue. A parser borrows the read buffer and finds the
-//! [`Command`](sureq_core::command::Command)s in it; an encoder appends the home's replies to a write buffer. Input is
-//! hostile: it costs memory only as it arrives, and each byte is looked at a bounded number of times.
+//! This crate does no I/O and keeps no queues. A parser borrows the read buffer and finds the
+//! [`Command`](sureq_core::command::Command)s in it; an encoder appends the home's replies to a write buffer. Input
+//! is untrusted: it costs memory only as it arrives, and each byte is examined a bounded number of times.
 //!
-//! The map:
+//! The modules and their main items:
 //!
-//! * [`resp`]: the framing of RESP2 and RESP3, requests in, replies out.
-//! * [`verbs`]: one table of the RESP commands, from which parsing, help and documents follow.
-//! * [`ReplyForm`]: what has to be known of a command to write or read its reply.
-//! * [`write_reply`], [`encode_reply`], [`encode_part`]: replies of a home. [`encode_answer`], [`encode_hello`]: replies that
-//!   a session gives by itself.
+//! * [`resp`]: the framing of RESP2 and RESP3, for requests and replies.
+//! * [`verbs`]: one table of the RESP commands, from which parsing, help and documentation follow.
+//! * [`ReplyForm`]: the part of a command that is needed to write or read its reply.
+//! * [`write_reply`], [`encode_reply`], [`encode_part`]: encode replies of a home. [`encode_answer`],
+//!   [`encode_hello`]: encode replies that a session gives itself.
 //! * [`encode_command`], [`decode_reply`]: the client's side.
-//! * [`channel`]: the names of notification channels. [`encode_message`], [`encode_change`], [`encode_pong`]: messages to
-//!   subscribers.
+//! * [`channel`]: the names of notification channels. [`encode_message`], [`encode_change`], [`encode_pong`]:
+//!   messages to subscribers.
 //! * [`text`]: DefferedQ's dialect.
 //! * [`decimal`]: decimal numbers as both dialects write them.
 //!

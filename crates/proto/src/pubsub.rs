@@ -1,19 +1,19 @@
-//! Messages to subscribers, as Redis frames them: arrays in RESP2, pushes in RESP3.
+//! Messages to subscribers, framed as in Redis: arrays in RESP2, pushes in RESP3.
 
 use crate::resp::{Pieces as _, Version, Writer};
 use crate::verbs::By;
 
-/// Which way a subscription changed.
+/// The kind of change of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is there.
+    /// The connection is subscribed now.
     Subscribed,
-    /// It is not there, whether or not it was.
+    /// The connection is not subscribed now. It may not have been before.
     Unsubscribed,
 }
 
-/// Appends what confirms a change: the channel or pattern, `None` where there was none to leave, and how many
-/// subscriptions the connection has now.
+/// Appends the confirmation of a change: the channel or pattern, `None` if there was none to unsubscribe from, and
+/// the number of subscriptions that the connection has now.
 pub fn encode_change(
     out: &mut Vec<u8>,
     version: Version,
@@ -37,7 +37,7 @@ pub fn encode_change(
     w.count(count as u64);
 }
 
-/// Appends a message, with the pattern that it is sent for if it is one.
+/// Appends a message, with the pattern if it is sent for a pattern subscription.
 pub fn encode_message(
     out: &mut Vec<u8>,
     version: Version,
@@ -58,8 +58,8 @@ pub fn encode_message(
     w.bulk(payload);
 }
 
-/// Appends the answer to PING of a connection that may hear messages between replies, and in RESP2 could not tell them
-/// apart otherwise.
+/// Appends the reply to PING for a subscribed connection. In RESP2 it is an array, which a client can distinguish
+/// from messages.
 pub fn encode_pong(out: &mut Vec<u8>, text: Option<&[u8]>) {
     let w = &mut Writer::new(out, Version::Resp2);
     w.array(2);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn leaving_nothing_is_confirmed_once() {
+    fn unsubscribing_without_subscriptions_is_confirmed_once() {
         for (version, expect) in [
             (Version::Resp2, "*3\r\n$11\r\nunsubscribe\r\n$-1\r\n:0\r\n"),
             (Version::Resp3, ">3\r\n$11\r\nunsubscribe\r\n_\r\n:0\r\n"),

@@ -1,8 +1,8 @@
-//! Replies of RQ.* from bytes, for clients: the inverse of [`crate::encode_reply`], for commands that
+//! Decodes the replies of RQ.*, for clients. The inverse of [`crate::encode_reply`], for commands that
 //! [`crate::encode_command`] encoded.
 //!
-//! A reply is read by its [`ReplyForm`]. Fields of a task that RESP does not carry (the delivery of a plain pop, the age of a
-//! waiting task) are zero.
+//! A reply is read by its [`ReplyForm`]. Fields of a task that RESP does not transmit (the delivery of a plain pop,
+//! the age of a waiting task) are zero.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ use sureq_core::settings::{SettingWords, Settings};
 use sureq_core::task::{Holder, StateKind, Tries};
 use sureq_core::time::LogTime;
 
-/// Reads one whole reply, and appends it to the others. `cut` makes a payload of a range of `bytes`.
+/// Decodes one whole reply and appends it to `replies`. `cut` makes a payload from a range of `bytes`.
 pub fn decode_reply<B>(
     form: &ReplyForm<'_>,
     bytes: &[u8],
@@ -33,7 +33,7 @@ pub fn decode_reply<B>(
     Ok(())
 }
 
-/// The refusal that an error is.
+/// The refusal that an error reply stands for.
 pub fn decode_refusal(error: &[u8]) -> Refusal {
     let text = String::from_utf8_lossy(error);
     let (code, words) = text.split_once(' ').unwrap_or((&text, ""));
@@ -54,9 +54,9 @@ pub fn decode_refusal(error: &[u8]) -> Refusal {
         "ERR" if words == Refusal::NoMoreIds.to_string() => Refusal::NoMoreIds,
         "ERR" => Refusal::Said { words: words.into() },
         "WRONGTYPE" => Refusal::WrongType { words: words.into() },
-        // A retry gets the same reply, until an administrator changes the user.
+        // Not `Unavailable`: a retry gets the same reply until an administrator changes the user.
         "NOPERM" => Refusal::Said { words: text.into() },
-        // Not authenticated, or not ready yet: nothing was done.
+        // Not authenticated, or not ready yet: the command was not executed.
         _ => Refusal::Unavailable { why: text.into() },
     }
 }
@@ -179,7 +179,7 @@ impl<'b, B, C: FnMut(Range<usize>) -> B> Decoder<'_, 'b, B, C> {
         Ok(Reply::Pushed(Span::new(start, self.replies.ids.len())))
     }
 
-    /// The ids of a home that spells them its own way.
+    /// Task ids in the home's own format.
     fn foreign_ids(&mut self, n: usize) -> Result<Span, BadReply> {
         let start = self.replies.foreign_ids.len();
         for _ in 0..n {
@@ -217,7 +217,7 @@ impl<'b, B, C: FnMut(Range<usize>) -> B> Decoder<'_, 'b, B, C> {
         Ok(Span::new(start, self.replies.tasks.len()))
     }
 
-    /// The id and the payload that every task begins with.
+    /// The id and the payload with which every task begins.
     fn task(&mut self) -> Result<TaskView<B>, BadReply> {
         let id_text = self.optional()?;
         let id = id_text.as_deref().and_then(TaskId::parse);
@@ -284,7 +284,7 @@ impl<'b, B, C: FnMut(Range<usize>) -> B> Decoder<'_, 'b, B, C> {
         Ok(task)
     }
 
-    /// Which of the tasks were echoed, each behind the one before.
+    /// The indexes of the tasks that the reply echoes. They come in the order of the command.
     fn acked(&mut self, n: usize, tasks: &Words<'_>) -> Result<Span, BadReply> {
         let (start, mut from) = (self.replies.indexes.len(), 0);
         for _ in 0..n {
@@ -334,7 +334,7 @@ impl<'b, B, C: FnMut(Range<usize>) -> B> Decoder<'_, 'b, B, C> {
         Ok(Reply::Queues { cursor, rows: Span::new(start, self.replies.queues.len()) })
     }
 
-    /// The fields of a map, or of the flat array that it is in RESP2. Fields of a later release may be of any kind.
+    /// The fields of a map, which is a flat array in RESP2. Fields that a later release adds may have any type.
     fn fields(&mut self, map: Piece<'_>) -> Result<Fields<'b>, BadReply> {
         let n = match map {
             Piece::Map(n) => n,
@@ -352,7 +352,7 @@ impl<'b, B, C: FnMut(Range<usize>) -> B> Decoder<'_, 'b, B, C> {
     }
 }
 
-/// The fields of a map.
+/// The fields of a map, in order.
 struct Fields<'b>(Vec<(&'b [u8], Piece<'b>)>);
 
 impl<'b> Fields<'b> {
@@ -386,7 +386,7 @@ impl<'b> Fields<'b> {
         u32::try_from(self.number(name)?).map_err(|_| ODD)
     }
 
-    /// A time, where zero is none.
+    /// A time; `None` if it is zero.
     fn time(&self, name: &str) -> Result<Option<LogTime>, BadReply> {
         Ok(Some(self.number(name)?).filter(|&at| at > 0).map(LogTime))
     }
@@ -395,7 +395,7 @@ impl<'b> Fields<'b> {
         Ok(Tries { failed: self.small("failed")?, lapsed: self.small("lapsed")?, lost: self.small("lost")? })
     }
 
-    /// Tenths, from a number with a point.
+    /// A rate in tenths, from a decimal number with one decimal place.
     fn rate(&self, name: &str) -> Result<u64, BadReply> {
         let [whole @ .., b'.', tenth @ b'0'..=b'9'] = self.bulk(name)? else { return Err(ODD) };
         let tenths =
@@ -427,7 +427,7 @@ fn info(fields: &Fields<'_>) -> Result<Info, BadReply> {
     })
 }
 
-/// Settings are shown by the words that set them.
+/// The settings. The reply names them by the option words that set them.
 fn settings(fields: &Fields<'_>) -> Result<Settings, BadReply> {
     let mut settings = Settings::default();
     for name in SettingWords::NAMES {
@@ -486,7 +486,7 @@ fn held_up(fields: &Fields<'_>) -> Result<Option<HeldUp>, BadReply> {
     Ok((max > 0).then_some(HeldUp::AllLeased { leased, max }))
 }
 
-/// `w#n`, or a connection with its number. The name of the worker is put beside it.
+/// `w#n` for a worker, or a connection with its number. The name of the worker is stored in `worker`.
 fn holder(text: &[u8], worker: &mut Option<Box<[u8]>>) -> Result<Holder, BadReply> {
     if let Ok((name, incarnation)) = split_worker(text) {
         *worker = (!name.is_empty()).then(|| name.into());

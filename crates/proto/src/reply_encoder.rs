@@ -1,6 +1,6 @@
-//! Replies of a home, as RESP.
+//! Encodes the replies of a home as RESP.
 //!
-//! Every reply that any command can get is written here, in the [`ReplyForm`] that its command asked for.
+//! Every reply to any command is written here, in the [`ReplyForm`] of its command.
 
 use crate::reply_form::{PopFields, ReplyForm, Words};
 use crate::resp::{Pieces, Version, Writer};
@@ -24,19 +24,19 @@ pub fn encode_reply<B: AsRef<[u8]>>(
     write_reply(&mut Writer::new(out, version), form, reply, replies);
 }
 
-/// A part of a long reply: from this item on, and no further once it has this many bytes.
+/// Limits a part of a long reply: it begins with item `from`, and ends once it has at least `bytes` bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    /// The first item.
+    /// The index of the first item.
     pub from: usize,
-    /// Its length in bytes, which the last item may exceed.
+    /// The target length in bytes, which the last item may exceed.
     pub bytes: usize,
 }
 
-/// Appends a part of the reply to a command. Returns the first item of the next part, if there is one. All parts together
-/// equal what [`encode_reply`] appends.
+/// Appends a part of the reply to a command. Returns the first item of the next part, if there is one. All parts
+/// together equal the output of [`encode_reply`].
 ///
-/// Only lists of tasks and of queue names are divided; any other reply is one part.
+/// Only lists of tasks and of queue names are divided. Any other reply is a single part.
 pub fn encode_part<B: AsRef<[u8]>>(
     out: &mut Vec<u8>,
     version: Version,
@@ -217,7 +217,7 @@ fn write_meta(w: &mut impl Pieces, more: &More) {
     write_optional(w, more.reason.as_deref());
 }
 
-/// The number of fields that RQ.INSPECT shows of a task.
+/// The number of fields of each task in a reply to RQ.INSPECT.
 pub(crate) const fn inspected_fields(view: View) -> usize {
     match view {
         View::Ready => 2,
@@ -273,7 +273,7 @@ fn write_names(w: &mut impl Pieces, rows: &[QueueRow]) {
     }
 }
 
-/// A cursor is text in Redis.
+/// Redis transmits a cursor as text.
 fn write_cursor(w: &mut impl Pieces, cursor: u64) {
     w.array(2);
     w.bulk(cursor.to_string().as_bytes());
@@ -289,13 +289,12 @@ fn write_workers(w: &mut impl Pieces, workers: &[WorkerRow]) {
     }
 }
 
-/// `w#n`
 pub(crate) fn worker_text(name: &[u8], incarnation: u64) -> Vec<u8> {
     [name, b"#", incarnation.to_string().as_bytes()].concat()
 }
 
-/// RedisRQ's two fields first; its clients take them by position.
-/// Figures that a home does not count are left out.
+/// The two fields of RedisRQ come first, because its clients read them by position. Counts that a home does not keep
+/// are left out.
 fn write_info(w: &mut impl Pieces, info: &Info) {
     if info.lengths_only {
         let lengths = [
@@ -330,7 +329,7 @@ fn write_info(w: &mut impl Pieces, info: &Info) {
 
 const SETTINGS_FIELDS: usize = SettingWords::NAMES.len();
 
-/// As the options of RQ.CONFIG are called; 0 and the empty name are the defaults.
+/// The names are those of the options of RQ.CONFIG. 0 and the empty name stand for the defaults.
 fn write_settings(w: &mut impl Pieces, settings: &Settings) {
     for (name, value) in SettingWords::NAMES.iter().zip(settings.shown()) {
         w.bulk(name.to_ascii_lowercase().as_bytes());
@@ -384,7 +383,7 @@ fn write_explanation(w: &mut impl Pieces, explained: &Explanation) {
     }
 }
 
-/// The reasons why the whole queue is blocked, in numbers; zeros where a reason does not apply.
+/// The reasons why the whole queue is blocked, as numbers; 0 if a reason does not apply.
 fn write_held_up(w: &mut impl Pieces, held_up: Option<HeldUp>) {
     let (paused_since, leased, leased_max) = match held_up {
         None => (0, 0, 0),
@@ -401,7 +400,7 @@ fn holder_text(holder: Holder, explained: &Explanation) -> Vec<u8> {
     }
 }
 
-/// Tenths per second, with the point where it belongs.
+/// A rate in tenths per second, written with one decimal place.
 fn write_rate(w: &mut impl Pieces, name: &str, tenths: u64) {
     w.bulk(name.as_bytes());
     w.bulk(format!("{}.{}", tenths / 10, tenths % 10).as_bytes());

@@ -1,8 +1,8 @@
-//! The form of a reply: all that has to be known of a command to write its reply, or to read it.
+//! The form of a reply: the part of a command that is needed to write its reply, or to read it.
 //!
-//! A reply of a home does not say what it answers: a list of tasks looks different after RQ.POP and after RQ.INSPECT. A
-//! session takes the form from the command while it has one, and keeps [its own copy](ReplyForm::into_owned) where the
-//! reply comes later. A client keeps one for each command that it sent.
+//! The reply of a home does not identify the command that it answers, and a list of tasks is encoded differently
+//! after RQ.POP and after RQ.INSPECT. A session takes the form from the command, and keeps [its own
+//! copy](ReplyForm::into_owned) if the reply comes later. A client keeps one for each command that it sent.
 
 use std::borrow::Cow;
 
@@ -19,26 +19,24 @@ pub enum ReplyForm<'a> {
     Ids,
     /// RQ.ADD: id, whether it was added, state.
     Added,
-    /// RQ.POP: tasks of these queues.
+    /// RQ.POP: tasks.
     Popped {
-        /// The queues of the pop, to which the tasks refer by number.
+        /// The queues of the pop, to which the tasks refer by index.
         queues: Words<'a>,
         /// The fields that are shown of each task.
         fields: PopFields,
     },
-    /// RQ.RECOVER: tasks as RQ.INSPECT shows ready ones.
+    /// RQ.RECOVER: tasks, in the format of ready ones in RQ.INSPECT.
     Recovered,
-    /// RQ.INSPECT of this view.
+    /// RQ.INSPECT: tasks of this state.
     Inspected(View),
-    /// RQ.ACK: those of these words that were finished.
+    /// RQ.ACK: the finished ones of these arguments.
     Acked(Words<'a>),
     /// RQ.EXTEND and RQ.RETURN: 1, 0 or CANCELLED.
     Outcome,
-    /// A number, or OK.
+    /// A number, or `OK`.
     Done,
-    /// RQ.INFO.
     Info,
-    /// RQ.CONFIG.
     Settings,
     /// RQ.QUEUES: a cursor, and queues with their counts.
     Queues,
@@ -48,27 +46,22 @@ pub enum ReplyForm<'a> {
     ScanPage,
     /// TYPE: the name of the type, or `none`.
     TypeName,
-    /// RQ.EXPLAIN.
     Explained,
-    /// RQ.WORKER START: the incarnation of the worker of this name.
+    /// RQ.WORKER START: the incarnation of the worker with this name.
     Started(Cow<'a, [u8]>),
     /// RQ.WORKER BEAT: receipts.
     Receipts,
-    /// RQ.WORKER LIST.
     Workers,
 }
 
-/// Which verb a reply is for, where one command of a home serves several.
+/// The command that a reply is for, if several RESP commands map to the same command of a home.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReplyStyle {
-    /// The RQ.* verb of the command, or the only one.
+    /// The RQ.* command, or the only one.
     #[default]
     Native,
-    /// TYPE.
     Type,
-    /// KEYS.
     Keys,
-    /// SCAN.
     Scan,
 }
 
@@ -105,8 +98,8 @@ impl<'a> ReplyForm<'a> {
         }
     }
 
-    /// The form of the reply to a command that [`crate::encode_command`] encodes, which writes ids of ten letters as long
-    /// ones.
+    /// The form of the reply to a command that [`crate::encode_command`] encoded, which sends ids of ten letters as
+    /// numeric ones.
     pub fn of_sent(command: &Command<'_>) -> ReplyForm<'static> {
         match *command {
             Command::Ack { tasks: TaskRefs { list, form: IdForm::Short }, .. } => {
@@ -123,7 +116,7 @@ impl<'a> ReplyForm<'a> {
         }
     }
 
-    /// A form that does not borrow the command.
+    /// Converts it to a form that does not borrow from the command.
     pub fn into_owned(self) -> ReplyForm<'static> {
         match self {
             Self::Ids => ReplyForm::Ids,
@@ -147,7 +140,7 @@ impl<'a> ReplyForm<'a> {
         }
     }
 
-    /// The bytes that it owns on the heap.
+    /// The number of heap bytes that it owns.
     pub fn heap_bytes(&self) -> usize {
         match self {
             Self::Popped { queues: words, .. } | Self::Acked(words) => words.heap_bytes(),
@@ -167,7 +160,7 @@ pub enum Words<'a> {
 }
 
 impl Words<'_> {
-    /// Word `n`.
+    /// The word at index `n`.
     pub fn get(&self, n: usize) -> &[u8] {
         match self {
             Self::Borrowed(words) => words[n],
@@ -175,7 +168,7 @@ impl Words<'_> {
         }
     }
 
-    /// All of them, in order.
+    /// All words, in order.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let len = match self {
             Self::Borrowed(words) => words.len(),
@@ -199,7 +192,7 @@ impl Words<'_> {
     }
 }
 
-/// Which optional fields RQ.POP shows of each task.
+/// The optional fields of each task in a reply to RQ.POP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PopFields {
     pub(crate) receipt: bool,
@@ -207,7 +200,7 @@ pub struct PopFields {
 }
 
 impl PopFields {
-    /// The fields that this pop asks for. A lease that only the queue's settings give changes nothing.
+    /// The fields that this pop requests. A lease that comes from the queue's settings adds no fields.
     const fn of(pop: &Pop<'_>) -> Self {
         let LeaseAsk { ms, worker, conn, .. } = pop.lease;
         Self { receipt: ms.is_some() || worker.is_some() || conn.is_some(), meta: pop.meta }
@@ -224,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_has_the_same_words_and_counts_what_it_takes_up() {
+    fn a_copy_has_the_same_words_and_reports_its_memory() {
         let words: [&[u8]; 4] = [b"a", b"", b"long", b"a"];
         let borrowed = Words::Borrowed(&words);
         assert_eq!(borrowed.heap_bytes(), 0);

@@ -1,10 +1,11 @@
-//! Replies that a RESP session gives by itself, as far as they depend on nothing but the request.
+//! Replies that a RESP session gives itself and that depend only on the request.
 
 use crate::resp::{Pieces as _, Version, Writer};
 use crate::verbs::{Client, SessionCommand, describe, help};
 
-/// Appends the reply to `command` if it depends neither on the server nor on the connection. Returns whether it did. The
-/// server answers the others: HELLO, AUTH, INFO, TIME, QUIT, RESET, subscriptions, and the connection's names and numbers.
+/// Appends the reply to `command` if it depends neither on the server nor on the connection. Returns whether it did.
+/// The server answers the other commands itself: HELLO, AUTH, INFO, TIME, QUIT, RESET, subscriptions, and those about
+/// the names and ids of connections.
 #[must_use]
 pub fn encode_answer(out: &mut Vec<u8>, version: Version, command: &SessionCommand<'_>) -> bool {
     let w = &mut Writer::new(out, version);
@@ -38,13 +39,13 @@ pub fn encode_answer(out: &mut Vec<u8>, version: Version, command: &SessionComma
 /// The fields of a reply to HELLO that depend on the server and the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HelloFields<'a> {
-    /// The version that clients compare with Redis' features.
+    /// The Redis version that clients derive the server's features from.
     pub version: &'a str,
-    /// The number of this connection.
+    /// The id of this connection.
     pub conn: u64,
 }
 
-/// Appends the reply to HELLO, in the version that it chose.
+/// Appends the reply to HELLO, in the version that the client chose.
 pub fn encode_hello(out: &mut Vec<u8>, version: Version, fields: HelloFields<'_>) {
     let w = &mut Writer::new(out, version);
     w.map(7);

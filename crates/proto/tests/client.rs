@@ -1,5 +1,5 @@
-//! What a client says is what a server reads, and what a server says is what a client reads: all commands, all replies, both
-//! versions of RESP.
+//! Round trips between client and server: the server parses every command that the client encodes, and the client
+//! decodes every reply that the server encodes, in both versions of RESP.
 
 use proptest::prelude::*;
 use sureq_core::command::{
@@ -23,13 +23,13 @@ use sureq_proto::{
 const CONN: ConnId = ConnId(7);
 const KINDS: u64 = 28;
 
-/// Numbers to make something of, from a random beginning.
+/// A source of pseudo-random numbers from a seed.
 #[derive(Clone, Debug)]
 struct Dice(u64);
 
 impl Dice {
     fn below(&mut self, n: u64) -> u64 {
-        // SplitMix64: good enough to get everywhere, and the same from the same beginning.
+        // SplitMix64: of good enough quality here, and reproducible from the seed.
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -41,7 +41,7 @@ impl Dice {
         self.below(2) == 1
     }
 
-    /// A span or a count that is not nothing.
+    /// A duration or a count that is not zero.
     fn some(&mut self) -> u64 {
         let size = [3, 1_000, 1 << 40][self.below(3) as usize];
         1 + self.below(size)
@@ -86,7 +86,7 @@ impl Dice {
     }
 }
 
-/// What a command borrows.
+/// The data that a command borrows.
 struct Words {
     a: Vec<u8>,
     b: Vec<u8>,
@@ -103,7 +103,7 @@ fn worker<'a>(dice: &mut Dice, words: &'a Words) -> WorkerRef<'a> {
     WorkerRef { name: &words.a, incarnation: dice.some() }
 }
 
-/// One command of each kind that RQ.* can say.
+/// One command of each kind that RQ.* can express.
 fn command<'a>(
     kind: u64,
     dice: &mut Dice,
@@ -217,7 +217,7 @@ fn changes<'a>(dice: &mut Dice, words: &'a Words) -> Vec<Change<'a>> {
     all
 }
 
-/// Whether two commands mean the same: settings may be changed by a program or by words.
+/// Whether two commands have the same meaning. Settings can be given as values or as words.
 fn same(one: &Command<'_>, other: &Command<'_>) -> bool {
     match (one, other) {
         (Command::Config { queue: a, changes: x }, Command::Config { queue: b, changes: y }) => {
@@ -231,7 +231,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4_000))]
 
     #[test]
-    fn what_is_said_is_read(seed: u64, kind in 0..KINDS) {
+    fn the_server_parses_every_encoded_command(seed: u64, kind in 0..KINDS) {
         let mut dice = Dice(seed);
         let words = Words::of(&mut dice);
         let list: Vec<&[u8]> = words.list.iter().map(Vec::as_slice).collect();
@@ -244,14 +244,14 @@ proptest! {
         let argv: Vec<Vec<&[u8]>> = args.iter().map(<[&[u8]]>::to_vec).collect();
         prop_assert_eq!(argv.len(), 1);
         let Ok(Request::Home { command: read, style }) = parse(&argv[0], Caller { conn: CONN }) else {
-            return Err(TestCaseError::fail(format!("{command:?} is not understood")));
+            return Err(TestCaseError::fail(format!("{command:?} is not parsed")));
         };
         prop_assert_eq!(style, ReplyStyle::Native);
         prop_assert!(same(&read, &command), "{:?}\n{:?}", read, command);
     }
 
     #[test]
-    fn what_is_answered_is_read(seed: u64, kind in 0..KINDS) {
+    fn the_client_decodes_every_encoded_reply(seed: u64, kind in 0..KINDS) {
         let mut dice = Dice(seed);
         let words = Words::of(&mut dice);
         let list: Vec<&[u8]> = words.list.iter().map(Vec::as_slice).collect();
@@ -270,9 +270,9 @@ proptest! {
         }
     }
 
-    /// Whatever a server sends, it is read or refused, and never a panic.
+    /// The client decodes or refuses any reply that a server sends, and never panics.
     #[test]
-    fn odd_answers_are_refused(seed: u64, kind in 0..KINDS, other in 0..KINDS, cut in 0..200usize) {
+    fn mismatched_and_truncated_replies_never_panic(seed: u64, kind in 0..KINDS, other in 0..KINDS, cut in 0..200usize) {
         let mut dice = Dice(seed);
         let words = Words::of(&mut dice);
         let list: Vec<&[u8]> = words.list.iter().map(Vec::as_slice).collect();
@@ -290,12 +290,12 @@ proptest! {
     }
 }
 
-/// The id of a home that spells them its own way, which may come later.
+/// An id in the home's own format, or `None` if the task has none yet.
 fn foreign_id(dice: &mut Dice) -> Option<Box<[u8]>> {
     dice.is().then(|| [b"item-", &dice.bytes()[..]].concat().into())
 }
 
-/// Any reply that a command can get, as far as RESP tells it.
+/// Any reply that a command can get, limited to the fields that RESP transmits.
 fn reply(dice: &mut Dice, command: &Command<'_>, replies: &mut Replies<Vec<u8>>) -> Reply {
     if dice.below(8) == 0 {
         return Reply::Refused(refusal(dice));
@@ -395,7 +395,7 @@ fn plain(dice: &mut Dice) -> TaskView<Vec<u8>> {
 fn popped(dice: &mut Dice, pop: &Pop<'_>) -> TaskView<Vec<u8>> {
     let mut task = plain(dice);
     let queue = dice.below(pop.queues.len() as u64) as usize;
-    // Of two that are called the same, a reply cannot mean the second.
+    // If two queues of the pop have the same name, the decoder always reports the first.
     task.queue = pop.queues.iter().position(|name| *name == pop.queues[queue]).unwrap_or(0) as u32;
     if pop.lease != LeaseAsk::NONE {
         task.deliveries = 1 + dice.small();
@@ -416,7 +416,7 @@ fn popped(dice: &mut Dice, pop: &Pop<'_>) -> TaskView<Vec<u8>> {
 fn inspected(dice: &mut Dice, view: View) -> TaskView<Vec<u8>> {
     let mut task = plain(dice);
     match view {
-        // One that gets its id when it is handed out.
+        // A task that gets its id when it is popped.
         View::Ready if dice.is() => (task.id, task.foreign_id) = (TaskId::NONE, None),
         View::Ready => {}
         View::Delayed => task.at = dice.time(),
@@ -518,7 +518,7 @@ fn refusal(dice: &mut Dice) -> Refusal {
 }
 
 #[test]
-fn what_other_servers_say_is_kept() {
+fn unknown_errors_keep_their_text() {
     let said = |words: &str| Refusal::Said { words: words.into() };
     assert_eq!(decode_refusal(b"ERR wrong number of arguments"), said("wrong number of arguments"));
     assert_eq!(decode_refusal(b"ERR"), said(""));
@@ -533,7 +533,7 @@ fn what_other_servers_say_is_kept() {
 }
 
 #[test]
-fn what_cannot_be_said_is_named() {
+fn names_the_part_of_a_command_that_cannot_be_encoded() {
     fn check(command: &Command<'_>, what: &'static str) {
         let mut out = b"before".to_vec();
         assert_eq!(encode_command(&mut out, command), Err(Inexpressible { what }));
@@ -542,21 +542,21 @@ fn what_cannot_be_said_is_named() {
     let policy = LapsePolicy { to: Place::Back, limit: Some(3), then: LapseEnd::Delete };
     let lease = LeaseAsk { lapse: Some(policy), ..LeaseAsk::NONE };
     let queues: &[&[u8]] = &[b"q"];
-    check(&Command::Pop(Pop { lease, ..Pop::plain(queues, 1) }), "a pop that says what a lapse does");
+    check(&Command::Pop(Pop { lease, ..Pop::plain(queues, 1) }), "a pop with a lapse policy of its own");
     let options: &[&[u8]] = &[b"q", b"meta"];
-    let what = "a pop from a queue that is called like one of its options";
+    let what = "a pop from a queue whose name is an option of RQ.POP";
     check(&Command::Pop(Pop::plain(options, 1)), what);
     let tasks = TaskRefs { list: &[b"1-1"], form: IdForm::Long };
     let ack = Command::Ack { queue: b"q", tasks, scope: AckScope::Leased };
-    check(&ack, "an ack of leased tasks alone");
-    check(&Command::Push { queue: b"q", payloads: &[] }, "a push of nothing");
+    check(&ack, "an ack of only leased tasks");
+    check(&Command::Push { queue: b"q", payloads: &[] }, "a push without payloads");
     let none = TaskRefs { list: &[], form: IdForm::Long };
     check(&Command::Bury { queue: b"q", tasks: none }, "a command without a task");
     check(&Command::Exists { queues: &[] }, "a command without a queue");
 }
 
 #[test]
-fn short_ids_are_said_as_long_ones() {
+fn short_ids_are_sent_as_long_ones() {
     let id = TaskId::new(1_700_000_000_000, 5).unwrap();
     let short = id.short();
     let tasks = TaskRefs { list: &[&short, b"none"], form: IdForm::Short };

@@ -1,5 +1,5 @@
-//! The declarations of the commands agree with themselves: whatever words a declaration allows are understood, name the
-//! queues that it says, and come back when the command is written again.
+//! The declarations of the commands are consistent: any words that a declaration allows can be parsed, name the
+//! queues that the declaration says, and are the same when the command is encoded again.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,7 @@ use sureq_proto::{ReplyStyle, encode_command};
 
 const CALLER: Caller = Caller { conn: ConnId(7) };
 
-/// Chooses by a number.
+/// A source of choices from a seed.
 struct Dice(u64);
 
 impl Dice {
@@ -26,7 +26,7 @@ impl Dice {
     }
 }
 
-/// Words of a command, and which of them are keys.
+/// The words of a command, and which of them are keys.
 #[derive(Default)]
 struct Words {
     words: Vec<Vec<u8>>,
@@ -44,7 +44,7 @@ impl Words {
                 Count::One => 1,
                 Count::Optional => dice.below(2),
                 Count::Many => 1 + dice.below(3),
-                // A setting is given once.
+                // A setting can be given only once.
                 Count::Any if matches!(arg.kind, Kind::Block(_)) => dice.below(2),
                 Count::Any => dice.below(3),
             };
@@ -86,7 +86,8 @@ impl Words {
         self.args(opt.args, dice);
     }
 
-    /// Some of the options in any order, none that excludes another. One that is nested stands alone with the one around it.
+    /// Some of the options in any order, none of which exclude each other. A nested option is only chosen together
+    /// with its outer one.
     fn options(&mut self, options: &Options, dice: &mut Dice) {
         let mut given: Vec<usize> = Vec::new();
         for (at, opt) in options.list.iter().enumerate() {
@@ -121,10 +122,10 @@ fn words_of(row: &Row, dice: &mut Dice) -> Words {
     words
 }
 
-/// Reads what [`encode_command`] wrote.
+/// Decodes the output of [`encode_command`] again.
 fn read_back(command: &command::Command<'_>, check: impl FnOnce(&command::Command<'_>)) {
     let mut out = Vec::new();
-    encode_command(&mut out, command).expect("what was parsed can be written");
+    encode_command(&mut out, command).expect("a parsed command can be encoded");
     let (mut unquoted, mut args) = (Vec::new(), Args::default());
     Parser::new(Limits::TRUSTED).parse(&out, &mut unquoted, &mut args).expect("it is RESP");
     let Ok(Request::Home { command, style: ReplyStyle::Native }) = parse(args.command(0), CALLER) else {
@@ -137,7 +138,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4_000))]
 
     #[test]
-    fn what_a_declaration_allows_is_understood_and_comes_back(row in 0..TABLE.len(), seed: u64) {
+    fn words_that_a_declaration_allows_can_be_parsed_and_encoded_again(row in 0..TABLE.len(), seed: u64) {
         let Words { words, keys } = words_of(&TABLE[row], &mut Dice(seed));
         let argv: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
         let line = String::from_utf8_lossy(&argv.join(&b' ')).into_owned();
@@ -154,7 +155,7 @@ proptest! {
     }
 }
 
-/// The words of an example as redis-cli reads them, without the line's `> `.
+/// The words of an example as redis-cli reads them, without the prompt `> `.
 fn split(line: &str) -> Vec<Vec<u8>> {
     let (mut unquoted, mut args) = (Vec::new(), Args::default());
     let line = format!("{line}\r\n");
@@ -163,7 +164,7 @@ fn split(line: &str) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn every_example_is_understood_and_shows_its_command() {
+fn every_example_can_be_parsed_and_shows_its_command() {
     for row in TABLE {
         let lines: Vec<_> =
             row.example.lines().filter_map(|line| line.strip_prefix("> ")).map(split).collect();

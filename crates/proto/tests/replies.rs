@@ -47,7 +47,8 @@ fn samples() -> Replies<&'static [u8]> {
     }
 }
 
-/// Shows bytes with `\r\n` as a blank, and checks that another parser finds exactly one frame in them.
+/// Shows bytes with a space in place of `\r\n`, and checks that an independent parser finds exactly one frame in
+/// them.
 fn shown(out: Vec<u8>, version: Version) -> String {
     let text = String::from_utf8(out.clone())
         .expect("the samples are text")
@@ -117,7 +118,7 @@ fn pop_with_meta_answers_a_map_too() {
 }
 
 #[test]
-fn ack_echoes_what_was_given() {
+fn ack_echoes_its_arguments() {
     let tasks = TaskRefs { list: &[b"1-1", b"no", b"1-2@1.1"], form: IdForm::Long };
     let ack = Command::Ack { queue: b"q", tasks, scope: AckScope::LeasedOrLapsed };
     check(&ack, &Reply::Acked(all()), "*2 $3 1-1 $7 1-2@1.1");
@@ -145,7 +146,7 @@ fn recover_and_inspect_show_tasks() {
 }
 
 #[test]
-fn a_dead_task_tells_why() {
+fn a_dead_task_shows_its_reason() {
     let more = More {
         tries: Tries { failed: 1, lapsed: 2, lost: 3 },
         reason: Some(Box::from(&b"no\r\nroom"[..])),
@@ -233,7 +234,7 @@ fn replies_to_later_verbs_have_their_form() {
 }
 
 #[test]
-fn ids_that_a_home_spells_its_own_way_are_shown_as_they_are() {
+fn foreign_ids_are_shown_unchanged() {
     check(&PUSH, &Reply::PushedForeign(all()), "*2 $4 7d2f $4 item");
     let added = Reply::AddedForeign { at: 1, added: true, state: StateKind::Ready };
     check(&PUSH, &added, "*3 $4 item :1 $5 ready");
@@ -257,7 +258,7 @@ fn ids_that_a_home_spells_its_own_way_are_shown_as_they_are() {
 }
 
 #[test]
-fn where_tasks_have_no_id_yet_there_is_null() {
+fn tasks_without_an_id_yet_show_null() {
     let mut replies = samples();
     replies.foreign_ids = vec![None, Some(b"emails_7d2f"[..].into())];
     replies.tasks[0].id = TaskId::NONE;
@@ -285,7 +286,7 @@ fn check_answer(line: &str, resp2: &str, resp3: &str) {
 }
 
 #[test]
-fn the_session_answers_what_needs_no_home() {
+fn the_session_answers_commands_that_need_no_home() {
     check_answer("PING", "+PONG", "+PONG");
     check_answer("PING hi", "$2 hi", "$2 hi");
     check_answer("ECHO ", "$0", "$0");
@@ -374,7 +375,7 @@ fn the_parts_of_a_reply_are_the_reply() {
             (Vec::new(), Vec::new(), Part { from: 0, bytes: 1 }, 1);
         encode_reply(&mut whole, Version::Resp2, form, &reply, &replies);
         while let Some(next) = encode_part(&mut out, Version::Resp2, form, &reply, &replies, part) {
-            assert!(next > part.from, "a part has one item at least");
+            assert!(next > part.from, "a part has at least one item");
             (part.from, count) = (next, count + 1);
         }
         assert_eq!((out, count), (whole, parts), "{reply:?}");

@@ -1,18 +1,19 @@
-//! RESP requests: what is a command, what is an error, and that it does not matter how the bytes arrive.
+//! RESP requests: which bytes are commands, which are errors, and that the split of the bytes into reads does not
+//! matter.
 
 use proptest::prelude::*;
 use sureq_proto::resp::{Args, Limits, Parser, ProtocolError};
 
-/// What a connection makes of the bytes it gets.
+/// The result of feeding bytes to a connection.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Heard {
     commands: Vec<Vec<Vec<u8>>>,
     error: Option<ProtocolError>,
-    /// The bytes that are no whole command yet.
+    /// The bytes that are not a whole command yet.
     rest: Vec<u8>,
 }
 
-/// Feeds the pieces to one connection, as a session would.
+/// Feeds the pieces to one connection, as a session does.
 fn hear<'p>(limits: Limits, pieces: impl IntoIterator<Item = &'p [u8]>) -> Heard {
     let (mut parser, mut unquoted, mut room) = (Parser::new(limits), Vec::new(), Args::default());
     let mut heard = Heard::default();
@@ -49,7 +50,7 @@ fn whole(input: &[u8]) -> Heard {
     hear(Limits::TRUSTED, [input])
 }
 
-/// The commands, words joined by `|`, and the error, if any.
+/// Checks the commands, with their words joined by `|`, and the error, if any.
 fn check(input: impl AsRef<[u8]>, commands: &[&str], error: Option<&str>) {
     let input = input.as_ref();
     let heard = whole(input);
@@ -82,7 +83,7 @@ fn arrays_of_bulks_are_commands() {
 }
 
 #[test]
-fn what_is_not_whole_waits() {
+fn unfinished_commands_wait_for_more_bytes() {
     for part in [
         "",
         "*",
@@ -107,7 +108,7 @@ fn empty_requests_are_skipped() {
 }
 
 #[test]
-fn inline_commands_are_split_as_redis_splits_them() {
+fn inline_commands_are_split_like_in_redis() {
     check("PING\r\nPING\n  ECHO   a\tb \r\n", &["PING", "PING", "ECHO|a|b"], None);
     check("ECHO \"a b\\x41\\n\" 'it\\'s'\r\n", &["ECHO|a bA\n|it's"], None);
     check("ECHO \"a b\"\nECHO 'c d'\nECHO e\n", &["ECHO|a b", "ECHO|c d", "ECHO|e"], None);
@@ -156,14 +157,14 @@ fn bad_lengths_are_redis_errors() {
     }
     check("*1\r\n$67108864\r\n", &[], None);
     check(format!("*1\r\n${}", "1".repeat(65)), &[], Some("too big bulk count string"));
-    check("*1\r\n$3\r\nPING\r\n", &[], Some("expected CRLF behind a bulk"));
-    check("*1\r\n$5\r\nPING\r\n\r", &[], Some("expected CRLF behind a bulk"));
-    check("*1\r\n$4\r\nPING\rx", &[], Some("expected CRLF behind a bulk"));
-    check("*1\r\n$4\r\nPINGx\n", &[], Some("expected CRLF behind a bulk"));
+    check("*1\r\n$3\r\nPING\r\n", &[], Some("expected CRLF after a bulk"));
+    check("*1\r\n$5\r\nPING\r\n\r", &[], Some("expected CRLF after a bulk"));
+    check("*1\r\n$4\r\nPING\rx", &[], Some("expected CRLF after a bulk"));
+    check("*1\r\n$4\r\nPINGx\n", &[], Some("expected CRLF after a bulk"));
 }
 
 #[test]
-fn anything_but_a_bulk_is_told_by_its_first_byte() {
+fn the_error_for_a_missing_bulk_names_the_byte_found() {
     check("*1\r\n:5\r\n", &[], Some("expected '$', got ':'"));
     check("*1\r\n*1\r\n", &[], Some("expected '$', got '*'"));
     check("*1\r\nPING\r\n", &[], Some("expected '$', got 'P'"));
@@ -173,7 +174,7 @@ fn anything_but_a_bulk_is_told_by_its_first_byte() {
 }
 
 #[test]
-fn commands_before_an_error_are_heard() {
+fn commands_before_an_error_are_parsed() {
     check("*1\r\n$4\r\nPING\r\nPING\n*x\r\n", &["PING", "PING"], Some("invalid multibulk length"));
 }
 
@@ -198,7 +199,7 @@ fn a_long_inline_command_is_refused_wherever_its_end_is() {
 }
 
 #[test]
-fn http_and_tls_are_closed_before_anything_behind_is_heard() {
+fn http_and_tls_are_refused_before_any_later_command() {
     for http in [
         "POST / HTTP/1.1\r\n",
         "GET /x HTTP/1.0\n",
@@ -216,7 +217,7 @@ fn http_and_tls_are_closed_before_anything_behind_is_heard() {
 }
 
 #[test]
-fn a_peer_without_a_name_gets_little_room_until_it_has_one() {
+fn limits_are_low_before_authentication() {
     let error = |input: &str| hear(Limits::UNAUTHENTICATED, [input.as_bytes()]).error.map(|e| e.to_string());
     assert_eq!(error("*11\r\n").as_deref(), Some("Protocol error: unauthenticated multibulk length"));
     assert_eq!(error("*1\r\n$16385\r\n").as_deref(), Some("Protocol error: unauthenticated bulk length"));
@@ -233,7 +234,7 @@ fn a_peer_without_a_name_gets_little_room_until_it_has_one() {
 }
 
 #[test]
-fn a_header_reserves_nothing() {
+fn a_header_reserves_no_memory() {
     for hostile in
         ["*1048576\r\n", "*1048576\r\n$67108864\r\n", "*1\r\n$67108864\r\n", "*1048576\r\n$1\r\nx\r\n"]
     {
@@ -248,12 +249,12 @@ fn a_header_reserves_nothing() {
 }
 
 #[test]
-fn a_giant_array_costs_in_proportion_and_is_let_go_of() {
+fn a_giant_array_costs_linear_time_and_its_memory_is_freed() {
     let count = 1 << 20;
     let mut input = format!("*{count}\r\n").into_bytes();
     (0..count).for_each(|_| input.extend_from_slice(b"$1\r\nx\r\n"));
     let (mut parser, mut unquoted, mut args) = (Parser::new(Limits::TRUSTED), Vec::new(), Args::default());
-    // Scanned from its start at each of these 450 reads, it would take minutes.
+    // If each of these 450 reads scanned it from its start, it would take minutes.
     for end in (0..input.len()).step_by(16 << 10).skip(1) {
         let progress = parser.parse(&input[..end], &mut unquoted, &mut args).unwrap();
         assert_eq!(progress.consumed, 0);
@@ -294,7 +295,7 @@ fn commands_that_could_not_be_executed_are_parsed_again() {
 }
 
 #[test]
-fn words_of_an_unfinished_command_are_not_left_behind() {
+fn words_of_an_unfinished_command_are_not_kept() {
     let (mut unquoted, mut unquoted_later, mut args) = (Vec::new(), Vec::new(), Args::default());
     let mut parser = Parser::new(Limits::TRUSTED);
     parser.parse(b"*2\r\n$1\r\na\r\n", &mut unquoted, &mut args).unwrap();
@@ -302,7 +303,7 @@ fn words_of_an_unfinished_command_are_not_left_behind() {
     assert_eq!(args.iter().collect::<Vec<_>>(), [[b"a", b"b"]]);
 }
 
-/// Everything above in one place, for splitting.
+/// The inputs of the tests above in one place, for splitting.
 const CORPUS: &[&str] = &[
     "*1\r\n$4\r\nPING\r\n*2\r\n$4\r\nECHO\r\n$12\r\nhello world!\r\n*0\r\n*-1\r\nPING\r\n",
     "*3\r\n$7\r\nRQ.PUSH\r\n$1\r\nq\r\n$0\r\n\r\n\r\n\n PING x \n*1\r\n$1\r\n\n\r\n",
@@ -331,7 +332,7 @@ const SMALL: Limits = Limits {
 };
 
 #[test]
-fn it_does_not_matter_where_the_bytes_are_cut() {
+fn commands_are_parsed_the_same_at_any_split() {
     for input in CORPUS.iter().map(|input| input.as_bytes()) {
         for limits in [Limits::TRUSTED, Limits::UNAUTHENTICATED, SMALL] {
             let whole = hear(limits, [input]);
@@ -382,7 +383,7 @@ fn argv() -> impl Strategy<Value = Vec<Vec<u8>>> {
 
 proptest! {
     #[test]
-    fn what_is_sent_is_heard_however_it_is_cut(
+    fn encoded_commands_are_parsed_at_any_split(
         commands in prop::collection::vec(argv(), 0..6),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
     ) {
@@ -392,7 +393,7 @@ proptest! {
     }
 
     #[test]
-    fn garbage_is_heard_the_same_however_it_is_cut(
+    fn garbage_is_parsed_the_same_at_any_split(
         input in "[*$0-9a\\-: \"'\r\n]{0,60}",
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
     ) {
@@ -401,13 +402,13 @@ proptest! {
     }
 
     #[test]
-    fn the_frames_are_the_ones_that_resp_rs_finds(commands in prop::collection::vec(argv(), 1..4)) {
+    fn finds_the_same_frames_as_resp_rs(commands in prop::collection::vec(argv(), 1..4)) {
         let input: Vec<u8> = commands.iter().flat_map(|argv| encoded(argv)).collect();
         prop_assert_eq!(whole(&input).commands, oracle(&input));
     }
 }
 
-/// The same by another parser.
+/// The commands according to an independent parser.
 fn oracle(input: &[u8]) -> Vec<Vec<Vec<u8>>> {
     use resp_rs::resp2::{Frame, parse_frame};
     let mut commands = Vec::new();
@@ -425,7 +426,7 @@ fn oracle(input: &[u8]) -> Vec<Vec<Vec<u8>>> {
     commands
 }
 
-/// Feeds the pieces to one connection that wants no command whose second word is `no`.
+/// Feeds the pieces to one connection that refuses commands whose second word is `no`.
 fn hear_with_guard<'p>(pieces: impl IntoIterator<Item = &'p [u8]>) -> (Heard, usize) {
     let (mut parser, mut unquoted, mut room) = (Parser::new(Limits::TRUSTED), Vec::new(), Args::default());
     let (mut heard, mut refused, mut kept_max) = (Heard::default(), 0, 0);
@@ -461,7 +462,7 @@ fn hear_with_guard<'p>(pieces: impl IntoIterator<Item = &'p [u8]>) -> (Heard, us
 }
 
 #[test]
-fn an_unwanted_command_is_passed_over_however_it_arrives() {
+fn a_refused_command_is_dropped_at_any_split() {
     let unwanted = format!("*4\r\n$4\r\nPUSH\r\n$2\r\nno\r\n$1000\r\n{}\r\n$0\r\n\r\n", "\r\n".repeat(500));
     let input = format!("*2\r\n$4\r\nECHO\r\n$1\r\na\r\n{unwanted}{unwanted}*2\r\n$4\r\nECHO\r\n$1\r\nb\r\n");
     let bytes = input.as_bytes();
@@ -477,7 +478,7 @@ fn an_unwanted_command_is_passed_over_however_it_arrives() {
 }
 
 #[test]
-fn what_is_wrong_with_an_unwanted_command_is_still_told() {
+fn errors_in_a_refused_command_are_still_reported() {
     let beginning = &b"*4\r\n$4\r\nPUSH\r\n$2\r\nno\r\n$3\r\n"[..];
     for (rest, error) in [
         (&b"abcde"[..], ProtocolError::BulkEnd),

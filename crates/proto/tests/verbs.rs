@@ -1,4 +1,4 @@
-//! What the words of each RESP command mean, and what is told of words that mean nothing.
+//! The meaning of the words of each RESP command, and the errors for invalid ones.
 
 use sureq_core::WallTime;
 use sureq_core::command::{
@@ -38,7 +38,7 @@ fn check_error(line: &str, expect: &str) {
 }
 
 #[test]
-fn push_and_ack_take_all_that_follows() {
+fn push_and_ack_take_all_further_words() {
     check_home("RQ.PUSH q a", Command::Push { queue: b"q", payloads: &[b"a"] });
     check_home("rq.push q  b", Command::Push { queue: b"q", payloads: &[b"", b"b"] });
     let tasks = TaskRefs { list: &[b"1-1", b"x"], form: IdForm::Long };
@@ -102,8 +102,8 @@ fn an_option_word_of_pop_is_never_a_key() {
         check_error(line, arity);
     }
     for option in ["COUNT", "BLOCK", "LEASE", "WORKER"] {
-        check_error(&format!("RQ.POP {option}"), &format!("ERR {option} needs a value behind it"));
-        check_error(&format!("RQ.POP META {option}"), &format!("ERR {option} needs a value behind it"));
+        check_error(&format!("RQ.POP {option}"), &format!("ERR {option} needs a value"));
+        check_error(&format!("RQ.POP META {option}"), &format!("ERR {option} needs a value"));
     }
     for bad in ["x", "1.5", "-1", "+1", "9223372036854775808"] {
         let text = "ERR COUNT must be an integer from 0 to 9223372036854775807";
@@ -115,8 +115,8 @@ fn an_option_word_of_pop_is_never_a_key() {
         let text = "ERR BLOCK must be an integer from 0 to 3162240000000";
         check_error(&format!("RQ.POP BLOCK {bad} q"), text);
     }
-    check_error("RQ.POP q COUNT 5", "ERR COUNT must stand before the keys");
-    check_error("RQ.POP q block 5", "ERR BLOCK must stand before the keys");
+    check_error("RQ.POP q COUNT 5", "ERR COUNT must come before the keys");
+    check_error("RQ.POP q block 5", "ERR BLOCK must come before the keys");
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn pop_can_ask_for_a_lease() {
         check_error(&format!("RQ.POP LEASE {bad} q"), text);
     }
     for bad in ["w", "w#", "w#x", "w#-1"] {
-        let text = "ERR malformed worker: expected <name>#<n> as RQ.WORKER START answers it";
+        let text = "ERR malformed worker: expected <name>#<n> as RQ.WORKER START returns it";
         check_error(&format!("RQ.POP WORKER {bad} q"), text);
     }
     check_error("RQ.POP CONN CONN q", "ERR CONN is given twice");
@@ -292,16 +292,16 @@ fn add_takes_its_options_in_any_order() {
     check_home("RQ.ADD q p ttl 8 TRIES 4294967295 DELAY 5 PRIORITY -128 BACKOFF 7 NAME n", Command::Add(all));
     let unique = Add { name: Some(NameArg::Payload), when: When::At(WallTime(9)), ..plain };
     check_home("RQ.ADD q p UNIQUE AT 9", Command::Add(unique));
-    // An option's word is its value where a value is due.
+    // An option word is read as a value if a value is expected.
     check_home(
         "RQ.ADD q p NAME UNIQUE",
         Command::Add(Add { name: Some(NameArg::Bytes(b"UNIQUE")), ..plain }),
     );
 }
 
-/// Every option of every command, with a value that is missing, negative, too large, no number, and given twice.
+/// Every option of every command, with a value that is missing, negative, too large, not a number, or given twice.
 #[test]
-fn bad_values_are_told_with_the_name_of_their_option() {
+fn errors_for_bad_values_name_their_option() {
     const LASTING: &str = "must be an integer from 1 to 3162240000000";
     const SPAN: &str = "must be an integer from 0 to 3162240000000";
     let numbers = [
@@ -317,14 +317,14 @@ fn bad_values_are_told_with_the_name_of_their_option() {
         ("RQ.QUEUES", "CURSOR", "must be an integer from 0 to 18446744073709551615", "18446744073709551616"),
     ];
     for (command, option, must, too_large) in numbers {
-        check_error(&format!("{command} {option}"), &format!("ERR {option} needs a value behind it"));
+        check_error(&format!("{command} {option}"), &format!("ERR {option} needs a value"));
         for bad in ["x", "1.5", "", "-129", "99999999999999999999999", too_large] {
             check_error(&format!("{command} {option} {bad}"), &format!("ERR {option} {must}"));
         }
         check_error(&format!("{command} {option} 1 {option} 1"), &format!("ERR {option} is given twice"));
     }
     let words = [
-        ("RQ.ADD q p NAME", "NAME needs a value behind it"),
+        ("RQ.ADD q p NAME", "NAME needs a value"),
         ("RQ.ADD q p NAME a NAME b", "NAME is given twice"),
         ("RQ.ADD q p UNIQUE UNIQUE", "UNIQUE is given twice"),
         ("RQ.ADD q p UNIQUE NAME a", "NAME and UNIQUE exclude each other"),
@@ -334,7 +334,7 @@ fn bad_values_are_told_with_the_name_of_their_option() {
             "unknown option 'x': expected NAME, DELAY, AT, PRIORITY, TRIES, BACKOFF, TTL or UNIQUE",
         ),
         ("RQ.EXTEND q 1-1 0", "the new length of the lease must be an integer from 1 to 3162240000000"),
-        ("RQ.RETURN q 1-1 FAILED", "FAILED needs a value behind it"),
+        ("RQ.RETURN q 1-1 FAILED", "FAILED needs a value"),
         ("RQ.RETURN q 1-1 FRONT FRONT", "FRONT is given twice"),
         ("RQ.RETURN q 1-1 FRONT BACK", "FRONT and BACK exclude each other"),
         ("RQ.RETURN q 1-1 BACK DELAY 1", "DELAY and BACK exclude each other"),
@@ -344,14 +344,14 @@ fn bad_values_are_told_with_the_name_of_their_option() {
         ("RQ.CANCEL q PAYLOAD x y", "PAYLOAD takes one payload"),
         (
             "RQ.PURGE q LEASED",
-            "leased tasks are not purged: RQ.CANCEL tells their holders, RQ.DELETE removes them",
+            "leased tasks are not purged: RQ.CANCEL asks their holders to stop, RQ.DELETE removes them",
         ),
         ("RQ.PURGE q all", "unknown option 'all': expected READY, DELAYED or DEAD"),
         ("RQ.PURGE q DEAD DEAD", "wrong number of arguments for 'rq.purge' command"),
-        ("RQ.QUEUES MATCH", "MATCH needs a value behind it"),
+        ("RQ.QUEUES MATCH", "MATCH needs a value"),
         ("RQ.QUEUES MATCH a MATCH b", "MATCH is given twice"),
         ("RQ.QUEUES x", "unknown option 'x': expected MATCH, COUNT or CURSOR"),
-        ("RQ.CONFIG q TTL", "TTL needs a value behind it"),
+        ("RQ.CONFIG q TTL", "TTL needs a value"),
         ("RQ.CONFIG q ttl 1 TTL 2", "TTL is given twice"),
         ("RQ.CONFIG q TTL -1", "TTL must be milliseconds, from 1 to 3162240000000, or 0 for the default"),
         ("RQ.CONFIG q MAX-LEASED x", "MAX-LEASED must be a number, or 0 for no limit"),
@@ -363,7 +363,7 @@ fn bad_values_are_told_with_the_name_of_their_option() {
         ),
         ("RQ.WORKER START ", "a worker needs a name"),
         ("RQ.WORKER START w now", "unknown option 'now': expected TTL"),
-        ("RQ.WORKER BEAT w", "malformed worker: expected <name>#<n> as RQ.WORKER START answers it"),
+        ("RQ.WORKER BEAT w", "malformed worker: expected <name>#<n> as RQ.WORKER START returns it"),
         ("RQ.WORKER DANCE w", "unknown subcommand 'DANCE'. Try RQ.WORKER HELP."),
     ];
     for (line, text) in words {
@@ -372,7 +372,7 @@ fn bad_values_are_told_with_the_name_of_their_option() {
 }
 
 #[test]
-fn the_life_of_a_task_is_told() {
+fn parses_the_commands_on_tasks() {
     let task = |bytes| TaskRef { bytes, form: IdForm::Long };
     let tasks = |list| TaskRefs { list, form: IdForm::Long };
     let ids: &[&[u8]] = &[b"1-1", b"2-2"];
@@ -395,7 +395,7 @@ fn the_life_of_a_task_is_told() {
 }
 
 #[test]
-fn queues_and_workers_are_told() {
+fn parses_the_commands_on_queues_and_workers() {
     for (line, state) in [
         ("", None),
         (" ready", Some(View::Ready)),
@@ -426,7 +426,7 @@ fn queues_and_workers_are_told() {
 }
 
 #[test]
-fn what_is_not_in_the_table_is_unknown() {
+fn commands_outside_the_table_are_unknown() {
     for name in
         ["MULTI", "EXEC", "PUBLISH", "GET", "RQ.ADDS", "RQ.", "", "PING\0", "PINGPINGPINGPINGPING", "PINGé"]
     {
@@ -439,7 +439,7 @@ fn what_is_not_in_the_table_is_unknown() {
 }
 
 #[test]
-fn every_row_is_found_whatever_its_case_and_keeps_its_arity() {
+fn every_row_is_found_in_any_case_and_keeps_its_arity() {
     for row in TABLE {
         assert_eq!(find(row.name.to_ascii_lowercase().as_bytes()).map(|found| found.name), Some(row.name));
         let least = row.arity().unsigned_abs() as usize;
@@ -466,12 +466,12 @@ fn every_row_is_found_whatever_its_case_and_keeps_its_arity() {
 }
 
 #[test]
-fn every_row_says_what_it_does() {
+fn every_row_is_documented() {
     for row in TABLE {
         assert!(row.name.bytes().all(|c| c.is_ascii_uppercase() || c == b'.'), "{}", row.name);
         assert!(row.syntax().starts_with(row.name) && row.example.contains(row.name), "{}", row.name);
         assert!(row.summary.ends_with('.') && row.reply.ends_with('.'), "{}", row.name);
-        // A command that can have one word only is parsed by its row even where it has subcommands.
+        // A command that may consist of its name alone is parsed by its row even if it has subcommands.
         assert!(row.subs.is_empty() || row.arity() < 0, "{}", row.name);
     }
 }

@@ -1,7 +1,8 @@
-//! Cleaning: tasks come back whose takers are gone.
+//! Cleaning: requeues tasks whose clients are gone.
 //!
-//! In the keys of other programs nothing in Redis notices that. Every home cleans the queues that it pops from now
-//! and then, one home at a time, and a caller can have all queues cleaned. Each layout knows what there is to clean.
+//! In the layouts of other programs nothing in Redis notices that a client is gone. Every home therefore cleans the
+//! queues that it pops from now and then, one home at a time, and a caller can clean all queues. Each layout has its
+//! own cleaning.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,19 +17,19 @@ pub(crate) use sureq_home_api::{Cleaned, Cleaning};
 use sureq_redis::layout::{Call, HomeThread, ReplyForm, bytes, fields, list};
 use tokio::sync::Notify;
 
-/// How long something must look abandoned before it is believed: foreign clients take several steps.
+/// How long a task must look abandoned before it counts as such: foreign clients take several steps.
 pub(crate) const GAP_MS: u64 = 1_000;
 
 /// How often a home cleans the queues that it pops from.
 const EVERY_MS: u64 = 5_000;
 
-/// For how long one home holds the lock on cleaning.
+/// How long one home holds the lock on cleaning.
 pub(crate) const LOCK_MS: u64 = 4_500;
 
-/// For how long after the last pop a home cleans a queue.
+/// How long after the last pop a home cleans a queue.
 const WATCH_MS: u64 = 600_000;
 
-/// How many queues a home cleans by itself.
+/// The most queues that a home cleans by itself.
 const WATCHED_MAX: usize = 1_000;
 
 /// How many ids one step looks at.
@@ -41,7 +42,7 @@ pub(crate) type Outcomes = BTreeMap<Vec<u8>, Result<Cleaned, Refusal>>;
 #[derive(Default)]
 pub(crate) struct Cleaner {
     queues: RefCell<BTreeMap<Vec<u8>, Watched>>,
-    /// Notifies about another queue.
+    /// Notifies that a queue was added.
     changed: Notify,
 }
 
@@ -90,7 +91,7 @@ impl Cleaner {
         self.queues.borrow().values().map(|watched| watched.due_ms).min()
     }
 
-    /// Schedules the next cleaning of a queue. A queue without recent pops is not cleaned any more.
+    /// Schedules the next cleaning of a queue. Queues without recent pops are dropped.
     fn plan(&self, queue: &[u8], now_ms: u64, left: usize) {
         let mut queues = self.queues.borrow_mut();
         if let Some(watched) = queues.get_mut(queue) {
@@ -102,16 +103,16 @@ impl Cleaner {
     }
 }
 
-/// A session that cleans by itself the queues that its home pops from.
+/// A session that cleans the queues that its home pops from.
 pub(crate) trait Cleans {
-    /// Which queues those are.
+    /// The state of this cleaning.
     fn cleaner(&self) -> &Cleaner;
 
-    /// Cleans queues. Returns of which queues how many ids must be seen again soon.
+    /// Cleans queues. Returns for each how many ids must be looked at again soon.
     async fn clean_some(&self, home: &HomeThread, queues: &[Vec<u8>]) -> BTreeMap<Vec<u8>, usize>;
 }
 
-/// Cleans the queues that this home pops from, for as long as it is open.
+/// Cleans the queues that this home pops from, while it is open.
 pub(crate) async fn keep_clean<S: Cleans>(session: Rc<S>, home: Rc<HomeThread>) {
     let cleaner = session.cleaner();
     loop {
@@ -144,7 +145,7 @@ pub(crate) fn report(outcomes: Outcomes, marks: u64) -> CleanReport {
     CleanReport { queues, marks }
 }
 
-/// Waits until a second look is conclusive.
+/// Waits for the time between two looks.
 pub(crate) async fn gap() {
     tokio::time::sleep(Duration::from_millis(GAP_MS + 1)).await;
 }

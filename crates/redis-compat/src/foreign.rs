@@ -1,5 +1,4 @@
-//! The common part of the foreign layouts: which commands all of them support, which none does, and the form of new
-//! ids.
+//! The common part of the foreign layouts: commands that all of them support or none does, and the form of new ids.
 //!
 //! Each layout handles its own commands, and leaves the others to [`Foreign::call_of`].
 
@@ -8,12 +7,12 @@ use sureq_core::settings::Place;
 use sureq_core::{Refusal, limits};
 use sureq_redis::layout::{Call, ReplyForm};
 
-/// A foreign layout, by the words that name it in a refusal.
+/// A foreign layout, by its name in refusals.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Foreign(pub(crate) &'static str);
 
 impl Foreign {
-    /// Refuses what this layout does not have.
+    /// Refuses a command that this layout does not support.
     pub(crate) fn no<T>(self, what: &'static str) -> Result<T, Refusal> {
         Err(Refusal::not_there(what, self.0))
     }
@@ -25,8 +24,8 @@ impl Foreign {
                 let view = match view {
                     View::Ready => "ready",
                     View::Leased => "leased",
-                    View::Delayed => return self.no("INSPECT DELAYED: nothing is delayed there"),
-                    View::Dead => return self.no("INSPECT DEAD: nothing dies there"),
+                    View::Delayed => return self.no("INSPECT DELAYED: it has no delays"),
+                    View::Dead => return self.no("INSPECT DEAD: it has no dead tasks"),
                 };
                 let count = count.min(limits::REPLY_TASKS_MAX);
                 let call = Call::about("inspect", queue).arg(view).arg(start.to_string());
@@ -46,7 +45,7 @@ impl Foreign {
             Command::Return(_) => return self.no("RETURN"),
             Command::Cancel { .. } => return self.no("CANCEL of this kind"),
             Command::Extend { .. } => return self.no("EXTEND"),
-            Command::Recover { .. } => return self.no("RECOVER: what nobody finishes comes back by itself"),
+            Command::Recover { .. } => return self.no("RECOVER: abandoned tasks are requeued automatically"),
             Command::Bury { .. } => return self.no("BURY"),
             Command::Revive { .. } => return self.no("REVIVE"),
             Command::Delete { .. } => return self.no("DELETE: use CANCEL"),
@@ -59,7 +58,7 @@ impl Foreign {
         })
     }
 
-    /// Refuses what none of these layouts can add: delays, priorities, counters.
+    /// Refuses options of a push that no foreign layout supports: delays, priorities, counters.
     pub(crate) fn check_add(self, add: &Add<'_>) -> Result<(), Refusal> {
         match add.when {
             When::AtOnce | When::After(0) => {}
@@ -81,13 +80,13 @@ impl Foreign {
         Ok(())
     }
 
-    /// Refuses what none of these layouts can pop for: connections, metadata.
+    /// Refuses options of a pop that no foreign layout supports: connections, metadata.
     pub(crate) fn check_pop(self, pop: &Pop<'_>) -> Result<(), Refusal> {
         if pop.lease.conn.is_some() {
             return self.no("POP CONN");
         }
         if pop.lease.lapse.is_some() {
-            return self.no("limit of lapses, which this kind of pop asks for");
+            return self.no("limit of lapses, which this pop needs");
         }
         if pop.meta {
             return self.no("POP META");
@@ -95,10 +94,11 @@ impl Foreign {
         Ok(())
     }
 
-    /// The end of the queue to which a task returns: F or B. Nothing is counted or delayed.
+    /// The end of the queue to which a task returns: F or B. Foreign layouts neither count failures nor delay
+    /// retries.
     pub(crate) fn return_place(self, back: &Return<'_>, default: Place) -> Result<&'static str, Refusal> {
         if back.failed.is_some() {
-            return self.no("RETURN FAILED: failures are not counted there");
+            return self.no("RETURN FAILED: it does not count failures");
         }
         match back.to.unwrap_or(default) {
             Place::Front => Ok("F"),
@@ -112,14 +112,14 @@ impl Foreign {
 pub(crate) fn new_id() -> Result<String, Refusal> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes)
-        .map_err(|error| Refusal::Unavailable { why: format!("there is no randomness: {error}").into() })?;
+        .map_err(|error| Refusal::Unavailable { why: format!("cannot get random bytes: {error}").into() })?;
     let random = u128::from_be_bytes(bytes);
     let number = random & !(0xf << 76) & !(0x3 << 62) | (0x4 << 76) | (0x2 << 62);
     let hex = format!("{number:032x}");
     Ok([&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-"))
 }
 
-/// The code and words of a refusal.
+/// The code and text of a refusal.
 #[cfg(test)]
 pub(crate) fn refused(answer: Result<(Call, ReplyForm), Refusal>) -> String {
     let no = answer.expect_err("it is refused");

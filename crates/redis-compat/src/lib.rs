@@ -2,8 +2,8 @@
 //!
 //! - `work_queue`: redis-work-queue, `layout=work-queue`. `worqr`: Worqr, `layout=worqr`. `redis_queue`: redis-queue,
 //!   `layout=redis-queue`. Each is a [`Layout`] with a script of its own in `lua/`, and a session with its state.
-//! - `foreign` is what their commands have in common: which of them all support, and which none.
-//! - `cleaning` returns tasks whose takers are gone. In these layouts nothing in Redis notices that.
+//! - `foreign` is the common part: commands that all of these layouts support, or none.
+//! - `cleaning` requeues tasks whose clients are gone. In these layouts nothing in Redis notices that.
 //!
 //! The reference pages redis-work-queue.md, redis-worqr.md and redis-redis-queue.md in docs/reference list the keys.
 #![forbid(unsafe_code)]
@@ -50,7 +50,7 @@ mod tests {
     }
 
     fn refused(url: &str) -> String {
-        parse(url).expect_err("it is wrong").to_string()
+        parse(url).expect_err("the URL is invalid").to_string()
     }
 
     #[test]
@@ -66,7 +66,7 @@ mod tests {
             refused("redis://h?layout=work-queue&exptime=5").starts_with("there is no option \"exptime\"")
         );
         let url = "redis://h?layout=redis-queue&tasktimeout=0";
-        assert_eq!(refused(url), "tasktimeout=0 is no time: write whole seconds, at least 1");
+        assert_eq!(refused(url), "invalid time tasktimeout=0: write whole seconds, at least 1");
         assert!(matches!(parse("redis://h?lease=5"), Err(BadTarget::Option { .. })));
         assert_eq!(
             refused("redis://h?layout=odd"),
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_has_the_layouts_that_fit_into_one_slot_and_whose_waiters_can_be_woken() {
+    fn only_layouts_in_one_slot_with_published_changes_work_in_a_cluster() {
         for layout in ["work-queue", "worqr"] {
             assert!(refused(&format!("redis-cluster://a?layout={layout}")).contains("prefix={jobs}:"));
             assert!(parse(&format!("redis-cluster://a?layout={layout}&prefix={{jobs}}:")).is_ok());
@@ -83,7 +83,7 @@ mod tests {
         for url in
             ["redis-cluster://a?layout=redis-queue", "rediss-cluster://a?layout=redis-queue&prefix={a}"]
         {
-            assert!(refused(url).starts_with("there is no layout redis-queue in a cluster"));
+            assert!(refused(url).starts_with("layout redis-queue does not work in a cluster"));
         }
         for scheme in ["redis", "rediss", "redis-sentinel", "rediss-sentinel"] {
             for layout in ["sureq", "work-queue", "worqr", "redis-queue"] {

@@ -1,5 +1,5 @@
-//! A key of another type, in the keys of other programs: whatever is asked that concerns it is refused by
-//! `WRONGTYPE`, which names the key, and nothing is written.
+//! Keys of another type, in the layouts of other programs: each command that needs one is refused with `WRONGTYPE`,
+//! which names the key, and writes nothing.
 
 #[path = "support/mod.rs"]
 mod common;
@@ -19,10 +19,10 @@ use sureq_testkit::redis_server::RedisServer;
 use common::shop::{QUEUE, Shop, answer, open_home};
 use common::{clean, run};
 
-/// A command by its name, and how it is said.
+/// A command with a name for messages.
 type Named = (&'static str, Command<'static>);
 
-/// A key, the type that it should have, and the commands that it concerns.
+/// A key, the type that it should have, and the commands that need it.
 type Key = (&'static str, Holds, &'static [&'static str]);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -34,7 +34,7 @@ use Holds::{Other, Text};
 
 struct Case {
     layout: &'static str,
-    /// The commands that set up the keys.
+    /// The commands that create the keys.
     setup: &'static [&'static str],
     commands: Vec<Named>,
     keys: &'static [Key],
@@ -148,7 +148,7 @@ fn redis_queue() -> Case {
     }
 }
 
-/// Commands in the keys of Worqr: what those concern that a queue, a process, a worker, or all workers have.
+/// Commands in the keys of Worqr that need the keys of a queue, a process, a worker, or all workers.
 const OF_QUEUE: &[&str] = &[
     "push", "info", "inspect", "pending", "exists", "drop", "unique", "pop", "return", "cancel", "purge",
     "start", "beat", "work", "rest", "stop", "fail",
@@ -232,7 +232,7 @@ fn worqr() -> Case {
     }
 }
 
-/// With the MD5 of the payload that is held.
+/// With the MD5 of the held payload.
 const MARK: &str = "worqr:uniqueTasks:0eb29f5d6149e84750bcd6f6e741a7a1";
 const TOLD: &str = "worqr:sureq:told:0eb29f5d6149e84750bcd6f6e741a7a1:jobs";
 
@@ -250,7 +250,7 @@ fn words(line: &str) -> redis::Cmd {
     command
 }
 
-/// Makes everything anew, with one key of another type, in one step: homes clean in the background.
+/// Creates everything again, with one key of another type, in one step: homes clean in the background.
 fn make(raw: &mut Connection, setup: &[&str], (key, holds, _): &Key) {
     let mut all = redis::pipe();
     all.atomic().add_command(words("FLUSHALL"));
@@ -262,7 +262,7 @@ fn make(raw: &mut Connection, setup: &[&str], (key, holds, _): &Key) {
     all.exec(raw).expect("Redis answers");
 }
 
-/// All that is there, but for the note of who cleans.
+/// All keys, except the record of the home that cleans.
 fn dump(raw: &mut Connection) -> BTreeMap<String, Vec<u8>> {
     let keys: Vec<String> = words("KEYS *").query(raw).expect("Redis answers");
     let mut all = BTreeMap::new();
@@ -324,9 +324,9 @@ fn every_command_in_the_keys_of_worqr_on_valkey() {
     check_case(&RedisServer::start_valkey(), &worqr());
 }
 
-/// Without functions, scripts: errors look different there.
+/// Scripts instead of functions: their errors look different.
 #[test]
-fn every_command_where_no_functions_may_be_loaded() {
+fn every_command_without_the_right_to_load_functions() {
     let server = RedisServer::start();
     words("ACL SETUSER default -function").exec(&mut server.connect()).expect("Redis answers");
     for case in [work_queue(), redis_queue(), worqr()] {
@@ -334,9 +334,9 @@ fn every_command_where_no_functions_may_be_loaded() {
     }
 }
 
-/// Nothing is cleaned in the queue that has such a key, and all others are.
+/// The queue with such a key is not cleaned, and all others are.
 #[test]
-fn cleaning_names_the_queue_and_goes_on() {
+fn cleaning_reports_the_bad_queue_and_continues() {
     let cases: [(&'static str, &[&str], &[&str], &str); 3] = [
         (
             "layout=work-queue",
@@ -376,9 +376,9 @@ fn cleaning_names_the_queue_and_goes_on() {
     }
 }
 
-/// A waiting pop moves an id before its item is looked at.
+/// A waiting pop moves an id before its item is read.
 #[test]
-fn a_waiting_pop_is_refused_and_the_id_that_it_moved_goes_back() {
+fn a_refused_waiting_pop_moves_its_id_back() {
     let mut shop = Shop::with("layout=work-queue");
     let ticket = shop.wait(Block::Forever);
     shop.until_waiting(1);
@@ -389,9 +389,9 @@ fn a_waiting_pop_is_refused_and_the_id_that_it_moved_goes_back() {
     assert_eq!(shop.all("LRANGE jobs:processing 0 -1"), Vec::<String>::new());
 }
 
-/// Tasks that were taken before the bad key is met are delivered.
+/// Tasks that were taken before the pop reaches the bad key are delivered.
 #[test]
-fn a_pop_of_many_ends_before_a_key_of_another_type() {
+fn a_pop_of_many_tasks_ends_before_a_key_of_another_type() {
     for (options, lines) in [
         ("layout=work-queue", ["SET jobs:item:a x", "RPUSH jobs:item:b odd", "LPUSH jobs:queue a b"]),
         ("layout=redis-queue", ["SET jobs:data:a x", "RPUSH jobs:data:b odd", "LPUSH jobs a b"]),
@@ -408,7 +408,7 @@ fn a_pop_of_many_ends_before_a_key_of_another_type() {
 
 /// Other keys cannot be recognized, and do not stop cleaning.
 #[test]
-fn cleaning_all_queues_passes_by_keys_that_only_look_like_theirs() {
+fn cleaning_all_queues_skips_keys_that_only_look_like_queues() {
     for (options, line) in [
         ("layout=work-queue", "LPUSH jobs:item:a odd"),
         ("layout=redis-queue", "SET jobs:done odd"),

@@ -32,7 +32,7 @@ use crate::waiting::listener::ListenerChannels;
 /// The oldest supported version of Redis.
 const VERSION_MIN: (u32, u32) = (6, 2);
 
-/// How long closing waits for outstanding answers, and then for the thread.
+/// How long closing waits for outstanding replies, and then for the thread.
 const CLOSE_TIME: Duration = Duration::from_secs(3);
 const ABANDONMENT_TIME: Duration = Duration::from_secs(1);
 
@@ -41,20 +41,10 @@ const ABANDONMENT_TIME: Duration = Duration::from_secs(1);
 pub enum OpenError {
     /// Redis does not answer, or not as it should.
     #[error("Redis at {address}: {source}")]
-    Redis {
-        /// The address.
-        address: String,
-        /// The error.
-        source: RedisError,
-    },
+    Redis { address: String, source: RedisError },
     /// Redis is too old.
     #[error("Redis at {address} is version {version}: sureq needs 6.2 or later, or Valkey")]
-    TooOld {
-        /// The address.
-        address: String,
-        /// The version.
-        version: String,
-    },
+    TooOld { address: String, version: String },
     /// The thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
@@ -223,12 +213,12 @@ impl Home for RedisHome {
     }
 
     fn close_conn(&self, conn: ConnId) {
-        // A closed home has ended them all.
+        // A closed home has ended the leases of all its connections.
         let _ = self.shared.jobs.send(Job::CloseConn(conn));
     }
 
     fn dismiss_waiters(&self) {
-        // A closed home has dismissed them all.
+        // A closed home has dismissed all its waiters.
         let _ = self.shared.jobs.send(Job::Dismiss);
     }
 
@@ -259,7 +249,7 @@ impl Home for RedisHome {
         self.layout().has_leases()
     }
 
-    /// Takes a second or more if a task seems abandoned, since it is then looked at twice.
+    /// Takes a second or more if a task seems abandoned, since it is then checked twice.
     fn clean(&self, queues: &[&[u8]], how: Cleaning) -> Result<CleanReport, Refusal> {
         let (done, is_done) = std_mpsc::channel();
         let queues = queues.iter().map(|queue| queue.to_vec()).collect();
@@ -287,18 +277,18 @@ impl fmt::Debug for RedisHome {
     }
 }
 
-/// What the operator of the home should know about a server.
+/// Warnings for the operator of the home about a server.
 fn warnings(server: &About, prefix: &str) -> Vec<String> {
     let About { address, policy, is_mute, .. } = server;
     let mut warnings = Vec::new();
     if let Some(policy) = policy.as_ref().filter(|policy| *policy != "noeviction") {
         warnings.push(format!(
-            "Redis at {address} may throw tasks away when its memory is full (maxmemory-policy {policy}): set it to noeviction"
+            "Redis at {address} may evict tasks when its memory is full (maxmemory-policy {policy}): set it to noeviction"
         ));
     }
     if *is_mute {
         warnings.push(format!(
-            "Redis at {address} forbids this user the channels {prefix}*: pops that wait are not woken and look once a second, \
+            "Redis at {address} forbids this user the channels {prefix}*: waiting pops are not woken and poll once a second, \
              here and in other programs; allow them with ACL SETUSER <user> &{prefix}* +publish +subscribe +psubscribe"
         ));
     }
@@ -310,7 +300,7 @@ fn is_too_old(server: &About) -> bool {
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) < VERSION_MIN
 }
 
-/// For how long a command may wait.
+/// The longest wait of a command.
 fn block_of(command: &Command<'_>) -> Option<Block> {
     match command {
         Command::Pop(Pop { block, count: 1.., .. }) => *block,

@@ -9,10 +9,10 @@
 //! - `script`: `call` turns a command into a call of the Lua script, `answer` turns the answer into a reply, `slices`
 //!   splits large commands, `operations` declares the arguments of each operation, `runner` loads the script. `clock`
 //!   carries log time from one call to the next, since Redis has no clock that cannot be set.
-//! - `waiting`: a script cannot wait, so a pop that finds nothing joins the
-//!   `waiters`; a Pub/Sub message (`subscription`) or the deadline that a script reported wakes it. `serving` keeps
-//!   the order between commands and waiters. `listener` receives what scripts publish.
-//! - [`layout`] is what depends on the keys that a queue has. The layouts of other programs are in the crate
+//! - `waiting`: a script cannot wait, so a pop that finds nothing joins the `waiters`; a Pub/Sub message
+//!   (`subscription`) or the deadline that a script reported wakes it. `serving` keeps the order between commands and
+//!   waiters. `listener` receives the messages of scripts.
+//! - [`layout`] has everything that depends on the keys of a queue. The layouts of other programs are in the crate
 //!   `sureq-redis-compat`.
 //!
 //! docs/reference/redis-keys.md lists the keys.

@@ -22,7 +22,7 @@ use crate::script::call::Call;
 use crate::script::slices::SLICE;
 use crate::thread::{HomeThread, Store};
 
-/// For how long this home counts on a store being listed. The script removes it after an hour without use.
+/// How long this home relies on a store being listed. The script removes a store after an hour without use.
 const LISTED_MS: u64 = 600_000;
 
 /// How long a push waits for its store to be listed, and when the next push tries again if that failed.
@@ -35,10 +35,10 @@ const AT_ONCE: u64 = SLICE as u64;
 /// How often the list is searched for unused stores.
 const UNUSED: Duration = Duration::from_secs(3_600);
 
-/// What this home knows about the list of stores.
+/// The state of this home about the list of stores.
 #[derive(Default)]
 pub(crate) struct Listed {
-    /// Stores that this home has listed, and until when that is enough.
+    /// Stores that this home has listed, and when it must list them again.
     until_ms: RefCell<BTreeMap<Vec<u8>, u64>>,
     /// Listed stores without recent pushes, which may be empty.
     unused: RefCell<BTreeSet<Vec<u8>>>,
@@ -91,7 +91,7 @@ impl HomeThread {
         }
     }
 
-    /// Executes a pop in one store, without waiting for servers that are away.
+    /// Executes a pop in one store, without waiting for servers that cannot be reached.
     pub(crate) async fn try_pop(&self, call: &Call, store: &Store) -> Result<Value, Refusal> {
         if store.is_none() {
             return Ok(Value::Array(self.pop_in_slices(call, Patience::Short).await?.tasks));
@@ -160,7 +160,7 @@ impl HomeThread {
             }
         }
         match failed {
-            // Tasks of other stores are delivered all the same.
+            // Tasks of other stores are delivered anyway.
             Some(no) if tasks.is_empty() => Err(no),
             _ => Ok(Value::Array(tasks)),
         }
@@ -300,8 +300,8 @@ fn queues_call(store: &[u8], cursor: Vec<u8>) -> Call {
     Call::new("queues", Some(store)).field("cursor", cursor).field("count", AT_ONCE.to_string())
 }
 
-/// Greets every listed store, so that time counts there from now on and not from the next command. A store that
-/// misses it learns with its next call.
+/// Greets every listed store, so that it notices a start of its server now and not with the next command. A store
+/// that misses the greeting notices it with its next call.
 pub(crate) async fn greet_stores(home: &HomeThread) {
     let mut cursor = b"0".to_vec();
     while let Ok((next, stores)) = home.stores(cursor, AT_ONCE).await {

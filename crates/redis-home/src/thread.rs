@@ -1,4 +1,4 @@
-//! The thread that talks to Redis. It executes the jobs that `home` sends it, until the home is closed.
+//! The thread that communicates with Redis. It executes the jobs that `home` sends it, until the home is closed.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,7 +51,7 @@ pub(crate) type Store = Option<Vec<u8>>;
 #[derive(Debug)]
 pub(crate) enum Job {
     Run(Batch),
-    /// A ticket was dropped. The tasks in its answer are returned.
+    /// A ticket was dropped. The tasks in its reply are requeued.
     Abandoned(Vec<Untaken>),
     CloseConn(ConnId),
     Dismiss,
@@ -72,7 +72,7 @@ pub(crate) struct Batch {
     /// For how long its only pop may wait.
     pub(crate) block: Option<Block>,
     pub(crate) slot: Arc<ReplySlot>,
-    /// Connections that may hold the tasks that it takes, and the stores of those.
+    /// Connections that may hold the tasks of its pop, and the stores of these connections.
     pub(crate) conns: Vec<(ConnId, Store)>,
 }
 
@@ -83,7 +83,7 @@ impl Batch {
     }
 }
 
-/// The thread of an open home: its connections, and the pops that wait.
+/// The thread of an open home: its connections, and the waiting pops.
 pub struct HomeThread {
     pub(crate) link: Link,
     pub(crate) waiters: Waiters,
@@ -91,13 +91,13 @@ pub struct HomeThread {
     deliveries: Arc<Deliveries>,
     sizes: Arc<ReplySizes>,
     pub(crate) listed: Listed,
-    /// Connections that may hold tasks, and the stores of those.
+    /// Connections that may hold tasks, and the stores of these connections.
     conns: RefCell<BTreeMap<ConnId, BTreeSet<Store>>>,
     /// Closed connections that Redis has not been informed about yet.
     closing: RefCell<BTreeSet<ConnId>>,
 }
 
-/// What the handle passes to the thread.
+/// The state that the handle passes to the thread.
 pub(crate) struct Own {
     pub(crate) name: String,
     /// The number of waiting pops.
@@ -156,7 +156,7 @@ pub(crate) fn run(
     runtime.shutdown_background();
 }
 
-/// Starts what runs for as long as the home is open.
+/// Starts the tasks that run while the home is open.
 fn begin_serving(home: &Rc<HomeThread>, requests: SubscriptionRequests) {
     let (session, own) = (|| Rc::clone(&home.link.session), || Rc::clone(home));
     let waiting = home.link.target.layout().waiting();
@@ -368,14 +368,14 @@ impl HomeThread {
         }
     }
 
-    /// Gives replies to their ticket. If it was dropped, their tasks are returned.
+    /// Passes replies to their ticket. If it was dropped, their tasks are requeued.
     pub(crate) async fn give(&self, slot: &ReplySlot, mut replies: Replies<Payload>) {
         self.deliveries.number(&mut replies);
         self.link.session.delivered(&replies);
         self.give_back(slot.fill(replies)).await;
     }
 
-    /// Returns the tasks of pops that no replica has confirmed: they were not delivered to anybody.
+    /// Requeues the tasks of pops that no replica has confirmed: they were not delivered.
     pub(crate) async fn give_back_unconfirmed(&self) {
         for (call, answer) in self.link.take_unconfirmed() {
             let queues = call.args.get(self.link.target.layout().pop_form().queues..).unwrap_or_default();
@@ -452,7 +452,7 @@ impl HomeThread {
         if self.end_conns(&stores, &[conn_name(&self.name, conn)]).await {
             self.conns.borrow_mut().remove(&conn);
         } else {
-            // Each heartbeat tries it again.
+            // Each heartbeat retries it.
             self.closing.borrow_mut().insert(conn);
         }
     }

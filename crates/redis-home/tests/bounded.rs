@@ -1,4 +1,4 @@
-//! However many queues, workers or connections there are, one script looks at a few of them.
+//! One script handles a bounded number of queues, workers and connections, however many there are.
 
 mod support;
 
@@ -16,12 +16,12 @@ use sureq_home_api::Payload;
 use sureq_redis::RedisHome;
 use sureq_testkit::redis_server::RedisServer;
 
-/// How many words the commands of one script may have in all: some twenty commands for each of two hundred queues.
+/// The most words that the commands of one script may have: some twenty commands for each of two hundred queues.
 const WORDS_MAX: usize = 20_000;
 
 const LONG_MS: u64 = 600_000;
 
-/// Has something done, and sees to it that each script of it did little.
+/// Runs `act` and checks that each script of it did a bounded amount of work.
 fn in_small_scripts<T>(server: &RedisServer, act: impl FnOnce() -> T) -> T {
     let monitor = Monitor::new(server);
     let outcome = act();
@@ -41,7 +41,7 @@ fn start_packed() -> RedisServer {
     RedisServer::start_with(Path::new("redis-server"), options.as_flattened())
 }
 
-/// Runs commands in as few batches as may be.
+/// Runs commands in as few batches as possible.
 fn run_all(home: &RedisHome, commands: &[Command<'_>]) -> Vec<Replies<Payload>> {
     let (mut done, mut all) = (0, Vec::new());
     while done < commands.len() {
@@ -72,7 +72,7 @@ fn names(kind: &str, count: usize) -> Vec<String> {
     (0..count).map(|n| format!("{kind}{n}")).collect()
 }
 
-/// Has a worker take one task of each of these queues; answers their receipts.
+/// Lets a worker take one task of each of these queues; returns their receipts.
 fn take_of_each(home: &RedisHome, worker: WorkerRef<'_>, queues: &[String]) -> Vec<String> {
     let pushes: Vec<Command<'_>> =
         queues.iter().map(|queue| Command::Push { queue: queue.as_bytes(), payloads: &[b"x"] }).collect();
@@ -84,8 +84,8 @@ fn take_of_each(home: &RedisHome, worker: WorkerRef<'_>, queues: &[String]) -> V
     taken.iter().flat_map(|replies| &replies.tasks).map(|task| task.receipt().to_string()).collect()
 }
 
-/// Notes queues for a worker in which it holds nothing, as those are that were dropped while very many held tasks of
-/// them.
+/// Adds queues to the set of a worker that holds nothing in them, as is the case for queues that were dropped while
+/// they had very many holders.
 fn note_queues(raw: &mut Connection, worker: WorkerRef<'_>, queues: &[String]) {
     let name = String::from_utf8_lossy(worker.name);
     let key = format!("sureq:worker:{name}#{}:queues", worker.incarnation);
@@ -93,7 +93,7 @@ fn note_queues(raw: &mut Connection, worker: WorkerRef<'_>, queues: &[String]) {
 }
 
 #[test]
-fn the_end_of_a_worker_looks_at_few_queues_in_which_it_holds_nothing() {
+fn the_end_of_a_worker_skips_queues_without_its_tasks_in_small_scripts() {
     let server = start_packed();
     let home = open(&server.url());
     let names_of_workers = names("w", 1);
@@ -109,7 +109,7 @@ fn the_end_of_a_worker_looks_at_few_queues_in_which_it_holds_nothing() {
 }
 
 #[test]
-fn few_endings_that_are_held_up_are_retried_at_once() {
+fn blocked_endings_are_retried_a_few_at_a_time() {
     const AGAIN_US: u64 = 2_100_000;
     let (server, world) = (start_packed(), Arc::new(World::default()));
     let home = world.home(&server, 1_000_000);
@@ -129,7 +129,7 @@ fn few_endings_that_are_held_up_are_retried_at_once() {
     cmd("SET").arg("sureq:q:{odd}:dead").arg("odd").exec(&mut server.connect()).expect("it answers");
     world.pass(1_100_000);
     let ask_often = |times| (0..times).for_each(|_| _ = info(&home, b"other"));
-    // All of them are lost, and then tried again.
+    // All workers are lost, and then retried.
     in_small_scripts(&server, || ask_often(300));
     world.pass(AGAIN_US);
     in_small_scripts(&server, || ask_often(300));
@@ -161,7 +161,7 @@ fn workers_of_many_queues_are_listed_in_small_scripts() {
 }
 
 #[test]
-fn the_beat_of_a_worker_of_many_queues_goes_in_small_scripts() {
+fn the_heartbeat_of_a_worker_of_many_queues_takes_small_scripts() {
     let server = RedisServer::start();
     let home = open(&server.url());
     let names_of_workers = names("w", 1);
@@ -176,22 +176,22 @@ fn the_beat_of_a_worker_of_many_queues_goes_in_small_scripts() {
     for _ in 0..2 {
         let beat = in_small_scripts(&server, || run(&home, &Command::Worker(Worker::Beat(worker))));
         assert!(matches!(beat.list[0], Reply::Receipts(_)), "{:?}", beat.list);
-        assert_eq!(beat.receipts.len(), queues.len(), "each is told once");
+        assert_eq!(beat.receipts.len(), queues.len(), "each is reported once");
         let told: BTreeSet<String> = beat.receipts.iter().map(ToString::to_string).collect();
-        assert!(told == receipts.iter().cloned().collect(), "each that was cancelled is told");
+        assert!(told == receipts.iter().cloned().collect(), "each cancelled task is reported");
     }
     home.close();
 }
 
 #[test]
-fn many_workers_are_given_their_time_anew_in_small_scripts() {
+fn after_a_restart_many_workers_keep_their_time_to_live_in_small_scripts() {
     const TTL_MS: u64 = 10_000;
     let (mut server, world) = (RedisServer::start(), Arc::new(World::default()));
     let home = world.home(&server, 1_000_000);
     let names_of_workers = names("w", 4_000);
     let workers = start_all(&home, &names_of_workers, TTL_MS);
     server.restart();
-    // All of them would be lost, if it were not for the start.
+    // Without the restart, all of them would be lost.
     world.pass((TTL_MS + 1_000) * 1_000);
     let listed = |world: &World, pass_us| {
         world.pass(pass_us);
@@ -203,7 +203,7 @@ fn many_workers_are_given_their_time_anew_in_small_scripts() {
     assert_eq!(listed(&world, 0), workers.len());
     let beat = run(&home, &Command::Worker(Worker::Beat(workers[7])));
     assert!(matches!(beat.list[0], Reply::Receipts(_)), "{:?}", beat.list);
-    // Their whole time counts from when the start was noticed.
+    // Their whole time to live counts from when the start was noticed.
     assert_eq!(listed(&world, (TTL_MS - 100) * 1_000), workers.len());
     let beat = run(&home, &Command::Worker(Worker::Beat(workers[7])));
     assert!(matches!(beat.list[0], Reply::Receipts(_)), "{:?}", beat.list);
@@ -231,7 +231,7 @@ fn a_search_for_leases_of_a_worker_counts_those_of_others() {
     }
     in_small_scripts(&server, || run(&home, &Command::Worker(Worker::Fail { name: worker.name })));
     in_small_scripts(&server, || {
-        support::until("all are back", || {
+        support::until("all are requeued", || {
             queues.iter().all(|queue| info(&home, queue.as_bytes()).ready == 1)
         });
     });

@@ -1,4 +1,4 @@
-//! A cluster: queues lie where their names put them, and servers that die, hang, or hand slots over take nothing along.
+//! A cluster: the names of queues determine their slots, and servers that die, hang or hand slots over lose nothing.
 
 mod support;
 
@@ -16,15 +16,15 @@ use sureq_redis::{RedisHome, Target};
 use sureq_testkit::redis_cluster::RedisCluster;
 use sureq_testkit::redis_server::RedisServer;
 
-/// Where the tasks of the queue `q` are.
+/// The key with the payloads of the queue `q`.
 const KEY: &str = "sureq:q:{q}:body";
 
 const PAUSE: Duration = Duration::from_millis(700);
 
-/// How many payloads of a kilobyte one push has: enough that the lag of a replica does not fit into socket buffers.
+/// The payloads of a kilobyte in one push: enough that the lag of a replica does not fit into socket buffers.
 const PUSHED_AT_ONCE: u64 = 50;
 
-/// Pushes numbered payloads, a few batches under way at a time, and notes which are confirmed.
+/// Pushes numbered payloads, a few batches at a time, and records which are confirmed.
 struct Pusher<'a> {
     home: &'a RedisHome,
     next: u64,
@@ -42,7 +42,7 @@ impl Pusher<'_> {
         self.next += PUSHED_AT_ONCE;
     }
 
-    /// Takes the answers that are there.
+    /// Collects the replies that have arrived.
     fn note(&mut self) {
         let confirmed = &mut self.confirmed;
         self.under_way.retain(|(first, ticket)| {
@@ -89,7 +89,7 @@ impl Pusher<'_> {
 struct Outcome {
     confirmed: usize,
     lost: usize,
-    /// Deliveries of a primary that died, and of the one that took over.
+    /// Deliveries of a primary that died, and of its replacement.
     receipts: Vec<(BTreeSet<String>, BTreeSet<String>)>,
 }
 
@@ -103,7 +103,7 @@ fn five_failovers(options: &str) -> Outcome {
         let (primary, replica) = cluster.owners(KEY);
         let replica = replica.expect("it has a replica");
         pusher.until_confirmed();
-        // Up to the last moment there is something under way.
+        // Some pushes are in progress up to the last moment.
         pusher.push_for(PAUSE / 3);
         cluster.server(replica).suspend();
         pusher.push_for(PAUSE);
@@ -124,14 +124,14 @@ fn five_failovers(options: &str) -> Outcome {
     Outcome { confirmed: confirmed.len(), lost, receipts }
 }
 
-/// Takes some tasks for a moment, and answers their receipts.
+/// Takes some tasks under a short lease; returns their receipts.
 fn deliver(home: &RedisHome) -> BTreeSet<String> {
     let lease = LeaseAsk { ms: Some(1), ..LeaseAsk::NONE };
     let replies = run(home, &Command::Pop(Pop { lease, ..Pop::plain(&[b"q"], 20) }));
     replies.tasks.iter().map(|task| task.receipt().to_string()).collect()
 }
 
-/// The numbers of all tasks that are there, each of which is finished.
+/// Takes and finishes all tasks; returns their numbers.
 fn take_all(home: &RedisHome) -> BTreeSet<u64> {
     let mut there = BTreeSet::new();
     until("all are taken", || {
@@ -157,7 +157,7 @@ fn five_failovers_lose_no_confirmed_task_with_replication() {
     assert!(confirmed >= 1_000, "{confirmed}");
 }
 
-/// The control: without waiting, the same loses tasks. No receipt is repeated even so.
+/// The control: without waiting for replicas, tasks are lost. Even then no receipt is repeated.
 #[test]
 fn five_failovers_lose_tasks_without_replication_and_repeat_no_receipt() {
     let Outcome { confirmed, lost, receipts } = five_failovers("");
@@ -169,11 +169,11 @@ fn five_failovers_lose_tasks_without_replication_and_repeat_no_receipt() {
         let ids: BTreeSet<_> = before.iter().map(id).collect();
         again += after.iter().map(id).filter(|id| ids.contains(id)).count();
     }
-    assert!(again > 0, "tasks were delivered again, which is what this is about");
+    assert!(again > 0, "some tasks must be delivered again, since the test is about those");
 }
 
 #[test]
-fn a_primary_that_hangs_is_left_for_the_one_that_takes_over() {
+fn a_primary_that_hangs_is_replaced_by_its_replica() {
     let cluster = RedisCluster::start();
     let load = support::load(&format!("{}?durability=replicated", cluster.url()), &[b"q"]);
     let home = open(&cluster.url());
@@ -189,7 +189,7 @@ fn a_primary_that_hangs_is_left_for_the_one_that_takes_over() {
         cluster.server(primary).suspend();
         let replica = replica.expect("it has one");
         until("the replica takes over", || cluster.owners_as_seen_by(replica, KEY).0 == replica);
-        until("pushes are taken though the old primary still hangs", pushed);
+        until("pushes succeed though the old primary still hangs", pushed);
         cluster.server(primary).resume();
         load.until_confirmed(100);
     });
@@ -199,7 +199,7 @@ fn a_primary_that_hangs_is_left_for_the_one_that_takes_over() {
     cluster.check("sureq:");
 }
 
-/// Names of queues whose slots are among the first, which are the first that an operator moves.
+/// Names of queues whose slots are among the first, which an operator moves first.
 fn names_in_first_slots(cluster: &RedisCluster, slots: i64, count: usize) -> Vec<Vec<u8>> {
     let mut admin = cluster.server(0).connect();
     let mut is_first = move |name: &String| {
@@ -211,7 +211,7 @@ fn names_in_first_slots(cluster: &RedisCluster, slots: i64, count: usize) -> Vec
 }
 
 #[test]
-fn slots_that_move_under_load_take_everything_along() {
+fn slots_that_move_under_load_keep_all_tasks() {
     let cluster = RedisCluster::start();
     let names = names_in_first_slots(&cluster, 60, 12);
     let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
@@ -230,16 +230,16 @@ fn slots_that_move_under_load_take_everything_along() {
     cluster.check("sureq:");
 }
 
-/// Each of the three servers has one of these queues.
+/// Queues of which each of the three servers has one.
 const QUEUES: [&[u8]; 3] = [b"b", b"a", b"c"];
 
 #[test]
-fn queues_of_several_slots_are_taken_from_and_waited_for_in_order() {
+fn pops_over_queues_of_several_slots_keep_the_order_of_queues() {
     let cluster = RedisCluster::start();
     let (home, other) = (open(&cluster.url()), open(&cluster.url()));
     let servers: BTreeSet<usize> =
         QUEUES.map(|queue| cluster.owners(std::str::from_utf8(queue).expect("a name")).0).into();
-    assert_eq!(servers.len(), 3, "this is about several servers");
+    assert_eq!(servers.len(), 3, "the queues lie on several servers");
     for queue in QUEUES {
         for payload in [b"1", b"2"] {
             assert!(matches!(push(&other, queue, payload), Reply::Pushed(_)));
@@ -259,7 +259,7 @@ fn queues_of_several_slots_are_taken_from_and_waited_for_in_order() {
     };
     assert_eq!(ttl(), -1, "a store with tasks stays");
     assert_eq!(run(&home, &Command::Drop { queues: &QUEUES }).list, [Reply::Count(3)]);
-    assert!(ttl() > 0, "one without is forgotten in time");
+    assert!(ttl() > 0, "a store without tasks expires");
     let tickets = QUEUES.map(|queue| wait_for(&home, queue));
     until("all wait", || home.waiters() == 3);
     for (queue, ticket) in QUEUES.iter().zip(&tickets) {
@@ -304,7 +304,7 @@ fn a_library_that_a_server_lost_is_loaded_there_again() {
         push(&home, queue, b"x");
     }
     for at in 0..6 {
-        // Replicas refuse; they get the commands of their primaries.
+        // Replicas refuse; they get the commands from their primaries.
         let _ = cmd("FUNCTION").arg("FLUSH").exec(&mut cluster.server(at).connect());
     }
     assert_eq!(QUEUES.map(|queue| pop(&home, queue, 9).map_or(0, |tasks| tasks.len())), [1, 1, 1]);
@@ -327,7 +327,7 @@ fn keys_of_other_programs_need_a_slot_tag() {
         until("it waits", || home.waiters() == 1);
         assert!(matches!(push(&other, b"q", b"x"), Reply::Pushed(_) | Reply::PushedForeign(_)));
         let replies = answer(&ticket);
-        let id = replies.tasks[0].foreign_id.clone().expect("ids are spelt there");
+        let id = replies.tasks[0].foreign_id.clone().expect("foreign layouts have ids as text");
         let cleaned = other.clean(&[], Cleaning::Deep).expect("it is cleaned");
         assert!(cleaned.queues.iter().all(|queue| queue.outcome == Ok(Cleaned::default())), "{cleaned:?}");
         let acked = ack(&other, b"q", &String::from_utf8_lossy(&id));
@@ -337,7 +337,7 @@ fn keys_of_other_programs_need_a_slot_tag() {
     }
 }
 
-/// How many messages of other servers one has been passed on so far.
+/// How many messages of other servers one server has received so far.
 fn messages_received(server: &RedisServer) -> u64 {
     let info: String = cmd("CLUSTER").arg("INFO").query(&mut server.connect()).expect("it answers");
     let mut lines =
@@ -345,8 +345,8 @@ fn messages_received(server: &RedisServer) -> u64 {
     lines.next().map_or(0, |count| count.trim().parse().expect("a number"))
 }
 
-/// A cluster passes every message on to all its servers, so a push is one message and not more, and none while its
-/// queue is paused.
+/// A cluster passes every message on to all its servers, so a push sends only one, and none while its queue is
+/// paused.
 #[test]
 fn a_push_is_one_message_to_every_other_server_and_none_while_its_queue_is_paused() {
     let cluster = RedisCluster::start();
@@ -355,8 +355,8 @@ fn a_push_is_one_message_to_every_other_server_and_none_while_its_queue_is_pause
     let third = (0..6).find(|at| *at != owner && Some(*at) != replica).expect("there are six");
     let before = messages_received(cluster.server(third));
     let heard = |count: u64| {
-        // One message too many would make the numbers differ for ever.
-        until("all is heard", || messages_received(cluster.server(third)) == before + count);
+        // With a superfluous message the numbers would differ endlessly.
+        until("all messages are received", || messages_received(cluster.server(third)) == before + count);
     };
     for _ in 0..50 {
         push(&home, b"q", b"x");

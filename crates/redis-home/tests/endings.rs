@@ -1,5 +1,5 @@
-//! The end of a worker or a connection takes several scripts: whatever happens in between, all that it held comes
-//! back once and in its order, nothing else does, and none of these scripts does much.
+//! The end of a worker or a connection takes several scripts. Regardless of other events between them, all its tasks
+//! are requeued once and in order, no others are, and each script does a bounded amount of work.
 
 mod support;
 
@@ -20,10 +20,10 @@ const SLICE: usize = 200;
 
 const LONG_MS: u64 = 600_000;
 
-/// How long a home takes to count as silent without a heartbeat, and then as lost: each a little more.
+/// The time without a heartbeat after which a home counts as silent, and then as lost; each with a margin.
 const SILENT_US: u64 = 15_100_000;
 
-/// When an ending is retried that a foreign key prevented.
+/// The time after which an ending is retried that a foreign key prevented.
 const AGAIN_US: u64 = 2_100_000;
 
 fn held_by(conn: u64) -> LeaseAsk<'static> {
@@ -38,14 +38,14 @@ fn fill(home: &RedisHome, queue: &[u8], count: usize) {
     assert!(matches!(pushed.list[0], Reply::Pushed(_)), "{:?}", pushed.list);
 }
 
-/// Receipts of the tasks that a pop takes.
+/// Takes tasks; returns their receipts.
 fn take(home: &RedisHome, lease: LeaseAsk<'_>, queues: &[&[u8]], count: usize) -> Vec<String> {
     let taken = run(home, &Command::Pop(Pop { lease, ..Pop::plain(queues, count as u32) }));
     assert_eq!(taken.tasks.len(), count, "{:?}", taken.list);
     taken.tasks.iter().map(|task| task.receipt().to_string()).collect()
 }
 
-/// A queue with this many tasks, all of which are taken.
+/// Fills a queue with this many tasks and takes all of them.
 fn hold(home: &RedisHome, lease: LeaseAsk<'_>, queue: &[u8], count: usize) {
     fill(home, queue, count);
     take(home, lease, &[queue], count);
@@ -75,14 +75,14 @@ fn names(count: usize) -> Vec<String> {
     (0..count).map(|n| format!("q{n}")).collect()
 }
 
-/// Other homes are silent, somebody notices, and they stay silent. The next script ends the first of them.
+/// The other homes are silent, one is noticed as such, and they stay silent. The next script ends the first of them.
 fn lose(world: &World, witness: &RedisHome) {
     world.pass(SILENT_US);
     info(witness, b"other");
     world.pass(SILENT_US);
 }
 
-/// How many tasks of these queues are held, as their keys say: no script is called.
+/// How many tasks of these queues are leased according to their keys, without calling a script.
 fn leased(raw: &mut Connection, queues: &[String]) -> usize {
     let mut sum = 0;
     for queue in queues {
@@ -108,8 +108,8 @@ fn go_on(home: &RedisHome, raw: &mut Connection, queues: &[String]) -> usize {
     left
 }
 
-/// Nothing says which queues a worker holds tasks of, so that all are searched. A script that ends in the middle of
-/// them is followed by one that goes on from there.
+/// If nothing lists the queues of a worker, all are searched. A script that ends in the middle of the search is
+/// followed by one that continues there.
 #[test]
 fn a_search_for_tasks_of_a_worker_continues_where_it_stopped() {
     for count in [SLICE - 1, SLICE, SLICE + 1, 500] {
@@ -122,8 +122,8 @@ fn a_search_for_tasks_of_a_worker_continues_where_it_stopped() {
         }
         set(&mut server.connect(), &format!("sureq:worker:w#{}:queues", worker.incarnation));
         assert_eq!(counted(&home, &Command::Worker(Worker::Fail { name: b"w" })), count + 50);
-        support::until("all are back", || info(&home, b"large").ready == count as u64);
-        assert!(numbers(&home, b"large", count).into_iter().eq(0..count), "they are in their order");
+        support::until("all are requeued", || info(&home, b"large").ready == count as u64);
+        assert!(numbers(&home, b"large", count).into_iter().eq(0..count), "their order is kept");
         for n in 0..10 {
             assert_eq!(numbers(&home, format!("small{n}").as_bytes(), 5), [0, 1, 2, 3, 4]);
         }
@@ -131,7 +131,7 @@ fn a_search_for_tasks_of_a_worker_continues_where_it_stopped() {
     }
 }
 
-/// The same for the connections of a home that is silent.
+/// The same for the connections of a silent home.
 #[test]
 fn a_search_for_tasks_of_a_home_continues_where_it_stopped() {
     let (server, world) = (RedisServer::start(), Arc::new(World::default()));
@@ -148,14 +148,14 @@ fn a_search_for_tasks_of_a_home_continues_where_it_stopped() {
     for queue in &queues {
         assert!(
             numbers(&other, queue.as_bytes(), 500).into_iter().eq(0..500),
-            "{queue}: they are in their order"
+            "{queue}: their order is kept"
         );
     }
     other.close();
     home.close();
 }
 
-/// A worker that holds a few tasks of each of many queues.
+/// Lets a holder take a few tasks of each of many queues.
 fn hold_of_each(home: &RedisHome, lease: LeaseAsk<'_>, queues: &[String], pushed: usize, taken: usize) {
     for queue in queues {
         fill(home, queue.as_bytes(), pushed);
@@ -169,9 +169,9 @@ fn hold_of_each(home: &RedisHome, lease: LeaseAsk<'_>, queues: &[String], pushed
     }
 }
 
-/// Where Redis was in a set of queues means nothing after it was started again: their order is another one then.
+/// A cursor in a set of queues is invalid after a restart of Redis, since the order of the set changes.
 #[test]
-fn a_start_of_redis_while_a_worker_ends_leaves_none_of_its_queues_out() {
+fn a_restart_of_redis_while_a_worker_ends_skips_none_of_its_queues() {
     let (mut server, world) = (RedisServer::start(), Arc::new(World::default()));
     let home = world.home(&server, 1_000_000);
     let queues = names(400);
@@ -186,7 +186,7 @@ fn a_start_of_redis_while_a_worker_ends_leaves_none_of_its_queues_out() {
     home.close();
 }
 
-/// Workers that cannot be ended because a key of the one queue that they hold tasks of is in the way.
+/// Workers that cannot be ended, since a foreign key is in the way in the one queue that they hold tasks of.
 fn hold_up<'a>(
     world: &World,
     home: &RedisHome,
@@ -209,7 +209,7 @@ fn hold_up<'a>(
     started
 }
 
-/// So that a page of the list of endings has as many as are asked for.
+/// Without packing, a page of the list of endings has as many entries as requested.
 fn start_without_packing() -> RedisServer {
     RedisServer::start_with(Path::new("redis-server"), &["--hash-max-listpack-entries", "0"])
 }
@@ -218,9 +218,9 @@ fn odd() -> [String; 1] {
     ["odd".to_owned()]
 }
 
-/// The same holds for the list of those that are ending.
+/// The same for the list of holders that are being ended.
 #[test]
-fn a_start_of_redis_while_many_end_leaves_none_of_them_out() {
+fn a_restart_of_redis_while_many_workers_end_skips_none_of_them() {
     let (mut server, world) = (start_without_packing(), Arc::new(World::default()));
     let home = world.home(&server, 1_000_000);
     let workers = names(200);
@@ -241,7 +241,7 @@ fn a_start_of_redis_while_many_end_leaves_none_of_them_out() {
     home.close();
 }
 
-/// One that is noted while the list of endings is gone through, in front of where that is, has its turn at once.
+/// A holder that is added to the list of endings before the current position of the search gets its turn at once.
 #[test]
 fn an_ending_that_begins_during_others_is_not_forgotten() {
     let (server, world) = (start_without_packing(), Arc::new(World::default()));
@@ -249,7 +249,7 @@ fn an_ending_that_begins_during_others_is_not_forgotten() {
     let (workers, late) = (names(200), (0..20).map(|n| format!("late{n}")).collect::<Vec<_>>());
     let mut raw = server.connect();
     hold_up(&world, &home, &mut raw, &workers);
-    // These are lost when the others are looked at again, and each of them takes two scripts.
+    // These are lost when the others are tried again, and each of them takes two scripts.
     for name in &late {
         let worker = start(&home, name.as_bytes(), AGAIN_US / 1_000 + 100);
         hold(&home, by(worker), name.as_bytes(), SLICE);
@@ -276,8 +276,8 @@ fn acked(home: &RedisHome, queue: &[u8], receipt: &str) -> usize {
     run(home, &Command::Ack { queue, tasks, scope: AckScope::Leased }).indexes.len()
 }
 
-/// A home is silent for too long, and lives all the same. What its connections held is not theirs any more, and what
-/// they take from then on is, until they are closed.
+/// A home is silent for too long and then continues. Its connections lose the tasks that they held, and keep those
+/// that they take afterwards, until they are closed.
 #[test]
 fn a_connection_that_counted_as_lost_keeps_what_it_takes_afterwards() {
     let (server, world) = (RedisServer::start(), Arc::new(World::default()));
@@ -293,7 +293,8 @@ fn a_connection_that_counted_as_lost_keeps_what_it_takes_afterwards() {
     let mut kept: Vec<(&String, String)> =
         taken.tasks.iter().map(|task| (&queues[task.queue as usize], task.receipt().to_string())).collect();
     assert_eq!(kept.len(), 150);
-    // Its end has not come to where two are held, one of which was taken afterwards.
+    // Queues in which two tasks are held, one of them taken afterwards: the end of the connection has not reached
+    // those.
     let mut finished = 0;
     while let Some(at) = kept.iter().position(|(queue, _)| is_unreached(&mut raw, queue)) {
         let (queue, receipt) = kept.swap_remove(at);
@@ -319,7 +320,7 @@ fn a_connection_that_counted_as_lost_keeps_what_it_takes_afterwards() {
     other.close();
 }
 
-/// Whether two tasks are held that were not delivered at the same time.
+/// Whether a queue has two leased tasks that were not delivered at the same time.
 fn is_unreached(raw: &mut Connection, queue: &str) -> bool {
     let script = "local at = {} for _, id in ipairs(redis.call('ZRANGE', KEYS[1] .. ':leased', 0, -1)) do \
         at[#at + 1] = cmsgpack.unpack(redis.call('HGET', KEYS[1] .. ':task', id)).at end \
@@ -328,9 +329,9 @@ fn is_unreached(raw: &mut Connection, queue: &str) -> bool {
     cmd("EVAL").arg(script).arg(1).arg(key).query::<u8>(raw).expect("it answers") == 1
 }
 
-/// The connection is closed before all that it lost has come back.
+/// The connection is closed before all the tasks that it lost are requeued.
 #[test]
-fn a_connection_that_was_taken_for_lost_leaves_nothing_when_it_is_closed() {
+fn a_closed_connection_that_counted_as_lost_leaves_no_leases() {
     let (server, world) = (RedisServer::start(), Arc::new(World::default()));
     let (home, other) = (world.home(&server, 1_000_000), world.home(&server, 2_000_000));
     let queues = names(400);
@@ -350,7 +351,7 @@ fn a_connection_that_was_taken_for_lost_leaves_nothing_when_it_is_closed() {
     other.close();
 }
 
-/// How Redis was away for longer than a home may be silent, and who calls it first afterwards.
+/// How Redis was away for longer than a home may be silent, and which home calls it first afterwards.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Away {
     Hung,
@@ -358,9 +359,9 @@ enum Away {
     Restarted,
 }
 
-/// Nobody can beat while Redis is away. Homes get a while to do so afterwards, whoever calls first.
+/// No home can send a heartbeat while Redis is away. Homes get a while to do so afterwards, whichever calls first.
 #[test]
-fn a_home_that_could_not_beat_since_redis_was_away_keeps_its_tasks() {
+fn a_home_that_could_not_send_heartbeats_while_redis_was_away_keeps_its_tasks() {
     for away in [Away::Hung, Away::HungAndTheHomeCallsFirst, Away::Restarted] {
         let (mut server, world) = (RedisServer::start(), Arc::new(World::default()));
         let (home, other) = (world.home(&server, 1_000_000), world.home(&server, 2_000_000));
@@ -370,17 +371,17 @@ fn a_home_that_could_not_beat_since_redis_was_away_keeps_its_tasks() {
         world.pass(36_000_000);
         match away {
             Away::Hung => {}
-            // Its heartbeat comes with this.
+            // This sends its heartbeat.
             Away::HungAndTheHomeCallsFirst => home.look(),
             Away::Restarted => server.restart(),
         }
-        assert!(numbers(&other, b"q", 1).is_empty(), "its lease has ended");
-        // A heartbeat that failed is sent again by then.
+        assert!(numbers(&other, b"q", 1).is_empty(), "the task is not held");
+        // A heartbeat that failed is repeated by then.
         world.pass(13_000_000);
-        assert!(numbers(&other, b"q", 1).is_empty(), "its lease has ended");
+        assert!(numbers(&other, b"q", 1).is_empty(), "the task is not held");
         home.look();
         world.pass(14_000_000);
-        assert!(numbers(&other, b"q", 1).is_empty(), "its lease has ended");
+        assert!(numbers(&other, b"q", 1).is_empty(), "the task is not held");
         assert_eq!(acked(&home, b"q", &receipt), 1);
         server.check("sureq:");
         other.close();

@@ -1,4 +1,4 @@
-//! Redis forgets, ends connections, dies and comes back: nothing that was confirmed is lost, and homes carry on by
+//! Redis loses its scripts, closes connections, dies and restarts: nothing confirmed is lost, and homes recover by
 //! themselves.
 
 mod support;
@@ -13,7 +13,7 @@ use sureq_testkit::process::free_port;
 use sureq_testkit::redis_server::RedisServer;
 
 #[test]
-fn functions_and_scripts_that_are_gone_are_loaded_again() {
+fn lost_functions_and_scripts_are_loaded_again() {
     let server = RedisServer::start();
     let home = open(&server.url());
     let mut admin = server.connect();
@@ -55,12 +55,13 @@ fn an_eviction_policy_that_loses_tasks_is_reported() {
 }
 
 #[test]
-fn tasks_held_by_connections_of_a_dead_home_come_back() {
+fn tasks_held_by_connections_of_a_dead_home_are_requeued() {
     let server = RedisServer::start();
     let dead = open(&server.url());
     push(&dead, b"q", b"x");
     assert_eq!(pop_held_by(&dead, b"q", 7).unwrap().len(), 1);
-    // It says no farewell, and its last beat is long ago, as is its last chance to beat: the score ends in a half.
+    // The dead home did not close, its last heartbeat is long ago, and so is its last chance to send one: the score
+    // ends in a half.
     let mut admin = server.connect();
     let homes: Vec<String> = cmd("ZRANGE").arg("sureq:homes").arg(0).arg(-1).query(&mut admin).unwrap();
     assert_eq!(homes.len(), 1);
@@ -100,7 +101,7 @@ fn tasks_pushed_after_a_purge_stay_however_many_steps_it_takes() {
 }
 
 #[test]
-fn a_full_memory_refuses_pushes_alone() {
+fn with_a_full_memory_only_pushes_are_refused() {
     let server = RedisServer::start();
     let home = open(&server.url());
     push(&home, b"q", b"x");
@@ -130,7 +131,7 @@ fn a_user_without_channels_loses_nothing() {
 }
 
 #[test]
-fn a_user_without_channels_waits_all_the_same_and_does_not_connect_again_and_again() {
+fn a_user_without_channels_can_wait_without_reconnecting() {
     let server = RedisServer::start();
     let mut admin = server.connect();
     // It may receive messages about one queue and not about the other.
@@ -161,7 +162,7 @@ fn a_connection_that_is_cut_anywhere_leaves_every_task_in_one_place() {
     let port = free_port();
     let server = RedisServer::start_at(port);
     let direct = open(&server.url());
-    // The amount of traffic is measured once. The scripts at the beginning are most of it, and are cut seldom.
+    // The amount of traffic is measured once. Most of it is the scripts at the beginning, which are rarely cut.
     let loaded = 48_000;
     for way in [Way::ToServer, Way::FromServer] {
         let cuts: Vec<usize> = match way {
@@ -172,7 +173,7 @@ fn a_connection_that_is_cut_anywhere_leaves_every_task_in_one_place() {
             let queue = format!("{way:?} {cut}").into_bytes();
             let address = cutting_proxy(port, cut, way);
             let url = format!("redis://{address}");
-            // A home that cannot be opened has done nothing.
+            // If the home cannot be opened, nothing was done.
             let Ok(home) = sureq_redis::RedisHome::open(sureq_redis::Target::parse(&url).unwrap()) else {
                 continue;
             };
@@ -201,15 +202,15 @@ fn a_connection_that_is_cut_anywhere_leaves_every_task_in_one_place() {
 }
 
 #[test]
-fn a_pop_keeps_waiting_when_redis_comes_back() {
+fn a_pop_keeps_waiting_when_redis_restarts() {
     let mut server = RedisServer::start();
     let (home, other) = (open(&server.url()), open(&server.url()));
     let ticket = wait_for(&home, b"q");
     until("it waits", || home.waiters() == 1);
-    // Whatever is under way when Redis dies is unknown: it is to be over by then.
+    // A pop that is being tried when Redis dies has an unknown outcome; this waits until none is.
     home.look();
     server.crash();
-    until("pushes are taken again", || matches!(push(&other, b"q", b"x"), Reply::Pushed(_)));
+    until("pushes succeed again", || matches!(push(&other, b"q", b"x"), Reply::Pushed(_)));
     let replies = answer(&ticket);
     assert!(matches!(replies.list[0], Reply::Tasks(_)), "{:?}", replies.list);
     assert_eq!(replies.tasks[0].body, b"x");

@@ -1,4 +1,4 @@
-//! Much at once: no script does all of it, and nothing is anybody's that should not be meanwhile.
+//! Many tasks or queues at once: each script handles a part, and no task is held or delivered wrongly meanwhile.
 
 mod support;
 
@@ -22,7 +22,7 @@ fn push_many(home: &RedisHome, count: usize) {
 }
 
 #[test]
-fn tasks_of_a_lost_worker_come_back_in_slices_and_in_order_and_their_leases_end_at_once() {
+fn tasks_of_a_lost_worker_are_requeued_in_slices_and_in_order_and_their_leases_end_at_once() {
     let server = RedisServer::start();
     let home = open(&server.url());
     push_many(&home, 3_500);
@@ -42,19 +42,19 @@ fn tasks_of_a_lost_worker_come_back_in_slices_and_in_order_and_their_leases_end_
     let late = run(&home, &Command::Ack { queue: b"q", tasks, scope: AckScope::Leased });
     assert!(matches!(late.list[0], Reply::Acked(span) if span.is_empty()), "its worker is gone");
     server.check("sureq:");
-    until("all are back", || info(&home, b"q").leased == 0);
+    until("all are requeued", || info(&home, b"q").leased == 0);
     server.check("sureq:");
     let numbers: Vec<String> = pop(&home, b"q", 3_500)
         .unwrap()
         .into_iter()
         .map(|(body, _)| String::from_utf8_lossy(&body).into())
         .collect();
-    // The one that was asked for came back before the others that were not moved yet.
+    // The task that was asked for was requeued before the others that were not moved yet.
     let (mut sorted, moved) = (numbers.clone(), numbers.iter().position(|n| n == "3499"));
     sorted.sort_by_key(|n| n.parse::<u32>().unwrap());
     assert_eq!((sorted.len(), sorted.first().map(String::as_str)), (3_500, Some("0")));
     let rest: Vec<&String> = numbers.iter().filter(|n| *n != "3499").collect();
-    assert!(rest.is_sorted_by_key(|n| n.parse::<u32>().unwrap()), "the others are in their order");
+    assert!(rest.is_sorted_by_key(|n| n.parse::<u32>().unwrap()), "the others keep their order");
     assert!(moved.is_some_and(|at| at >= 200));
     home.close();
 }
@@ -75,14 +75,14 @@ fn a_worker_that_rests_keeps_what_it_takes_afterwards() {
     assert_eq!(take(2_500), 2_500);
     assert_eq!(run(&home, &Command::Worker(Worker::Rest(worker, b"q"))).list, [Reply::Count(2_500)]);
     assert_eq!(take(10), 10);
-    until("all others are back", || info(&home, b"q").ready == 2_490);
+    until("all others are requeued", || info(&home, b"q").ready == 2_490);
     assert_eq!(info(&home, b"q").leased, 10);
     server.check("sureq:");
     home.close();
 }
 
 #[test]
-fn a_look_at_queues_is_bounded() {
+fn inspect_and_recover_are_bounded() {
     let server = RedisServer::start();
     let home = open(&server.url());
     push_many(&home, 12_000);
@@ -95,14 +95,14 @@ fn a_look_at_queues_is_bounded() {
     run(&home, &Command::Pop(Pop { lease, ..Pop::plain(&[b"q"], 11_999) }));
     let plain = pop(&home, b"q", 1).unwrap();
     let recover = || popped(run(&home, &Command::Recover { queue: b"q", count: 1, elapsed_ms: 0 })).unwrap();
-    assert_eq!(recover(), [], "there are too many others before it");
+    assert_eq!(recover(), [], "too many leases precede it for one command");
     assert_eq!(recover(), plain);
     server.check("sureq:");
     home.close();
 }
 
 #[test]
-fn a_message_costs_waiters_for_other_queues_nothing() {
+fn a_message_causes_no_commands_for_waiters_of_other_queues() {
     let server = RedisServer::start();
     let (home, other) = (open(&server.url()), open(&server.url()));
     let tickets: Vec<_> = (0..300).map(|n| wait_for(&home, format!("q{n}").as_bytes())).collect();
@@ -142,7 +142,7 @@ fn queues_without_waiters_are_unsubscribed() {
 }
 
 #[test]
-fn tasks_of_an_unconfirmed_pop_go_back() {
+fn tasks_of_an_unconfirmed_pop_are_requeued() {
     let server = RedisServer::start();
     let (home, careful) = (open(&server.url()), open(&format!("{}?durability=replicated", server.url())));
     push(&home, b"q", b"x");

@@ -1,4 +1,4 @@
-//! A Redis that hangs can be left: closing takes a few seconds, and every caller gets the answer that is known.
+//! A home whose Redis hangs can be closed: that takes a few seconds, and every caller gets a truthful reply.
 
 mod support;
 
@@ -16,10 +16,10 @@ use sureq_testkit::redis_cluster::RedisCluster;
 use sureq_testkit::redis_sentinels::RedisSentinels;
 use sureq_testkit::redis_server::RedisServer;
 
-/// Three seconds of patience, and the delay of a busy machine.
+/// Three seconds of timeout, and the delay of a busy machine.
 const CLOSES_WITHIN: Duration = Duration::from_secs(15);
 
-/// Closes a home whose Redis hangs.
+/// Closes a home whose Redis hangs, and checks the time.
 fn close(home: &RedisHome) {
     let since = Instant::now();
     home.close();
@@ -75,13 +75,13 @@ fn a_waiting_pop_that_is_being_tried_is_unknown() {
         move || home.look()
     });
     let reply = answer(&ticket).list.remove(0);
-    // Whether it was told before it was looked, or is asked for and not answered: it is never told what is not so.
+    // Either the pop times out before it is tried, or it is tried and gets no answer: both replies are truthful.
     assert!(matches!(reply, Reply::TimedOut | Reply::Refused(Refusal::Unknown { .. })), "{reply:?}");
     server.suspend();
     close(&home);
     close(&other);
     server.resume();
-    cmd("SCRIPT").arg("KILL").exec(&mut server.connect()).expect("it has written nothing");
+    cmd("SCRIPT").arg("KILL").exec(&mut server.connect()).expect("the script has written nothing");
     assert!(busy.join().expect("it only asks").is_err());
     looked.join().expect("it only looks");
 }
@@ -92,14 +92,14 @@ fn commands_that_were_not_sent_are_unavailable() {
     let home = open(&server.url());
     push(&home, b"q", b"x");
     server.suspend();
-    // Its connection is lost, and the next one is not answered.
+    // Its connection is lost, and the next one gets no answer.
     let lost = start_push(&home);
     server.resume();
     cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").exec(&mut server.connect()).expect("it kills");
     server.suspend();
     let reply = answer(&lost).list.remove(0);
     assert!(!matches!(reply, Reply::Refused(Refusal::Unavailable { .. })), "{reply:?}");
-    // A push that is sent before the loss is noticed may have been done, for all the home knows.
+    // A push that was sent before the loss is noticed may have been executed.
     until("the loss is noticed", || match push(&home, b"q", b"z") {
         Reply::Refused(Refusal::Unavailable { .. }) => true,
         Reply::Refused(Refusal::Unknown { .. }) => false,
@@ -113,7 +113,7 @@ fn commands_that_were_not_sent_are_unavailable() {
 }
 
 #[test]
-fn in_the_keys_of_other_programs_it_is_the_same() {
+fn homes_in_foreign_layouts_that_hang_can_be_closed() {
     for layout in support::FOREIGN {
         let server = RedisServer::start();
         let home = support::open_in(layout, &format!("{}?layout={layout}", server.url()));
@@ -136,7 +136,7 @@ fn in_the_keys_of_other_programs_it_is_the_same() {
 }
 
 #[test]
-fn a_cluster_that_hangs_can_be_left() {
+fn a_home_whose_cluster_hangs_can_be_closed() {
     let cluster = RedisCluster::start();
     let home = open(&cluster.url());
     push(&home, b"q", b"x");
@@ -152,11 +152,11 @@ fn a_cluster_that_hangs_can_be_left() {
 }
 
 #[test]
-fn a_primary_behind_sentinels_that_hangs_can_be_left() {
+fn a_home_whose_sentinel_primary_hangs_can_be_closed() {
     let sentinels = RedisSentinels::start_with(&[]);
     let home = open(&sentinels.url(""));
     push(&home, b"q", b"x");
-    // All of them, so that none takes over.
+    // All servers, so that none takes over.
     (0..3).for_each(|at| sentinels.server(at).suspend());
     let pushed = start_push(&home);
     close(&home);
@@ -187,7 +187,7 @@ fn a_redis_that_hangs_for_a_while_only_delays_commands() {
     push(&home, b"q", b"x");
     server.suspend();
     let pushed = start_push(&home);
-    // Longer than a home that is closed would wait.
+    // Longer than closing a home would wait.
     std::thread::sleep(Duration::from_secs(5));
     server.resume();
     assert!(matches!(answer(&pushed).list[0], Reply::Pushed(_)));

@@ -1,4 +1,5 @@
-//! Pops and heartbeats whose answers are ended early: nothing is passed over, and no script does more than its share.
+//! Pops and heartbeats whose answers are cut short: no task is skipped, and each script does a bounded amount of
+//! work.
 
 mod support;
 
@@ -25,13 +26,13 @@ fn popped_sizes(home: &RedisHome, queues: &[(&[u8], &[usize])], count: u32) -> V
 }
 
 #[test]
-fn a_pop_delivers_nothing_ahead_of_a_task_that_a_slice_has_no_room_for() {
+fn a_pop_delivers_no_task_ahead_of_one_that_does_not_fit_into_a_slice() {
     let server = RedisServer::start();
     let home = open(&server.url());
     // Each answer of a script has 4 MiB at most.
     let sizes = popped_sizes(&home, &[(b"a", &[3 * MIB, 2 * MIB, 1]), (b"b", &[1])], 300);
     assert_eq!(sizes, [(0, 3 * MIB), (0, 2 * MIB), (0, 1), (1, 1)]);
-    // One that fills less than half of an answer.
+    // The first task fills less than half of an answer.
     let sizes = popped_sizes(&home, &[(b"c", &[MIB, 7 * MIB / 2, 1])], 300);
     assert_eq!(sizes, [(0, MIB), (0, 7 * MIB / 2), (0, 1)]);
     server.check("sureq:");
@@ -53,7 +54,7 @@ fn a_pop_over_queues_ends_where_a_task_is_too_large_for_the_reply() {
     home.close();
 }
 
-/// A queue whose tasks move to `grave` when their only lease of a millisecond lapses.
+/// Fills a queue whose tasks move to `grave` when their only lease of a millisecond lapses.
 fn die_in(home: &RedisHome, queue: &[u8], grave: &[u8], tasks: usize) {
     let changes = [Change::Tries(1), Change::DeadLetter(grave)];
     run(home, &Command::Config { queue, changes: Changes::List(&changes) });
@@ -65,15 +66,15 @@ fn die_in(home: &RedisHome, queue: &[u8], grave: &[u8], tasks: usize) {
 }
 
 #[test]
-fn tasks_that_died_elsewhere_are_there_for_everyone_who_asks_for_their_dead_letter_queue() {
+fn every_command_about_a_dead_letter_queue_sees_tasks_that_died_elsewhere() {
     let server = RedisServer::start();
     let home = open(&server.url());
     for (n, ask) in ["pop", "info", "inspect"].into_iter().enumerate() {
         let (source, grave) = (format!("source{n}"), format!("grave{n}"));
         let grave = grave.as_bytes();
         die_in(&home, source.as_bytes(), grave, 3);
-        // Nobody asks for the source, and nobody waits for the other queue.
-        until(&format!("{ask} shows it"), || match ask {
+        // No command concerns the source, and no pop waits for the other queue.
+        until(&format!("{ask} finds the dead tasks"), || match ask {
             "pop" => !run(&home, &Command::Pop(Pop::plain(&[grave], 1))).tasks.is_empty(),
             "info" => info(&home, grave).ready == 3,
             _ => {
@@ -87,7 +88,7 @@ fn tasks_that_died_elsewhere_are_there_for_everyone_who_asks_for_their_dead_lett
 }
 
 #[test]
-fn a_pop_over_queues_in_which_much_is_due_moves_it_in_small_scripts() {
+fn a_pop_over_queues_with_many_due_tasks_moves_them_in_small_scripts() {
     const QUEUES: usize = 60;
     const TASKS: usize = 100;
     let server = RedisServer::start();
@@ -140,7 +141,8 @@ fn tasks_that_a_worker_returned_before_it_was_lost_cost_no_try() {
     run(&home, &Command::Push { queue: b"q", payloads: &vec![&b"returned"[..]; TASKS] });
     run(&home, &Command::Push { queue: b"q", payloads: &[b"kept"] });
     run(&home, &Command::Pop(Pop { lease: by(worker), ..Pop::plain(&names, TASKS as u32) }));
-    // It comes back in slices, and most of it is still to come when the worker is lost, which holds another task by then.
+    // The tasks are requeued in slices, and most of them are still leased when the worker, which by then holds
+    // another task, is lost.
     let rest = Command::Worker(Worker::Rest(worker, b"q"));
     let add = Add { priority: 9, ..Add::plain(b"q", b"urgent") };
     let pop = Command::Pop(Pop { lease: by(worker), ..Pop::plain(&names, 1) });
@@ -149,7 +151,7 @@ fn tasks_that_a_worker_returned_before_it_was_lost_cost_no_try() {
     assert_eq!(replies.tasks.len(), 1);
     assert_eq!(replies.tasks.remove(0).body.as_ref(), b"urgent");
     assert!(matches!(replies.list[..], [Reply::Count(1_000), _, _, Reply::Count(1)]), "{:?}", replies.list);
-    until("all are back", || info(&home, b"q").leased == 0);
+    until("all are requeued", || info(&home, b"q").leased == 0);
     assert_eq!((info(&home, b"q").ready, info(&home, b"q").dead), (TASKS as u64 + 1, 1));
     server.check("sureq:");
     home.close();

@@ -1,4 +1,4 @@
-//! A primary that dies takes along what its replica has not received, unless replies waited for the replica.
+//! When a primary dies, changes that its replica has not received are lost, unless replies waited for the replica.
 
 mod support;
 
@@ -9,8 +9,8 @@ use sureq_core::{Refusal, Reply};
 use sureq_testkit::process::free_port;
 use sureq_testkit::redis_server::RedisServer;
 
-/// Pushes to a primary whose replica lags behind, kills it, and has the replica take over. Answers how many pushes were
-/// confirmed meanwhile, how many were of an unknown outcome, and how many are there of all that were confirmed.
+/// Pushes to a primary whose replica lags behind, kills it, and promotes the replica. Returns the number of pushes
+/// that were confirmed meanwhile, of those with an unknown outcome, and of confirmed tasks that still exist.
 fn fail_over(options: &str) -> (u64, u64, u64) {
     let (port, own_port) = (free_port(), free_port());
     let mut primary = RedisServer::start_at(port);
@@ -60,8 +60,8 @@ fn fail_over(options: &str) -> (u64, u64, u64) {
 #[test]
 fn confirmed_tasks_survive_the_primary_with_replication() {
     let (confirmed, unknown, there) = fail_over("durability=replicated");
-    assert_eq!((confirmed, unknown), (0, 3), "nothing is confirmed that no replica has");
-    assert!(there >= 1, "the one that was confirmed before is there");
+    assert_eq!((confirmed, unknown), (0, 3), "only pushes that a replica has are confirmed");
+    assert!(there >= 1, "the task that was confirmed before exists");
 }
 
 /// The control: without waiting for replicas, confirmed tasks are lost.
@@ -71,9 +71,9 @@ fn confirmed_tasks_are_lost_with_the_primary_without_replication() {
     assert_eq!((confirmed, unknown, there), (3, 0, 1));
 }
 
-/// The tasks were not delivered to anybody, so nobody would finish them.
+/// The tasks were not delivered to a caller that could finish them.
 #[test]
-fn tasks_of_an_unconfirmed_pop_go_back_in_any_layout() {
+fn tasks_of_an_unconfirmed_pop_are_requeued_in_any_layout() {
     let server = RedisServer::start();
     std::thread::scope(|tests| {
         for layout in FOREIGN.into_iter().chain(["sureq"]) {

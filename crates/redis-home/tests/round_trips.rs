@@ -14,10 +14,10 @@ use sureq_testkit::process::free_port;
 use sureq_testkit::proxy::SlowProxy;
 use sureq_testkit::redis_server::RedisServer;
 
-/// Long enough for a busy machine to say all it has to say.
+/// Long enough that a busy machine sends everything within one delay.
 const DELAY: Duration = Duration::from_millis(20);
 
-/// A Redis, a home that reaches it through a slow proxy, and one that does not.
+/// A Redis, a home that reaches it through a slow proxy, and one that reaches it directly.
 struct Far {
     server: RedisServer,
     proxy: SlowProxy,
@@ -34,7 +34,7 @@ impl Far {
         Self { server, proxy, home, near }
     }
 
-    /// Waits for queues, until all of it has been asked for that leads to waiting.
+    /// Starts a waiting pop per queue, and returns when all commands that lead to waiting were sent.
     fn wait_for(&self, queues: &[String]) -> Vec<Ticket> {
         let tickets = queues.iter().map(|queue| wait_for(&self.home, queue.as_bytes())).collect();
         until("all wait", || self.home.waiters() == queues.len());
@@ -42,7 +42,7 @@ impl Far {
         tickets
     }
 
-    /// How many round trips something takes.
+    /// Counts the round trips of `act`.
     fn trips<T>(&self, act: impl FnOnce(&Self) -> T) -> (usize, T) {
         let before = self.proxy.trips();
         let outcome = act(self);
@@ -56,7 +56,7 @@ impl Far {
     }
 }
 
-/// Executes all, however many batches that takes.
+/// Executes all commands, in as many batches as that takes.
 fn run_all(home: &RedisHome, commands: &[Command<'_>]) -> Replies<Payload> {
     let mut replies = Replies::default();
     while replies.list.len() < commands.len() {
@@ -76,7 +76,7 @@ fn pushes_share_a_round_trip_despite_a_waiter_for_another_queue() {
     let pushes = vec![Command::Push { queue: b"busy", payloads: &[b"x"] }; 200];
     let (trips, replies) = far.trips(|far| run_all(&far.home, &pushes));
     assert!(replies.list.iter().all(|reply| matches!(reply, Reply::Pushed(_))));
-    // One after the other they would take two each.
+    // One after the other, they would take two each.
     assert!(trips <= 20, "{trips} round trips");
     far.end();
 }
@@ -88,7 +88,7 @@ fn a_pushed_task_goes_to_a_waiter_before_a_pop_of_the_same_batch() {
     let queues: [&[u8]; 1] = [b"q"];
     let batch = [Command::Push { queue: b"q", payloads: &[b"first"] }, Command::Pop(Pop::plain(&queues, 1))];
     let replies = run_all(&far.home, &batch);
-    assert_eq!(replies.tasks.len(), 0, "it went to whoever waited");
+    assert_eq!(replies.tasks.len(), 0, "the waiter got the task");
     assert_eq!(answer(&waiting.remove(0)).tasks[0].body, b"first");
     far.end();
 }
@@ -127,9 +127,9 @@ fn waiters_for_one_queue_are_served_in_order_and_in_few_round_trips() {
 }
 
 #[test]
-fn many_begin_to_wait_together() {
+fn many_waiters_can_join_at_once() {
     let far = Far::start();
-    // The connection that messages come by is there.
+    // This opens the connection for messages.
     drop(far.wait_for(&["first".to_owned()]));
     until("it left", || far.home.waiters() == 0);
     let (trips, waiting) = far.trips(|far| far.wait_for(&names(50)));

@@ -1,4 +1,4 @@
-//! Sentinels: when the primary dies or hangs, the one that they name is used instead.
+//! Sentinels: when the primary dies or hangs, the home uses the server that they name instead.
 
 mod support;
 
@@ -33,7 +33,7 @@ fn a_primary_that_hangs_is_replaced_and_nothing_is_lost() {
     fail_over(|all, primary| all.server(primary).suspend());
 }
 
-/// Everything that was written before this is on a replica: each has it in the same order.
+/// Waits until a replica has all writes so far: replicas apply them in the same order.
 fn until_replicated(primary: &mut redis::Connection) {
     cmd("SET").arg("mark").arg(1).exec(primary).expect("it answers");
     until("a replica has it", || cmd("WAIT").arg(1).arg(100).query::<i64>(primary).is_ok_and(|n| n > 0));
@@ -52,14 +52,14 @@ fn waiters_in_foreign_layouts_follow_the_primary() {
     };
     let tickets = [wait(0), wait(1), wait(2)];
     until("all wait", || homes.iter().all(|home| home.waiters() == 1));
-    // None is being tried just now; otherwise its outcome would be unknown.
+    // Waits until no pop is being tried; the outcome of such a pop would be unknown.
     homes.iter().for_each(sureq_redis::RedisHome::look);
     let before = all.primary();
     until_replicated(&mut all.server(before).connect());
     all.server_mut(before).kill();
     all.until_replaced(before);
     for (pusher, ticket) in pushers.iter().zip(&tickets) {
-        until("it is pushed", || {
+        until("the push succeeds", || {
             matches!(push(pusher, b"q", b"x"), Reply::Pushed(_) | Reply::PushedForeign(_))
         });
         let replies = answer(ticket);
@@ -87,6 +87,6 @@ fn a_service_that_sentinels_do_not_know_is_reported() {
     let all = RedisSentinels::start_with(&[]);
     let url = all.url("").replace("mymaster", "other");
     let why = sureq_redis::RedisHome::open(sureq_redis::Target::parse(&url).expect("a URL"));
-    let why = why.expect_err("there is none").to_string();
+    let why = why.expect_err("the service does not exist").to_string();
     assert!(why.contains("knows no \"other\""), "{why}");
 }

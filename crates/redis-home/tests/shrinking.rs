@@ -1,5 +1,4 @@
-//! What stands in Redis goes back to the size of what is live: after many queues, holders and stores nothing of them
-//! is left.
+//! The data in Redis shrinks with the live tasks: after many queues, holders and stores, nothing of them is left.
 
 mod support;
 
@@ -33,7 +32,7 @@ fn start_worker(home: &RedisHome) -> u64 {
 }
 
 #[test]
-fn queues_of_which_a_worker_holds_nothing_any_more_are_forgotten() {
+fn queues_without_tasks_of_a_worker_are_forgotten() {
     let server = RedisServer::start();
     let home = open(&server.url());
     let worker = WorkerRef { name: b"w", incarnation: start_worker(&home) };
@@ -63,9 +62,9 @@ fn queues_of_which_a_worker_holds_nothing_any_more_are_forgotten() {
     home.close();
 }
 
-/// Leftovers of version 0.1 go with the next heartbeat.
+/// A heartbeat removes leftovers of version 0.1.
 #[test]
-fn a_beat_forgets_queues_of_which_nothing_is_held() {
+fn a_heartbeat_forgets_queues_without_tasks_of_the_worker() {
     let server = RedisServer::start();
     let home = open(&server.url());
     let worker = WorkerRef { name: b"w", incarnation: start_worker(&home) };
@@ -79,7 +78,7 @@ fn a_beat_forgets_queues_of_which_nothing_is_held() {
 }
 
 #[test]
-fn queues_of_which_a_connection_holds_nothing_any_more_are_forgotten() {
+fn queues_without_tasks_of_a_connection_are_forgotten() {
     let server = RedisServer::start();
     let home = open(&server.url());
     for n in 0..200 {
@@ -92,7 +91,7 @@ fn queues_of_which_a_connection_holds_nothing_any_more_are_forgotten() {
     home.close();
 }
 
-/// Real time, and the time that a test adds to it.
+/// Real time, plus the time that a test adds to it.
 #[derive(Default)]
 struct Hurried(AtomicU64);
 
@@ -109,7 +108,7 @@ impl Clock for Hurried {
 }
 
 #[test]
-fn stores_in_which_there_is_nothing_leave_the_list() {
+fn empty_stores_leave_the_list() {
     let cluster = RedisCluster::start();
     let clock = Arc::new(Hurried::default());
     let target = Target::parse(&cluster.url()).expect("a URL");
@@ -125,10 +124,10 @@ fn stores_in_which_there_is_nothing_leave_the_list() {
     let mut admin = cluster.server(owner).connect();
     let mut listed = |key: &str| -> u64 { cmd("ZCARD").arg(key).query(&mut admin).expect("it answers") };
     assert_eq!(listed("sureq:{stores}:list"), 100);
-    // Longer than a store is taken to be in use without a push.
+    // Longer than a store stays listed without a push.
     clock.0.fetch_add(2 * 3_600_000, Ordering::AcqRel);
     push(&home, b"new", b"x");
-    until("those that are empty have left", || listed("sureq:{stores}:list") == 11);
+    until("empty stores have left the list", || listed("sureq:{stores}:list") == 11);
     assert_eq!(listed("sureq:{stores}:seen"), 11);
     home.close();
 }

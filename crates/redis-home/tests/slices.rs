@@ -1,5 +1,5 @@
-//! However much a command asks for, no script does more than a few milliseconds of work, and no batch asks for more
-//! replies than fit into memory.
+//! However large a command is, each script takes a few milliseconds at most, and no batch asks for more replies than
+//! fit into memory.
 
 mod support;
 
@@ -21,17 +21,17 @@ use sureq_testkit::redis_server::RedisServer;
 /// More than any script handles.
 const MANY: usize = 3_000;
 
-/// How many words the commands of one script may have in all: some twenty commands for each of two hundred tasks.
+/// The most words that the commands of one script may have: some twenty commands for each of two hundred tasks.
 const WORDS_MAX: usize = 20_000;
 
 fn push_many(home: &RedisHome, count: usize) {
     let payloads: Vec<Vec<u8>> = (0..count).map(|n| n.to_string().into_bytes()).collect();
     let payloads: Vec<&[u8]> = payloads.iter().map(|payload| &payload[..]).collect();
-    // A push is one script, so its work for each task is no command of its own.
+    // A push is one script, so its work per task is not a command of its own.
     run(home, &Command::Push { queue: b"q", payloads: &payloads });
 }
 
-/// Has something done, and sees to it that each script of it did little.
+/// Runs `act` and checks that each script of it did a bounded amount of work.
 fn in_small_scripts<T>(server: &RedisServer, what: &str, act: impl FnOnce() -> T) -> T {
     let monitor = Monitor::new(server);
     let outcome = act();
@@ -72,7 +72,7 @@ fn calls(server: &RedisServer, command: &str) -> u64 {
     count.map_or(0, |count| count.parse().expect("a number"))
 }
 
-/// A push is one script, so its work for each task is no command of its own.
+/// A push is one script, so its work per task must not be a command of its own.
 #[test]
 fn a_large_push_takes_few_commands() {
     let server = RedisServer::start();
@@ -86,7 +86,7 @@ fn a_large_push_takes_few_commands() {
 }
 
 #[test]
-fn a_large_pop_inspect_and_ack_go_in_slices() {
+fn a_large_pop_inspect_and_ack_are_sliced() {
     let server = RedisServer::start();
     let home = open(&server.url());
     push_many(&home, MANY);
@@ -110,7 +110,7 @@ fn a_large_pop_inspect_and_ack_go_in_slices() {
 }
 
 #[test]
-fn commands_about_many_tasks_go_in_slices() {
+fn commands_about_many_tasks_are_sliced() {
     let server = RedisServer::start();
     let home = open(&server.url());
     push_many(&home, MANY);
@@ -140,7 +140,8 @@ fn commands_about_many_tasks_go_in_slices() {
     home.close();
 }
 
-/// Tasks with one payload among as many others, some of them taken: each is cancelled once, and no other is.
+/// Tasks with one payload among as many with another, some of them leased: each of the former is cancelled once, and
+/// none of the latter.
 #[test]
 fn a_search_by_payload_cancels_each_task_once() {
     for count in [199_u64, 200, 201, 1_500] {
@@ -161,21 +162,23 @@ fn a_search_by_payload_cancels_each_task_once() {
 }
 
 #[test]
-fn floods_of_lapses_dues_and_expiries_go_in_slices_and_hide_nothing() {
+fn many_lapses_delays_and_expiries_are_sliced_and_hide_no_task() {
     let server = RedisServer::start();
     let home = open(&server.url());
     push_many(&home, MANY);
-    // Long enough for all of them to be taken before the first comes back.
+    // Long enough for all of them to be taken before the first lapses.
     let lease = LeaseAsk { ms: Some(3_000), ..LeaseAsk::NONE };
     run(&home, &Command::Pop(Pop { lease, ..Pop::plain(&[b"q"], MANY as u32) }));
-    in_small_scripts(&server, "lapse", || until("all are back", || info(&home, b"q").ready == MANY as u64));
+    in_small_scripts(&server, "lapse", || {
+        until("all are requeued", || info(&home, b"q").ready == MANY as u64)
+    });
     let taken =
         in_small_scripts(&server, "pop", || run(&home, &Command::Pop(Pop::plain(&[b"q"], MANY as u32))));
-    // Each slice was leased a little later, and later returns go in front.
+    // Each slice was leased a little later, and later returns go to the front.
     let mut back = numbers(&taken);
     back.sort_unstable();
-    assert!(back == all(), "each of them came back once");
-    // Behind a thousand whose time is over there is one that can be had, whatever comes first.
+    assert!(back == all(), "each was requeued once");
+    // A thousand expired tasks precede one that can be delivered.
     run(&home, &Command::Config { queue: b"e", changes: Changes::List(&[Change::TtlMs(1)]) });
     let payloads = vec![&b"old"[..]; 1_000];
     run(&home, &Command::Push { queue: b"e", payloads: &payloads });
@@ -183,8 +186,8 @@ fn floods_of_lapses_dues_and_expiries_go_in_slices_and_hide_nothing() {
     push(&home, b"e", b"new");
     let found = in_small_scripts(&server, "expire", || {
         let mut found = Vec::new();
-        // Their time is over a millisecond after they were pushed.
-        until("the old ones are over", || {
+        // They expire a millisecond after their push.
+        until("the old ones have expired", || {
             found = pop(&home, b"e", 1).expect("a pop");
             found.first().is_some_and(|(body, _)| body == b"new")
         });
@@ -195,9 +198,9 @@ fn floods_of_lapses_dues_and_expiries_go_in_slices_and_hide_nothing() {
     home.close();
 }
 
-/// Time moves two hundred tasks with each call: a hundred more that are over still stand between those that can be had.
+/// One call moves two hundred due tasks: a hundred more expired ones are still between those that can be delivered.
 #[test]
-fn a_pop_passes_over_expired_tasks_between_others() {
+fn a_pop_skips_expired_tasks_between_others() {
     const TTL: Duration = Duration::from_millis(500);
     let server = RedisServer::start();
     let home = open(&server.url());
@@ -207,7 +210,7 @@ fn a_pop_passes_over_expired_tasks_between_others() {
     let fresh: Vec<String> = (1..10).map(|n| n.to_string()).collect();
     let fresh: Vec<&[u8]> = fresh.iter().map(String::as_bytes).collect();
     run(&home, &Command::Push { queue: b"q", payloads: &fresh });
-    // Nothing is asked until all of them are over: whatever was asked would remove some.
+    // No command is sent until all of them have expired: any command would remove some.
     std::thread::sleep(TTL + Duration::from_millis(5));
     let take = Command::Pop(Pop::plain(&[b"q"], 10));
     let taken = in_small_scripts(&server, "pop", || run(&home, &take));
@@ -217,7 +220,7 @@ fn a_pop_passes_over_expired_tasks_between_others() {
 }
 
 #[test]
-fn a_lost_worker_gives_much_back_in_slices() {
+fn the_tasks_of_a_lost_worker_are_requeued_in_slices() {
     let server = RedisServer::start();
     let home = open(&server.url());
     let Reply::Started(incarnation) =
@@ -235,7 +238,7 @@ fn a_lost_worker_gives_much_back_in_slices() {
     }
     let back = in_small_scripts(&server, "fail", || {
         let back = counted(&home, &Command::Worker(Worker::Fail { name: b"w" }));
-        until("all are back", || queues.iter().all(|queue| info(&home, queue.as_bytes()).ready == 500));
+        until("all are requeued", || queues.iter().all(|queue| info(&home, queue.as_bytes()).ready == 500));
         back
     });
     assert_eq!(back, 5_000);
@@ -243,7 +246,7 @@ fn a_lost_worker_gives_much_back_in_slices() {
     home.close();
 }
 
-/// A few tasks of each of many queues, held by a worker or a connection.
+/// Lets a worker or a connection take a few tasks of each of many queues.
 fn hold_of_many_queues(home: &RedisHome, names: &[String], lease: LeaseAsk<'_>) {
     let payloads = [&b"x"[..]; TASKS_OF_EACH];
     let pushes: Vec<Command<'_>> =
@@ -262,9 +265,9 @@ fn hold_of_many_queues(home: &RedisHome, names: &[String], lease: LeaseAsk<'_>) 
 
 const TASKS_OF_EACH: usize = 5;
 
-/// However it ends, a worker that holds a few tasks of each of many queues.
+/// Each way for a worker to end that holds a few tasks of each of many queues.
 #[test]
-fn the_end_of_a_worker_goes_queue_by_queue() {
+fn a_worker_is_ended_queue_by_queue() {
     let server = RedisServer::start();
     let home = open(&server.url());
     let names: Vec<String> = (0..500).map(|n| format!("q{n}")).collect();
@@ -293,7 +296,7 @@ fn the_end_of_a_worker_goes_queue_by_queue() {
             }
             _ => until("it is lost", || are_ready(&names[..1])),
         });
-        until(&format!("{ends}: all are back"), || are_ready(&names));
+        until(&format!("{ends}: all are requeued"), || are_ready(&names));
         let left: Vec<String> = cmd("KEYS")
             .arg(format!("sureq:worker:w#{incarnation}:*"))
             .query(&mut server.connect())
@@ -310,7 +313,7 @@ fn the_end_of_a_worker_goes_queue_by_queue() {
 
 /// The leases of a stopped worker end at once, also in queues that its end has not reached.
 #[test]
-fn nothing_of_a_worker_that_ends_can_be_finished_any_more() {
+fn no_task_of_an_ended_worker_can_be_finished() {
     let server = RedisServer::start();
     let (home, other) = (open(&server.url()), open(&server.url()));
     let names: Vec<String> = (0..500).map(|n| format!("q{n}")).collect();
@@ -329,9 +332,9 @@ fn nothing_of_a_worker_that_ends_can_be_finished_any_more() {
             format!("{}@{}.{}", shown.tasks[0].id, shown.tasks[0].deliveries, shown.tasks[0].incarnation)
         })
         .collect();
-    // The first step alone is done: the caller is gone before the second.
+    // Only the first step is done: the caller is gone before the second.
     let ended = home.send(&[Command::Worker(Worker::Fail { name: b"w" })]);
-    until("it has ended", || {
+    until("the worker has ended", || {
         let refused = run(&other, &Command::Worker(Worker::Beat(worker))).list.remove(0);
         matches!(refused, Reply::Refused(_))
     });
@@ -348,14 +351,14 @@ fn nothing_of_a_worker_that_ends_can_be_finished_any_more() {
 
 /// A connection that holds a few tasks of each of many queues.
 #[test]
-fn the_end_of_a_connection_goes_queue_by_queue() {
+fn a_connection_is_ended_queue_by_queue() {
     let server = RedisServer::start();
     let home = open(&server.url());
     let names: Vec<String> = (0..500).map(|n| format!("q{n}")).collect();
     hold_of_many_queues(&home, &names, LeaseAsk { conn: Some(ConnId(1)), ..LeaseAsk::NONE });
     in_small_scripts(&server, "close", || {
         home.close_conn(ConnId(1));
-        // Earlier jobs are done by then.
+        // Earlier jobs are done when this returns.
         home.look();
     });
     for queue in &names {
@@ -382,7 +385,7 @@ fn many_queues_and_workers_are_listed_in_slices() {
         listed.queues.iter().map(|row| String::from_utf8_lossy(&row.name).into()).collect();
     assert_eq!(found.len(), 1_500);
     assert!(found.into_iter().collect::<BTreeSet<_>>() == names, "each queue once");
-    // A cursor goes on where the last one ended.
+    // A cursor continues where the last page ended.
     let page = run(&home, &Command::Queues { pattern: None, cursor: 0, count: 700 });
     let Reply::Queues { cursor, .. } = page.list[0] else { panic!("{:?}", page.list) };
     let rest = run(&home, &Command::Queues { pattern: None, cursor, count: u32::MAX });
@@ -404,9 +407,9 @@ fn many_queues_and_workers_are_listed_in_slices() {
     home.close();
 }
 
-/// More queues than one script looks at: they are looked at in order, and all of them.
+/// More queues than one script looks at: all of them are looked at, in order.
 #[test]
-fn a_pop_over_many_queues_goes_in_slices() {
+fn a_pop_over_many_queues_is_sliced() {
     let server = RedisServer::start();
     let home = open(&server.url());
     let names: Vec<String> = (0..1_000).map(|n| format!("q{n}")).collect();
@@ -459,7 +462,7 @@ fn a_queue_of_many_holders_is_dropped_with_few_commands() {
 }
 
 #[test]
-fn a_recover_goes_in_slices_and_recovers_each_task_once() {
+fn a_recover_is_sliced_and_recovers_each_task_once() {
     let server = RedisServer::start();
     let home = open(&server.url());
     push_many(&home, MANY);
@@ -495,7 +498,7 @@ fn tasks_delayed_by_either_clock_are_shown_in_order_at_any_depth() {
 }
 
 #[test]
-fn a_maximum_that_was_lowered_is_reached_little_by_little() {
+fn a_lowered_maximum_is_reached_step_by_step() {
     let server = RedisServer::start();
     let home = open(&server.url());
     push_many(&home, MANY);
@@ -519,11 +522,11 @@ fn a_batch_asks_for_no_more_than_fits() {
     push(&other, b"q", &large);
     let look = Command::Inspect { queue: b"q", view: View::Ready, start: 0, count: 1 };
     let first = home.send(&[look; 30]).wait().replies;
-    assert!(first.list.len() <= 4, "{} at once from a queue that was never seen", first.list.len());
+    assert!(first.list.len() <= 4, "{} at once from an unknown queue", first.list.len());
     for _ in 0..3 {
-        assert_eq!(home.send(&[look; 30]).wait().replies.list.len(), 1, "each is as much as fits");
+        assert_eq!(home.send(&[look; 30]).wait().replies.list.len(), 1, "one reply fills a batch");
     }
-    // Small tasks are asked for together as soon as one was seen.
+    // Small tasks are requested together as soon as one was seen.
     push(&other, b"small", b"x");
     let look = Command::Inspect { queue: b"small", view: View::Ready, start: 0, count: 1 };
     run(&home, &look);
@@ -532,9 +535,9 @@ fn a_batch_asks_for_no_more_than_fits() {
     other.close();
 }
 
-/// However many small replies come in between, a large one may come again.
+/// A large reply must be expected again after any number of small ones.
 #[test]
-fn a_batch_is_not_fooled_by_sizes_that_alternate() {
+fn a_batch_stays_bounded_when_sizes_alternate() {
     const BATCH_BYTES_MAX: usize = 32 << 20;
     let server = RedisServer::start();
     let (home, other) = (open(&server.url()), open(&server.url()));
@@ -559,7 +562,7 @@ fn a_batch_is_not_fooled_by_sizes_that_alternate() {
         let most = most_bytes_of_a_batch(&commands);
         assert!(most <= BATCH_BYTES_MAX, "{most} bytes at once");
     }
-    // Those that came since and were not seen by this home are few.
+    // Few of the tasks that were pushed since then, and that this home has not seen, are requested at once.
     push(&other, b"new", b"tiny");
     run(&home, &Command::Inspect { queue: b"new", view: View::Ready, start: 0, count: 1 });
     let unseen = Command::Inspect { queue: b"new", view: View::Ready, start: 0, count: 1 };

@@ -19,12 +19,12 @@ fn add_delayed(home: &RedisHome, queue: &[u8], ms: u64) {
     run(home, &Command::Add(Add { when: When::After(ms), ..Add::plain(queue, b"x") }));
 }
 
-/// How many tasks a pop gets that asks for one.
+/// The number of tasks that a pop of one task returns.
 fn popped(home: &RedisHome, queue: &[u8]) -> usize {
     pop(home, queue, 1).expect("Redis answers").len()
 }
 
-/// A delay and a lease begin, a number of commands from two processes follow, and both end when they should.
+/// A delay and a lease begin, two processes send a number of commands, and both end on time.
 fn ends_on_time(set_wall: impl Fn(&World, usize)) {
     const COMMANDS: usize = 10_000;
     const DELAY_MS: u64 = 5_000;
@@ -59,7 +59,7 @@ fn log_time_does_not_creep_with_the_number_of_commands() {
 }
 
 #[test]
-fn log_time_does_not_leap_when_the_wall_clock_of_redis_is_set() {
+fn setting_the_wall_clock_of_redis_does_not_move_log_time() {
     ends_on_time(|world, n| {
         let set_by_us = match n {
             1_000 => 3_600_000_000,
@@ -73,7 +73,7 @@ fn log_time_does_not_leap_when_the_wall_clock_of_redis_is_set() {
     });
 }
 
-/// The clock of this machine, but its milliseconds begin at another moment.
+/// The clock of this machine with another phase: its milliseconds begin at another moment.
 struct Phased(u64);
 
 impl Clock for Phased {
@@ -91,7 +91,7 @@ impl Clock for Phased {
 fn a_delay_under_load_is_neither_early_nor_late() {
     const DELAY_MS: u64 = 3_000;
     let server = RedisServer::start_with("redis-server".as_ref(), &["--appendonly", "no"]);
-    // Whatever the phase of the wall clock is, one of them is far from it.
+    // One of these two is far from any phase of the wall clock.
     let homes = [250, 750].map(|phase_us| {
         let target = Target::parse(&server.url()).expect("a URL");
         RedisHome::open_by(target, Arc::new(Phased(phase_us))).expect("Redis listens")
@@ -102,7 +102,7 @@ fn a_delay_under_load_is_neither_early_nor_late() {
             for _ in 0..4 {
                 scope.spawn(|| {
                     while !is_over.load(Ordering::Acquire) {
-                        // It does what is due in this queue, as every command does.
+                        // It applies what is due in this queue, like every command.
                         info(home, b"q");
                         count.fetch_add(1, Ordering::AcqRel);
                     }
@@ -125,11 +125,11 @@ fn a_delay_under_load_is_neither_early_nor_late() {
     homes.iter().for_each(RedisHome::close);
 }
 
-/// How long a slow network takes each way: a script might as well believe that the clock of Redis was set.
+/// The delay of a slow network each way: a script may take it for a step of the clock of Redis.
 const SLOW: Duration = Duration::from_millis(1_500);
 
-/// The script asks a call that is late whether the clock was set. Its repetition is late, too, which is no step of the
-/// clock either.
+/// A script rejects a late call, since the clock of Redis may have been set. The repetition is late too, which must
+/// not count as a step of the clock either.
 #[test]
 fn a_call_that_is_late_twice_shortens_neither_a_delay_nor_a_lease() {
     const MS: u64 = 2_500;
@@ -138,7 +138,7 @@ fn a_call_that_is_late_twice_shortens_neither_a_delay_nor_a_lease() {
     let proxy = FaultyProxy::before((Ipv4Addr::LOCALHOST, port).into());
     let (slow, fast) = (open(&format!("redis://{}", proxy.address)), open(&server.url()));
     push(&fast, b"leased", b"x");
-    // It knows log time from this answer.
+    // It learns log time from this answer.
     info(&slow, b"leased");
     proxy.delay(SLOW);
     let since = Instant::now();

@@ -1,6 +1,6 @@
-//! Log time by random phases: processes come and go, Redis is started anew, and its wall clock is set, or stands. Log
-//! time never runs back, but for what was not written down; it never gets ahead of real time by more than is
-//! promised, and no delay or lease ends early.
+//! Log time in random phases: processes start and stop, Redis restarts, and its wall clock is set or stands still.
+//! Log time never goes back, except for the part that was not stored; it never gets ahead of real time by more than
+//! the documented bounds, and no delay or lease ends early.
 
 mod support;
 
@@ -18,7 +18,7 @@ use sureq_redis::RedisHome;
 use sureq_testkit::load::{scale, seeded};
 use sureq_testkit::redis_server::RedisServer;
 
-/// How long a test goes on, and how much time passes in it at most: bounds of log time widen by half a millisecond a
+/// The duration of a test, and the most time that passes in it: bounds of log time widen by half a millisecond per
 /// second.
 const REAL: Duration = Duration::from_secs(6);
 const PASSED_US_MAX: u64 = 1_500_000_000;
@@ -29,23 +29,23 @@ const DAY_US: u64 = 86_400_000_000;
 /// The queue of delayed tasks; each leased one has a queue of its own.
 const DELAYED: &[u8] = b"delayed";
 
-/// Processes; the first is never started anew, and knows log time from the beginning.
+/// The number of processes. The first one is never restarted, and knows log time from the beginning.
 const HOMES: usize = 4;
 
-/// A step forward of the wall clock that is smaller than this cannot be told from a call that took long, and may be
-/// seen for the length of one call.
+/// A step forward of the wall clock that is smaller than this cannot be distinguished from a call that took long, and
+/// may be visible for the length of one call.
 const SEEN_US: u64 = SECOND_US;
 
-/// How late calls are at most.
+/// The longest delay of a call.
 const LATE_US_MAX: u64 = 6 * SECOND_US;
 
-/// Log time is written down so often: when the wall clock is set, it is known so well how far it was.
+/// The interval at which log time is stored: when the wall clock is set, the step is known with this precision.
 const KEPT_MS: u64 = 50;
 
-/// Which steps forward the wall clock makes.
+/// The steps forward that the wall clock makes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Forward {
-    /// Some that every script notices.
+    /// Steps that every script notices.
     Large,
     /// Steps that scripts do not notice, but callers do.
     Small,
@@ -59,15 +59,15 @@ struct Phases {
     forward: Forward,
     /// Whether the wall clock stands still.
     stands: bool,
-    /// When small steps were made, and how large they were.
+    /// The times and sizes of small steps.
     small_steps: Vec<(u64, u64)>,
     /// How often the wall clock was set.
     steps: u64,
     /// The latest log time that was seen, in milliseconds.
     latest_ms: u64,
-    /// When each task is due that is delayed or leased, by true time.
+    /// When each delayed or leased task is due, in true time.
     due_us: BTreeMap<Vec<u8>, u64>,
-    /// How often Redis did not say for sure that something was done.
+    /// How often the reply of Redis left the outcome open.
     asked_again: u64,
     said: Vec<String>,
 }
@@ -96,7 +96,7 @@ impl Phases {
         phases
     }
 
-    /// A process that has just been started, and knows log time by its first call.
+    /// Starts a process, which learns log time from its first call.
     fn open(&mut self) -> RedisHome {
         let (began_us, drift_ppm) = (self.random.u64(1..DAY_US), self.random.i64(-200..=200));
         let home = self.world.drifting_home(&self.server, began_us, drift_ppm);
@@ -104,8 +104,8 @@ impl Phases {
         home
     }
 
-    /// By how much log time may be ahead of true time: a millisecond, since it is told in whole ones, another for
-    /// each step that is too small for anybody to notice, and 0.1 % for clocks that drift.
+    /// How far log time may be ahead of true time: a millisecond, since it is reported in whole ones, another for
+    /// each step that is too small to be noticed, and 0.1 % for clocks that drift.
     fn ahead_us_max(&self) -> u64 {
         let seen = if self.forward == Forward::Small { SEEN_US } else { 0 };
         1_000 * (1 + self.steps) + self.world.passed_us() / 1_000 + seen
@@ -156,7 +156,7 @@ impl Phases {
         }
     }
 
-    /// A delay or a lease begins.
+    /// Starts a delay or a lease.
     fn begin(&mut self, home: &RedisHome) {
         let (ms, asked_again) = (self.random.u64(1..20_000), self.asked_again);
         let name = format!("{} of {ms} ms", self.said.len()).into_bytes();
@@ -169,7 +169,7 @@ impl Phases {
             let taken = self.ask(home, &Command::Pop(Pop { lease, ..Pop::plain(&[&name], 1) }));
             self.check(taken.tasks.len() == 1 || self.asked_again > asked_again, "nothing was taken");
         }
-        // It began when the call reached Redis. Repeated commands may have been executed twice.
+        // It began when the call reached Redis. A repeated command may have been executed twice.
         if self.asked_again == asked_again {
             self.due_us.insert(name, self.world.passed_us() + ms * 1_000);
         }
@@ -182,11 +182,11 @@ impl Phases {
         self.check(early_us <= self.ahead_us_max(), &what);
     }
 
-    /// Takes a task that is due, if there is one.
+    /// Takes a due task, if there is one.
     fn collect(&mut self, home: &RedisHome) -> usize {
         let names: Vec<Vec<u8>> = self.due_us.keys().cloned().collect();
         let queues: Vec<&[u8]> = names.iter().map(|name| &name[..]).chain([DELAYED]).collect();
-        // If the answer is lost, they come back.
+        // If the answer is lost, the task is requeued soon.
         let lease = LeaseAsk { ms: Some(1_000), ..LeaseAsk::NONE };
         let taken = self.ask(home, &Command::Pop(Pop { lease, ..Pop::plain(&queues, 20) }));
         taken.tasks.iter().for_each(|task| self.ended(&task.body));
@@ -199,8 +199,8 @@ impl Phases {
         taken.tasks.len()
     }
 
-    /// A step that is not as large as one of the last ten seconds: that would look like another process that insists
-    /// on it.
+    /// A small step that differs from those of the last ten seconds: an equal one would look like another process
+    /// that insists on the earlier step.
     fn small_step(&mut self) -> i64 {
         let now_us = self.world.passed_us();
         self.small_steps.retain(|(at_us, _)| now_us - at_us < 20 * SECOND_US);
@@ -213,7 +213,7 @@ impl Phases {
         }
     }
 
-    /// Sets the wall clock, or stops or starts it. A caller that knows log time sends a command first.
+    /// Sets the wall clock, or stops or starts it. A process that knows log time sends a command first.
     fn set_wall(&mut self) {
         let by_us = match (self.random.u8(0..5), self.forward) {
             (0, _) => {
@@ -240,18 +240,18 @@ impl Phases {
         match self.random.u16(0..1_000) {
             0..30 => {
                 self.set_wall();
-                // A step that scripts do not notice is taken back by the next call of a process that does.
+                // The next call of a process that notices a step corrects it, even if scripts do not notice it.
                 let at = self.random.usize(0..HOMES);
                 let homes = std::mem::take(&mut self.homes);
                 self.observe(&homes[at]);
                 self.observe(&homes[at]);
                 self.homes = homes;
             }
-            // One that begins while the clock stands cannot know that time has passed.
+            // A process that starts while the clock stands still cannot know that time has passed.
             30..45 if !self.stands => {
                 let (at, home) = (self.random.usize(1..HOMES), self.open());
                 std::mem::replace(&mut self.homes[at], home).close();
-                self.say("a process is started anew");
+                self.say("a process is restarted");
             }
             45..47 => {
                 if self.random.bool() {
@@ -259,13 +259,13 @@ impl Phases {
                 } else {
                     self.server.crash();
                 }
-                self.say("Redis is started anew");
+                self.say("Redis is restarted");
             }
             _ => {}
         }
         let at = self.random.usize(0..HOMES);
         let homes = std::mem::take(&mut self.homes);
-        // How late a call is cannot be known by a clock that stands.
+        // The delay of a call cannot be measured with a clock that stands still.
         if !self.stands && self.random.u8(0..50) == 0 {
             let us = self.random.u64(0..LATE_US_MAX);
             self.say(&format!("calls are {us} µs late, however often they are sent"));
@@ -288,11 +288,11 @@ impl Phases {
             count += 1;
         }
         println!("{count} calls, {} steps, {} s", self.steps, self.world.passed_us() / SECOND_US);
-        // Everything ends: a restart of Redis prolongs leases by ten seconds at most.
+        // All deadlines pass: a restart of Redis prolongs leases by ten seconds at most.
         self.pass(40 * SECOND_US);
         let homes = std::mem::take(&mut self.homes);
         while self.collect(&homes[0]) > 0 {}
-        self.check(self.due_us.is_empty(), &format!("{} tasks have not come back", self.due_us.len()));
+        self.check(self.due_us.is_empty(), &format!("{} tasks were not requeued", self.due_us.len()));
         homes.iter().for_each(RedisHome::close);
     }
 }

@@ -1,5 +1,5 @@
-//! TLS: servers are believed if their certificate is of the authority that the URL names, and believe clients the
-//! same way.
+//! TLS: a server is trusted if its certificate is signed by the authority in the URL, and servers check clients in
+//! the same way.
 
 mod support;
 
@@ -20,7 +20,7 @@ struct Papers {
 
 impl Papers {
     fn new() -> Self {
-        let papers = Self { dir: tempfile::tempdir().expect("there is room for a directory") };
+        let papers = Self { dir: tempfile::tempdir().expect("a temporary directory") };
         papers.openssl(
             "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=authority -keyout ca.key -out ca.pem",
         );
@@ -54,7 +54,7 @@ impl Papers {
         self.path(name).display().to_string()
     }
 
-    /// A server that speaks TLS alone, beside its socket.
+    /// A server that accepts only TLS, besides its Unix socket.
     fn serve(&self, port: u16, auth_clients: &str) -> RedisServer {
         let (cert, key, ca) = (self.text("server.pem"), self.text("server.key"), self.text("ca.pem"));
         let port = port.to_string();
@@ -70,22 +70,22 @@ impl Papers {
 }
 
 fn refused(url: &str) -> String {
-    RedisHome::open(Target::parse(url).expect("a URL")).expect_err("it must not be believed").to_string()
+    RedisHome::open(Target::parse(url).expect("a URL")).expect_err("it must not be trusted").to_string()
 }
 
 #[test]
-fn a_server_is_believed_if_its_authority_is_the_one_of_the_url() {
+fn a_server_is_trusted_if_the_authority_in_the_url_signed_its_certificate() {
     let (papers, port) = (Papers::new(), free_port());
     let _server = papers.serve(port, "no");
     let url = format!("rediss://127.0.0.1:{port}");
     let home = open(&format!("{url}?ca={}", papers.text("ca.pem")));
-    // Messages come over TLS, too.
+    // Messages arrive over TLS, too.
     let ticket = wait_for(&home, b"q");
     until("it waits", || home.waiters() == 1);
     assert!(matches!(push(&home, b"q", b"x"), Reply::Pushed(_)));
     assert_eq!(answer(&ticket).tasks[0].body, b"x");
     home.close();
-    // No authority that this machine knows has signed it.
+    // The certificate is not signed by an authority that this machine trusts.
     let why = refused(&url);
     assert!(why.contains("certificate"), "{why}");
     let other = Papers::new();
@@ -94,7 +94,7 @@ fn a_server_is_believed_if_its_authority_is_the_one_of_the_url() {
 }
 
 #[test]
-fn a_server_that_wants_to_know_its_clients_is_shown_a_certificate() {
+fn a_client_certificate_is_sent_to_a_server_that_requires_one() {
     let (papers, port) = (Papers::new(), free_port());
     let _server = papers.serve(port, "yes");
     let url = format!("rediss://127.0.0.1:{port}?ca={}", papers.text("ca.pem"));

@@ -27,11 +27,11 @@ fn a_waiting_pop_sends_no_commands_for_any_kind_of_wait() {
     run(&home, &Command::Add(Add { when: When::After(3_600_000), ..Add::plain(b"later", b"d") }));
     let tickets: Vec<_> = [&b"empty"[..], b"full", b"paused", b"later"].map(|q| wait_for(&home, q)).into();
     until("all wait", || home.waiters() == 4);
-    // All that leads to waiting has been asked for by then.
+    // All commands that lead to waiting have been sent when this returns.
     home.look();
     let said = Monitor::new(&server).sent_within(Duration::from_secs(4));
-    assert!(said.is_empty(), "a waiting worker asks: {said:?}");
-    // Each is woken by the event that it waits for, and by nothing else before.
+    assert!(said.is_empty(), "a waiting pop sent commands: {said:?}");
+    // Each pop is woken by its own event, and not earlier.
     let [empty, full, paused, later] = <[_; 4]>::try_from(tickets).unwrap();
     ack_the_one_of(&home, b"full");
     assert_eq!(answer(&full).tasks[0].body, b"b");
@@ -91,21 +91,21 @@ fn delayed_and_lapsed_tasks_wake_a_waiting_pop_on_time() {
 }
 
 #[test]
-fn tasks_of_an_answer_without_a_taker_return_to_the_front() {
+fn tasks_in_an_unread_reply_return_to_the_front() {
     let server = RedisServer::start();
     let home = open(&server.url());
     push(&home, b"q", b"a");
     push(&home, b"q", b"b");
     let take = Command::Pop(sureq_core::command::Pop::plain(&[b"q"], 1));
-    // Whether the taker goes before its answer is there or after that.
+    // The ticket is dropped before the reply arrives, and then after it.
     drop(home.send(&[take]));
     home.look();
-    until("it is back", || support::info(&home, b"q").ready == 2);
+    until("the task is requeued", || support::info(&home, b"q").ready == 2);
     let ticket = home.send(&[take]);
     home.look();
     assert_eq!(support::info(&home, b"q").leased, 1);
     drop(ticket);
-    until("it is back", || support::info(&home, b"q").ready == 2);
+    until("the task is requeued", || support::info(&home, b"q").ready == 2);
     let popped = run(&home, &Command::Pop(sureq_core::command::Pop::plain(&[b"q"], 2)));
     assert_eq!((&popped.tasks[0].body[..], popped.tasks[0].deliveries), (&b"a"[..], 3));
     server.check("sureq:");

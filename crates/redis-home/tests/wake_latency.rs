@@ -1,9 +1,9 @@
-//! Rule 13 in numbers: a pop that waits in one process has its task within 50 ms of the moment at which another
-//! process, or time, makes it available.
+//! Rule 13 in numbers: a waiting pop in one process has its task within 50 ms of the moment at which another process,
+//! or a deadline, makes it available.
 //!
-//! Each kind of event is tried several times. The median must keep the promise; the worst must not look like a
-//! wake-up that was lost and found again by a timer, of which the shortest is a second. The time for which the
-//! machine itself held threads up is not counted, so that the bounds hold on a busy machine.
+//! Each kind of event is tried several times. The median must keep the promise; the worst case must not look like a
+//! lost wake-up that a timer made up for, of which the shortest is a second. The time for which the machine itself
+//! delayed threads is not counted, so that the bounds hold on a busy machine.
 
 mod support;
 
@@ -26,11 +26,11 @@ use sureq_testkit::redis_server::RedisServer;
 
 const TRIES: usize = 9;
 
-/// When the events of the tests are due: long enough for a waiter to be registered by then.
+/// When the events of the tests are due: a waiter is registered by then.
 const DUE_MS: u64 = 150;
 const DUE: Duration = Duration::from_millis(DUE_MS);
 
-/// The same where the time begins before the waiter does.
+/// The same for events whose time starts before the waiter does.
 const LATER_MS: u64 = 600;
 const LATER: Duration = Duration::from_millis(LATER_MS);
 
@@ -48,8 +48,8 @@ impl Pair {
         Self { waiter: open(url), actor: open(url) }
     }
 
-    /// Has something prepared, waits, and lets something happen, which says when there is a task. All of it several
-    /// times, on a queue of its own each.
+    /// Runs several rounds, each on its own queue: prepares it, starts a waiting pop, and triggers an event; `act`
+    /// returns when the task is available.
     fn check<T>(
         &self,
         prepare: impl Fn(&RedisHome, &[u8]) -> T,
@@ -63,12 +63,12 @@ impl Pair {
             let prepared = prepare(&self.actor, &queue);
             let ticket = wait_for(&self.waiter, &queue);
             let mut served = None;
-            // On a machine that stands still for long it is served before it can be seen to wait.
+            // On a machine that stalls for long, the pop may be served before it is seen to wait.
             until("it waits", || {
                 served = served.or_else(|| poll(&ticket));
                 served.is_some() || self.waiter.waiters() == 1
             });
-            // All that leads to waiting has been asked for by then.
+            // All commands that lead to waiting have been sent when this returns.
             self.waiter.look();
             let due = act(&self.actor, &queue, prepared);
             let served = served.unwrap_or_else(|| served_at(&ticket));
@@ -84,7 +84,7 @@ impl Pair {
     }
 }
 
-/// When a pop that waits was given its task.
+/// When a waiting pop got its task.
 fn served_at(ticket: &Ticket) -> Instant {
     let mut served = None;
     until("it is served", || {
@@ -94,7 +94,7 @@ fn served_at(ticket: &Ticket) -> Instant {
     served.expect("it was served")
 }
 
-/// When a pop that waits was given its task, if it was.
+/// When a waiting pop got its task, if it did.
 fn poll(ticket: &Ticket) -> Option<Instant> {
     match ticket.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => {
@@ -118,7 +118,7 @@ fn configure(home: &RedisHome, queue: &[u8], changes: &[Change<'_>]) {
     assert!(matches!(set.list[..], [Reply::Settings(_)]), "{:?}", set.list);
 }
 
-/// One task is leased, without a deadline; its id.
+/// Pushes a task and leases it without a deadline; returns its id.
 fn hold_one(home: &RedisHome, queue: &[u8]) -> String {
     push(home, queue, b"x");
     pop(home, queue, 1).expect("Redis answers").remove(0).1
@@ -208,7 +208,7 @@ fn a_failure_that_is_tried_again() {
     };
     check(prepare, |home, queue, id| {
         give_back(home, queue, &id, None, Some(b"why"));
-        // The backoff is between a half and the whole: how long it is exactly is asked for.
+        // The backoff has a jitter between a half and one; EXPLAIN reports its exact length.
         let explained = run(home, &Command::Explain { queue, task: reference(&id) });
         match &explained.list[..] {
             [Reply::Explained(Some(why))] => match why.why {
@@ -281,7 +281,7 @@ fn a_queue_that_is_resumed() {
     });
 }
 
-/// Nothing was published while it was paused: later deadlines are looked up when it is resumed.
+/// Nothing was published while the queue was paused: its deadlines are looked up when it is resumed.
 #[test]
 fn a_delay_in_a_queue_that_was_paused() {
     let prepare = |home: &RedisHome, queue: &[u8]| {
@@ -337,7 +337,7 @@ fn a_dead_task_that_is_revived() {
     });
 }
 
-/// The queue whose dead come to `queue`.
+/// The name of the queue whose dead tasks move to `queue`.
 fn source(queue: &[u8]) -> Vec<u8> {
     [b"source of ", queue].concat()
 }
@@ -354,7 +354,7 @@ fn a_task_that_expires_into_a_dead_letter_queue() {
     });
 }
 
-/// The dead of a queue come to one that is waited for, so whoever waits there has to hear of a lease that began
+/// The dead tasks of a queue move to one that is waited for, so the waiters there must learn of a lease that began
 /// elsewhere.
 fn prepare_source(home: &RedisHome, queue: &[u8]) {
     let from = source(queue);
@@ -398,11 +398,11 @@ fn a_push_and_a_delay_behind_sentinels() {
     Pair::open(&format!("{}?prefix=later:", all.url(""))).check(nothing, add_later);
 }
 
-/// How long a process is taken to live after it was heard of last.
+/// The time after the last heartbeat for which a process counts as alive.
 const PROCESS_LIVES: Duration = Duration::from_secs(30);
 
-/// Real time, since that is what decides here: Redis cuts a process off, and its connections' tasks come back half a
-/// minute after it was heard of last.
+/// Real time, since this depends on it: Redis loses the connections of a process, and requeues their tasks half a
+/// minute after its last heartbeat.
 #[test]
 fn a_process_that_is_lost_with_its_connections() {
     let server = RedisServer::start();
@@ -427,7 +427,7 @@ fn a_process_that_is_lost_with_its_connections() {
     redis::cmd("CLIENT").arg(&["KILL", "USER", "lost"]).exec(&mut admin).expect("it answers");
     let cut_off = Instant::now();
     std::thread::sleep((cut_off + PROCESS_LIVES).saturating_duration_since(Instant::now()).mul_f32(0.9));
-    assert_eq!(waiter.waiters(), TRIES, "nothing comes back while it may still live");
+    assert_eq!(waiter.waiters(), TRIES, "no task is requeued while the process may be alive");
     let watch = MachineWatch::start();
     let answered: Vec<Instant> = tickets.iter().map(served_at).collect();
     let machine = watch.late();

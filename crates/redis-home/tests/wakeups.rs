@@ -23,7 +23,7 @@ use sureq_testkit::redis_server::RedisServer;
 /// When the events of the tests are due.
 const DUE_MS: u64 = 400;
 
-/// A reference to the task of `q` that is leased.
+/// A reference to the leased task of `q`.
 fn leased(home: &RedisHome) -> String {
     let pending = Command::Inspect { queue: b"q", view: View::Leased, start: 0, count: 1 };
     run(home, &pending).tasks[0].id.to_string()
@@ -37,13 +37,13 @@ fn give_back<'a>(id: &'a str, to: Option<Place>, failed: Option<&'a [u8]>) -> Co
     Command::Return(Return { queue: b"q", task: reference(id), to, failed, is_last: false })
 }
 
-/// One task of `q` is leased, without a deadline.
+/// Pushes a task to `q` and leases it without a deadline.
 fn hold_one(home: &RedisHome) {
     push(home, b"q", b"x");
     assert_eq!(pop(home, b"q", 1).expect("Redis answers").len(), 1);
 }
 
-/// One of two tasks of `q` is leased, and no more may be.
+/// Pushes two tasks to `q`, which allows one lease, and leases one of them.
 fn fill(home: &RedisHome) {
     let settings = [Change::MaxLeased(1)];
     run(home, &Command::Config { queue: b"q", changes: Changes::List(&settings) });
@@ -51,7 +51,7 @@ fn fill(home: &RedisHome) {
     push(home, b"q", b"y");
 }
 
-/// Finishes the task that fills `q`, and takes the other before anybody else can.
+/// Finishes the leased task of `q`, and takes the other before a waiter can.
 fn take_the_other(home: &RedisHome, lease: LeaseAsk<'_>) {
     let id = leased(home);
     let tasks = TaskRefs { list: &[id.as_bytes()], form: IdForm::Long };
@@ -109,7 +109,7 @@ impl Clock for SetForward {
     }
 }
 
-/// No message says that the wall clock was set.
+/// No message reports that the wall clock was set.
 #[test]
 fn a_task_for_a_time_that_comes_early_since_the_wall_clock_is_set() {
     for is_added_first in [true, false] {
@@ -158,7 +158,7 @@ fn a_task_that_failed_and_is_tried_again() {
     Waking::everywhere(prepare, |home| {
         let id = leased(home);
         assert_eq!(run(home, &give_back(&id, None, Some(b"why"))).list.len(), 1);
-        // Backoff is between a half and the whole.
+        // The jitter of the backoff is between a half and one.
         DUE_MS / 2..=DUE_MS
     });
 }
@@ -176,8 +176,8 @@ fn a_lease_that_is_cut_short() {
     });
 }
 
-/// The freed slot wakes whoever waits, and the lease that took it says when to look again. That a lease alone is told
-/// of matters where its end brings a task to another queue: see `wake_latency.rs`.
+/// The freed slot wakes the waiters, and the lease that took it returns when to look again. A message about a lease
+/// alone matters if its end moves a task to another queue: see `wake_latency.rs`.
 #[test]
 fn a_lease_that_began_while_others_waited() {
     Waking::from_another_process(fill, |home| {
@@ -203,9 +203,9 @@ fn a_slot_that_is_freed_and_a_queue_that_is_resumed() {
     });
 }
 
-/// The sooner deadline counts, also if it is announced later.
+/// The soonest deadline counts, also if it is announced later.
 #[test]
-fn the_soonest_of_several() {
+fn the_soonest_of_several_delays() {
     Waking::everywhere(
         |_| {},
         |home| {
@@ -299,11 +299,11 @@ fn a_push_to_a_paused_queue_wakes_no_waiter() {
         push(&other, b"q", b"x");
     }
     run(&other, &Command::Add(Add { when: When::After(5), ..Add::plain(b"q", b"y") }));
-    // The last may have become ready meanwhile.
+    // The last one may have become ready meanwhile.
     let all = info(&other, b"q");
     assert_eq!(all.ready + all.delayed, 11);
     run(&other, &Command::Resume { queue: b"q" });
-    let message = pubsub.get_message().expect("resuming is told");
+    let message = pubsub.get_message().expect("resuming publishes a message");
     assert_eq!(message.get_channel_name(), "sureq:work:q");
     let count: u64 = message.get_payload().expect("a count");
     assert!(count >= 10, "{count}");
@@ -312,16 +312,16 @@ fn a_push_to_a_paused_queue_wakes_no_waiter() {
     other.close();
 }
 
-/// How many channels Redis has subscribers of.
+/// The number of channels with subscribers.
 fn channels(server: &RedisServer) -> usize {
     let all: Vec<String> =
         redis::cmd("PUBSUB").arg("CHANNELS").query(&mut server.connect()).expect("it answers");
     all.len()
 }
 
-/// Subscriptions that nobody needs any more are dropped in a few round trips, and messages are heard in between.
+/// Unused subscriptions are dropped in a few round trips, and messages are received in between.
 #[test]
-fn a_pop_that_begins_to_wait_when_very_many_have_just_stopped() {
+fn a_pop_is_served_right_after_very_many_others_stopped_waiting() {
     const QUEUES: usize = 2_000;
     let port = free_port();
     let server = RedisServer::start_at(port);
@@ -336,7 +336,7 @@ fn a_pop_that_begins_to_wait_when_very_many_have_just_stopped() {
     until("they are subscribed to", || channels(&server) == 2 * QUEUES);
     waiter.dismiss_waiters();
     assert!(many.iter().all(|ticket| answer(ticket).tasks.is_empty()));
-    // So that each round trip takes a while.
+    // This makes each round trip take a while.
     proxy.delay(Duration::from_millis(5));
     let ticket = wait_for(&waiter, b"last");
     until("it waits", || waiter.waiters() == 1);

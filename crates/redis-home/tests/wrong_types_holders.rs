@@ -1,5 +1,5 @@
-//! A key of another type among those of a worker or a connection: it is in the way of no other queue, of no other
-//! holder, and of nothing that time does.
+//! A key of another type among those of a worker or a connection affects no other queue, no other holder, and nothing
+//! else that is due.
 
 mod support;
 
@@ -19,7 +19,7 @@ fn set(raw: &mut Connection, key: &str) {
     cmd("SET").arg(key).arg("odd").exec(raw).expect("it answers");
 }
 
-/// The ids of the tasks that a worker takes.
+/// Takes tasks for a worker; returns their ids.
 fn take(home: &RedisHome, worker: WorkerRef<'_>, queues: &[&[u8]], count: u32) -> Vec<String> {
     let taken = run(home, &Command::Pop(Pop { lease: by(worker), ..Pop::plain(queues, count) }));
     assert!(matches!(taken.list[0], Reply::Tasks(_)), "{:?}", taken.list);
@@ -30,9 +30,9 @@ fn names_key(reply: &Reply, key: &str) -> bool {
     matches!(reply, Reply::Refused(Refusal::WrongType { words }) if words.ends_with(&format!(": {key}")))
 }
 
-/// Each key of a worker in turn. Its tasks come back from all queues when it is lost.
+/// For each key of a worker in turn: its tasks are requeued in all queues when it is lost.
 #[test]
-fn tasks_of_a_lost_worker_come_back_despite_keys_of_other_types() {
+fn tasks_of_a_lost_worker_are_requeued_despite_keys_of_other_types() {
     for part in ["held", "off", "queues", "works", "lapsed"] {
         let server = RedisServer::start();
         let home = open(&server.url());
@@ -40,7 +40,7 @@ fn tasks_of_a_lost_worker_come_back_despite_keys_of_other_types() {
         for queue in [b"a", b"b"] {
             push(&home, queue, b"x");
             run(&home, &Command::Worker(Worker::Work(worker, queue)));
-            // A lease that ends before its worker does, so that a heartbeat reports it.
+            // The lease ends before its worker does, so that a heartbeat reports it.
             let lease = LeaseAsk { ms: Some(500), ..by(worker) };
             let taken = run(&home, &Command::Pop(Pop { lease, ..Pop::plain(&[queue], 1) }));
             assert_eq!(taken.tasks.len(), 1);
@@ -58,14 +58,14 @@ fn tasks_of_a_lost_worker_come_back_despite_keys_of_other_types() {
             _ => format!("sureq:worker:{own}:{part}"),
         };
         set(&mut server.connect(), &key);
-        until(&format!("{key}: both are back"), || {
+        until(&format!("{key}: both are requeued"), || {
             push(&home, b"other", b"o");
             assert_eq!(pop(&home, b"other", 1).expect("another queue").len(), 1);
             [b"a", b"b"].into_iter().all(|queue| info(&home, queue).ready == 2)
         });
         let listed = run(&home, &Command::Worker(Worker::List));
         assert!(listed.workers.is_empty(), "{key}");
-        let value: String = cmd("GET").arg(&key).query(&mut server.connect()).expect("it is left alone");
+        let value: String = cmd("GET").arg(&key).query(&mut server.connect()).expect("the key is unchanged");
         assert_eq!(value, "odd", "{key}");
         cmd("DEL").arg(&key).exec(&mut server.connect()).expect("it answers");
         server.check("sureq:");
@@ -89,10 +89,9 @@ fn heartbeats_work_despite_keys_of_other_types() {
     }
 }
 
-/// One of a worker's queues cannot be written to. The worker is not there any more, and what it held elsewhere comes
-/// back.
+/// One of a worker's queues cannot be written to. The worker is gone, and its tasks in other queues are requeued.
 #[test]
-fn a_worker_that_is_lost_is_not_listed_and_leaves_its_other_queues() {
+fn a_lost_worker_is_not_listed_and_its_other_queues_are_requeued() {
     let server = RedisServer::start();
     let home = open(&server.url());
     let worker = start(&home, b"w", 500);
@@ -102,17 +101,17 @@ fn a_worker_that_is_lost_is_not_listed_and_leaves_its_other_queues() {
     }
     let mut raw = server.connect();
     set(&mut raw, "sureq:q:{odd}:ready");
-    until("what it held elsewhere is back", || info(&home, b"fit").ready == 1);
+    until("its task in the other queue is requeued", || info(&home, b"fit").ready == 1);
     assert!(run(&home, &Command::Worker(Worker::List)).workers.is_empty());
     cmd("DEL").arg("sureq:q:{odd}:ready").exec(&mut raw).expect("it answers");
-    until("the rest is back", || info(&home, b"odd").ready == 1);
+    until("the rest is requeued", || info(&home, b"odd").ready == 1);
     server.check("sureq:");
     home.close();
 }
 
-/// Workers that have just been lost, more of them than one call ends, are not listed either.
+/// Workers that have just been lost, more than one call can end, are not listed either.
 #[test]
-fn workers_whose_time_is_over_are_not_listed() {
+fn workers_whose_time_to_live_is_over_are_not_listed() {
     let server = RedisServer::start();
     let home = open(&server.url());
     let names: Vec<String> = (0..100).map(|n| format!("w{n}")).collect();
@@ -136,7 +135,7 @@ fn workers_whose_time_is_over_are_not_listed() {
     home.close();
 }
 
-/// A home is gone, and one of its keys holds something else: no other command is refused.
+/// A home is lost, and one of its keys has another type: no other command is refused.
 #[test]
 fn a_lost_home_with_a_bad_key_does_not_disturb_others() {
     for part in ["homes", "home", "conn", "gone", "workers", "workers:ends"] {
@@ -152,7 +151,7 @@ fn a_lost_home_with_a_bad_key_does_not_disturb_others() {
             "conn" => format!("sureq:conn:{}:7", homes[0]),
             part => format!("sureq:{part}"),
         };
-        // The home is lost, as others see it: it was silent, and its last chance is over.
+        // Other homes see this one as lost: it was silent, and its last chance is over.
         cmd("ZADD").arg(&["sureq:homes", "0.5", &homes[0]]).exec(&mut raw).expect("it answers");
         let mut store: Vec<u8> = cmd("GET").arg("sureq:store").query(&mut raw).expect("it answers");
         forget_homes(&mut store);
@@ -171,7 +170,7 @@ fn a_lost_home_with_a_bad_key_does_not_disturb_others() {
     }
 }
 
-/// Makes the time of the next look at homes long past: the number that follows its name.
+/// Sets the time of the next check for lost homes, the number after its name, to long ago.
 fn forget_homes(store: &mut [u8]) {
     let at = store.windows(6).position(|part| part == b"\xa5homes").expect("there are some") + 6;
     // An unsigned number of eight bytes.
@@ -179,9 +178,9 @@ fn forget_homes(store: &mut [u8]) {
     store[at + 1..at + 9].copy_from_slice(&1_u64.to_be_bytes());
 }
 
-/// Two tasks of two holders, one of which has a key of another type: all of it is done, or none.
+/// Two tasks of two holders, one of which has a key of another type: both are acked, or neither.
 #[test]
-fn an_ack_of_tasks_of_several_holders_is_done_or_refused() {
+fn an_ack_of_tasks_of_several_holders_is_atomic() {
     let server = RedisServer::start();
     let home = open(&server.url());
     let (one, two) = (start(&home, b"one", LONG_MS), start(&home, b"two", LONG_MS));
@@ -219,9 +218,9 @@ fn a_pop_over_queues_delivers_the_tasks_that_it_took() {
     home.close();
 }
 
-/// Tasks of a closed connection come back as soon as the bad key is gone, though its home lives.
+/// Tasks of a closed connection are requeued as soon as the bad key is gone, though its home is alive.
 #[test]
-fn a_closed_connection_is_ended_until_it_is_done() {
+fn the_end_of_a_connection_is_retried_until_it_is_done() {
     for odd in ["sureq:q:{q}:ready", "sureq:gone"] {
         let server = RedisServer::start();
         let home = open(&server.url());
@@ -232,7 +231,7 @@ fn a_closed_connection_is_ended_until_it_is_done() {
         home.close_conn(ConnId(7));
         home.look();
         cmd("DEL").arg(odd).exec(&mut raw).expect("it answers");
-        until(&format!("{odd}: it is back"), || info(&home, b"q").ready == 1);
+        until(&format!("{odd}: the task is requeued"), || info(&home, b"q").ready == 1);
         assert!(!matches!(ack(&home, b"q", &id), Reply::Refused(_)));
         server.check("sureq:");
         home.close();

@@ -1,5 +1,5 @@
-//! A key of another type among sureq's own: a command that needs it is refused by `WRONGTYPE`, which names the key,
-//! and has changed nothing. Other commands, and other queues, are not held up.
+//! A key of another type among sureq's own: a command that needs it is refused with `WRONGTYPE`, which names the key,
+//! and has changed nothing. Other commands and other queues are not affected.
 
 mod support;
 
@@ -20,7 +20,7 @@ use sureq_testkit::redis_server::RedisServer;
 const LONG_MS: u64 = 600_000;
 const Q: &[u8] = b"jobs";
 
-/// The ids of the tasks that there are.
+/// The ids of tasks in each state.
 struct Ids {
     leased: String,
     held: String,
@@ -29,7 +29,7 @@ struct Ids {
     incarnation: u64,
 }
 
-/// Tasks of all kinds, so that all keys are there.
+/// Creates tasks in all states, so that all keys exist.
 fn set_up(home: &RedisHome) -> Ids {
     let start = run(home, &Command::Worker(Worker::Start { name: b"w", ttl_ms: LONG_MS }));
     let Reply::Started(incarnation) = start.list[0] else { panic!("{:?}", start.list) };
@@ -49,7 +49,7 @@ fn set_up(home: &RedisHome) -> Ids {
     run(home, &Command::Add(Add { when: When::After(LONG_MS), ..Add::plain(Q, b"delayed") }));
     let at = When::At(WallTime(home.now().wall.0 + LONG_MS));
     run(home, &Command::Add(Add { when: at, ..Add::plain(Q, b"appointed") }));
-    // Reports for a worker: one task was cancelled, the lease of another has ended.
+    // Two reports for the worker: one task was cancelled, and the lease of another has ended.
     push(home, Q, b"cancelled");
     let cancelled = take(LeaseAsk { worker: Some(worker), ..LeaseAsk::NONE });
     let tasks = TaskRefs { list: &[cancelled.as_bytes()], form: IdForm::Long };
@@ -57,20 +57,20 @@ fn set_up(home: &RedisHome) -> Ids {
     push(home, b"lapses", b"x");
     let lease = LeaseAsk { worker: Some(worker), ms: Some(1), ..LeaseAsk::NONE };
     run(home, &Command::Pop(Pop { lease, ..Pop::plain(&[b"lapses"], 1) }));
-    until("the lease is over", || info(home, b"lapses").ready == 1);
+    until("the lease has ended", || info(home, b"lapses").ready == 1);
     push(home, Q, b"conn");
     take(LeaseAsk { conn: Some(ConnId(7)), ..LeaseAsk::NONE });
     push(home, Q, b"ready");
     let shown = run(home, &Command::Inspect { queue: Q, view: View::Ready, start: -1, count: 1 });
     let ready = shown.tasks[0].id.to_string();
-    // Its dead go to the queue, which so has sources.
+    // The dead tasks of this queue move to `q`, which therefore has a set of sources.
     let settings = [Change::TtlMs(LONG_MS), Change::Expired(Expired::Dead), Change::DeadLetter(Q)];
     run(home, &Command::Config { queue: b"source", changes: Changes::List(&settings) });
     push(home, b"source", b"x");
     Ids { leased, held, dead, ready, incarnation }
 }
 
-/// The content of each key, in a canonical order: that of a hash table may change when it is only read.
+/// The content of each key in a canonical order: the order of a hash table may change when it is only read.
 const CONTENTS: &str = "
     local out = {}
     local function sorted(list)
@@ -102,7 +102,7 @@ fn contents(raw: &mut Connection) -> BTreeMap<String, Vec<u8>> {
     rows.into_iter().collect()
 }
 
-/// All that is there, as it can be restored.
+/// All keys, in a form that can be restored.
 fn dump(raw: &mut Connection) -> BTreeMap<String, Vec<u8>> {
     let keys: Vec<String> = cmd("KEYS").arg("*").query(raw).expect("Redis answers");
     let value = |key: &String| cmd("DUMP").arg(key).query(&mut *raw).expect("Redis answers");
@@ -125,7 +125,7 @@ fn restore(raw: &mut Connection, all: &BTreeMap<String, Vec<u8>>, wrong: &str, b
     commands.exec(raw).expect("Redis answers");
 }
 
-/// Every command that is about the queue or its worker, by name.
+/// Every command about the queue or its worker, with a name.
 fn commands(ids: &Ids, check: &mut dyn FnMut(&str, Command<'_>)) {
     let worker = WorkerRef { name: b"w", incarnation: ids.incarnation };
     let as_worker = LeaseAsk { worker: Some(worker), ..LeaseAsk::NONE };
@@ -196,7 +196,7 @@ fn check_all(server: &RedisServer) {
     let home = open(&server.url());
     let ids = set_up(&home);
     let mut raw = server.connect();
-    // Restored keys must not expire for being old.
+    // Restored keys must not expire because of their age.
     let homes: Vec<String> =
         cmd("ZRANGE").arg(&["sureq:homes", "0", "-1"]).query(&mut raw).expect("it answers");
     cmd("ZADD").arg(&["sureq:homes", "1e15", &homes[0]]).exec(&mut raw).expect("it answers");
@@ -204,7 +204,7 @@ fn check_all(server: &RedisServer) {
     let mut refused = BTreeSet::new();
     for key in all.keys() {
         let kind: String = cmd("TYPE").arg(key).query(&mut raw).expect("Redis answers");
-        // A packed value is a string too: any other string is not ours.
+        // A packed value is a string too: any other string is foreign.
         let other: &[&str] = if kind == "set" { &["ZADD", "1", "odd"] } else { &["SADD", "odd"] };
         for becomes in [&["SET", "odd"], other] {
             commands(&ids, &mut |name, command| {
@@ -220,7 +220,7 @@ fn check_all(server: &RedisServer) {
                     other => panic!("{place}: {other:?}"),
                 }
                 let mut after = contents(&mut raw);
-                // Every command may move the clock on, and the home says that it lives at any time.
+                // Every command may update the clock, and the home may send a heartbeat at any time.
                 for own in ["sureq:store", "sureq:homes"].into_iter().filter(|own| own != key) {
                     before.remove(own);
                     after.remove(own);
@@ -257,8 +257,8 @@ fn every_command_in_scripts() {
     check_all(&server);
 }
 
-/// One queue has a key that is not ours. A worker is lost that held tasks there: its tasks elsewhere come back, every
-/// other command works, and its tasks there come back when the key is gone.
+/// One queue has a foreign key. A worker is lost that held tasks in it: its tasks in other queues are requeued, every
+/// other command works, and its tasks in this queue are requeued when the key is gone.
 #[test]
 fn a_lost_worker_with_a_bad_key_does_not_disturb_others() {
     let server = RedisServer::start();
@@ -281,7 +281,7 @@ fn a_lost_worker_with_a_bad_key_does_not_disturb_others() {
     assert_eq!(answer(&waiting).tasks.len(), 1);
     assert!(matches!(pop(&home, b"odd", 1), Err(Reply::Refused(Refusal::WrongType { .. }))));
     cmd("DEL").arg("sureq:q:{odd}:ready").exec(&mut raw).expect("it answers");
-    until("it comes back", || pop(&home, b"odd", 1).expect("a pop").len() == 1);
+    until("the task is requeued", || pop(&home, b"odd", 1).expect("a pop").len() == 1);
     server.check("sureq:");
     home.close();
     other.close();

@@ -1,16 +1,17 @@
-//! How many pipelined commands are parsed at once.
+//! The number of pipelined commands that are parsed at once.
 //!
-//! Commands that were parsed and could not be executed are parsed again later. A home that talks to another server takes a few
-//! commands at a time, so a session that parsed all of a long pipeline each time would look at it again for every few commands.
-//! It parses about twice as many as were executed the last time instead.
+//! Commands that were parsed but not executed are parsed again later. A home that talks to another server accepts
+//! only a few commands at a time, so a session that always parsed its whole pipeline would parse a long one again for
+//! every few commands. It parses about twice as many commands as the previous batch executed instead.
 
-/// Twice the 32 commands for tasks that a home takes at once, so that it is noticed when it takes more.
+/// The smallest batch: twice the 32 task commands that such a home accepts at once, so that the session notices when
+/// it accepts more.
 const LEAST: usize = 64;
 
-/// More are of no use: a batch of this many costs next to nothing besides its commands.
+/// The largest batch. Beyond this size, the cost of starting a batch is negligible next to that of its commands.
 const MOST: usize = 1024;
 
-/// How many commands the next batch of a connection may have.
+/// The size of the next batch of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchSize(u16);
 
@@ -21,17 +22,17 @@ impl Default for BatchSize {
 }
 
 impl BatchSize {
-    /// How many to parse now.
+    /// The maximum number of commands to parse now.
     pub(crate) fn next(self) -> usize {
         self.0.into()
     }
 
-    /// Notes that all commands of a batch were executed, and that there are more.
+    /// Notes that all `executed` commands of a batch were executed, and that more follow.
     pub(crate) fn went_through(&mut self, executed: usize) {
         self.0 = self.0.max(executed.saturating_mul(2).min(MOST) as u16);
     }
 
-    /// Notes that so many commands of the last batch were executed, and the others were not.
+    /// Notes that the last batch stopped after `executed` commands.
     pub(crate) fn stopped_after(&mut self, executed: usize) {
         self.0 = executed.saturating_mul(2).clamp(LEAST, MOST) as u16;
     }
@@ -41,7 +42,8 @@ impl BatchSize {
 mod tests {
     use super::*;
 
-    /// How many commands a session parses in all, in front of a home that executes at most `at_once` commands at once.
+    /// The number of times that commands are parsed in total, with a home that executes at most `at_once` commands at
+    /// once.
     fn parsed(pipeline: usize, at_once: usize) -> usize {
         let (mut batch, mut done, mut parsed) = (BatchSize::default(), 0, 0);
         while done < pipeline {
@@ -68,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_home_that_takes_more_again_is_given_more() {
+    fn batch_grows_again_when_the_home_executes_more() {
         let mut batch = BatchSize::default();
         batch.stopped_after(1);
         assert_eq!(batch.next(), LEAST);

@@ -1,5 +1,4 @@
-//! The limits of connections that can be set. Their defaults, and the limits that cannot be set, are in
-//! `sureq_core::limits`.
+//! The configurable limits of connections. Their defaults and the fixed limits are in `sureq_core::limits`.
 
 use std::time::Duration;
 
@@ -9,17 +8,17 @@ use sureq_proto::resp::Limits;
 /// The limits of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Connections, as far as the system has descriptors for them.
+    /// The maximum number of open connections. Limited further by the file descriptors that the system allows.
     pub connections_max: usize,
-    /// Words of a command.
+    /// The maximum number of arguments of a command, including its name.
     pub command_args_max: usize,
-    /// Bytes of a command, framing included.
+    /// The maximum size of a command in bytes, including its framing.
     pub command_bytes_max: usize,
-    /// Bytes of unread replies before a connection is no longer read from.
+    /// Bytes of unread replies above which a connection is not read from.
     pub output_bytes_max: usize,
-    /// Bytes of a command of a peer that has not authenticated.
+    /// The maximum size in bytes of a command before authentication.
     pub stranger_command_bytes_max: usize,
-    /// How long a peer may take to authenticate.
+    /// The time within which a client must authenticate; unlimited if `None`.
     pub stranger_time: Option<Duration>,
 }
 
@@ -36,22 +35,23 @@ impl Default for Bounds {
     }
 }
 
-/// The limits of a connection, until its peer authenticates as someone else.
+/// The limits that apply to a connection at present. They change when its client authenticates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Allowance {
-    /// Bytes of input that are kept.
+    /// The maximum number of input bytes that are buffered.
     pub(crate) input_bytes_max: usize,
-    /// Bytes of unsent replies before nothing more is executed.
+    /// Bytes of unsent replies above which no commands are executed.
     pub(crate) output_bytes_max: usize,
-    /// How long the peer may take to authenticate.
+    /// The time within which the client must authenticate.
     pub(crate) time: Option<Duration>,
 }
 
-/// Behind the last byte that counts against the limit of a command, there can be a header that shows that it is over.
+/// Room for a header behind the last byte that counts against the limit of a command: it can be the header that shows
+/// that the command is too large.
 const HEADER_ROOM: usize = 128;
 
 impl Bounds {
-    /// For the commands of a peer that has authenticated.
+    /// The parser limits after authentication.
     pub(crate) fn of_known(&self) -> Limits {
         Limits {
             args_max: self.command_args_max,
@@ -62,7 +62,7 @@ impl Bounds {
         }
     }
 
-    /// For the commands of a peer that has not authenticated.
+    /// The parser limits before authentication.
     pub(crate) fn of_strangers(&self) -> Limits {
         let bytes_max = self.stranger_command_bytes_max;
         Limits {
@@ -74,7 +74,8 @@ impl Bounds {
     }
 
     pub(crate) const fn known(&self) -> Allowance {
-        // The parser's limits hold what is kept of a command, and what is read ahead of one that waits has its own.
+        // The parser's limits bound an unfinished command, and reading ahead behind a waiting command has its own
+        // limit.
         Allowance { input_bytes_max: usize::MAX, output_bytes_max: self.output_bytes_max, time: None }
     }
 

@@ -1,6 +1,6 @@
-//! Checks passwords, away from the network threads: each check takes tens of milliseconds and megabytes of memory. So
-//! few run at a time, and the others wait in line, of which every address has its own: a flood of guesses from one
-//! delays a login from another by one check at most.
+//! Checks passwords, away from the network threads: each check takes tens of milliseconds and megabytes of memory.
+//! Only a few checks run at a time and the others wait in a queue per IP address. The queues take turns, so a flood
+//! of guesses from one address delays a login from another by at most one check.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,15 +16,15 @@ use tokio::time::{Sleep, sleep};
 
 use crate::users::{Claim, User, Users};
 
-/// Checks that run at the same time. Each takes a core, and up to `PASSWORD_MEMORY_BYTES_MAX`.
+/// The maximum number of checks that run at the same time. Each uses a core, and up to `PASSWORD_MEMORY_BYTES_MAX`.
 const AT_ONCE_MAX: usize = 4;
 
-/// The threads that check passwords. They end when this is dropped.
+/// The threads that check passwords. They end when this value is dropped.
 pub(crate) struct Checker {
     queue: Arc<PasswordQueue>,
 }
 
-/// The passwords to check, and the signal that there is one.
+/// The passwords to check, and the condition variable that signals a new one.
 #[derive(Default)]
 struct PasswordQueue {
     waiting: Mutex<Waiting>,
@@ -33,7 +33,8 @@ struct PasswordQueue {
 
 #[derive(Default)]
 struct Waiting {
-    /// By address; the first of the first is next, and its address then goes behind the others.
+    /// One queue of jobs per address. The first job of the first queue is next; its queue then moves behind the
+    /// others.
     by_peer: VecDeque<(IpAddr, VecDeque<Job>)>,
     len: usize,
     is_closed: bool,
@@ -46,7 +47,7 @@ struct Job {
 }
 
 impl Checker {
-    /// Starts the threads, if there is anyone to know.
+    /// Starts the threads, unless there are no users.
     pub(crate) fn start(users: &Arc<Users>) -> io::Result<Self> {
         let line = Arc::new(PasswordQueue::default());
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -59,7 +60,7 @@ impl Checker {
         Ok(Self { queue: line })
     }
 
-    /// Has a password checked; none if too many wait already.
+    /// Queues a password for checking. Returns `None` if too many checks wait already.
     pub(crate) fn check(&self, peer: IpAddr, claim: Claim) -> Option<Login> {
         let (answer, verdict) = oneshot::channel();
         self.queue.join(peer, Job { claim, answer }).then_some(Login { state: State::Asked(verdict) })
@@ -89,7 +90,7 @@ impl PasswordQueue {
     /// Checks one password after the other, until the queue is closed.
     fn work(&self, check: impl Fn(&Claim) -> Option<Arc<User>>) {
         while let Some(job) = self.next() {
-            // A client that has left in the meantime costs nothing.
+            // Don't check the password of a client that has disconnected in the meantime.
             if !job.answer.is_closed() {
                 let _ = job.answer.send(check(&job.claim));
             }
@@ -134,7 +135,7 @@ impl Waiting {
     }
 }
 
-/// A password that is being checked. A wrong one is left unanswered for a while.
+/// A login that is in progress. A failure is reported only after a delay, which slows down guessing.
 pub(crate) struct Login {
     state: State,
 }
@@ -150,7 +151,7 @@ impl Login {
         Self { state: State::Wrong(Box::pin(sleep(Duration::from_millis(WRONG_PASSWORD_MS)))) }
     }
 
-    /// The user; none if the password is wrong.
+    /// The authenticated user, or `None` if the password is wrong.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arc<User>>> {
         loop {
             match &mut self.state {
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_is_not_endless() {
+    fn refuses_passwords_when_too_many_wait() {
         let mut waiting = Waiting::default();
         let peer = IpAddr::from([127, 0, 0, 1]);
         for _ in 0..PASSWORDS_WAITING_MAX {

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use sureq_core::command::ConnId;
 
-/// Which dialect a connection speaks.
+/// The protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Resp,
@@ -31,24 +31,24 @@ pub(crate) struct Client {
     protocol: Protocol,
     peer: SocketAddr,
     since: Instant,
-    /// The name of its user; none before it has authenticated.
+    /// The name of its user; `None` before authentication.
     pub(crate) user: Option<Box<str>>,
     pub(crate) name: Vec<u8>,
     pub(crate) library: Vec<u8>,
     pub(crate) library_version: Vec<u8>,
-    /// To how many channels and to how many patterns it has subscribed.
+    /// The numbers of channels and of patterns that it has subscribed to.
     pub(crate) subscriptions: (usize, usize),
 }
 
 impl Client {
-    /// Whether it has subscribed to anything.
+    /// Whether it has any subscription.
     pub(crate) const fn is_subscriber(&self) -> bool {
         self.subscriptions.0 + self.subscriptions.1 > 0
     }
 }
 
 impl Clients {
-    /// No connections yet, and never more than this.
+    /// No connections yet, and at most `max` at a time.
     pub(crate) fn at_most(max: usize) -> Self {
         Self { max, ..Self::default() }
     }
@@ -62,7 +62,7 @@ impl Clients {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new connection.
+    /// Adds a new connection.
     pub(crate) fn join(&self, protocol: Protocol, peer: SocketAddr) -> ConnId {
         let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         self.total.fetch_add(1, Ordering::Relaxed);
@@ -84,7 +84,7 @@ impl Clients {
         ConnId(id)
     }
 
-    /// A connection ended.
+    /// Removes a connection that has ended.
     pub(crate) fn leave(&self, conn: ConnId) {
         let gone = self.lock().remove(&conn.0);
         if gone.is_some_and(|client| client.protocol == Protocol::Text) {
@@ -106,7 +106,7 @@ impl Clients {
         self.total.load(Ordering::Relaxed)
     }
 
-    /// Notes something a client says of itself.
+    /// Updates the entry of a connection with information that its client sent.
     pub(crate) fn note(&self, conn: ConnId, note: impl FnOnce(&mut Client)) {
         if let Some(client) = self.lock().get_mut(&conn.0) {
             note(client);
@@ -117,7 +117,7 @@ impl Clients {
         self.lock().get(&conn.0).map(|client| client.name.clone()).unwrap_or_default()
     }
 
-    /// A line on each of the connections that `wanted` wants, as CLIENT LIST shows it.
+    /// One line for each connection that `wanted` accepts, in the format of CLIENT LIST.
     pub(crate) fn list(&self, wanted: impl Fn(u64, &Client) -> bool) -> Vec<u8> {
         let mut lines = Vec::new();
         for (id, client) in self.lock().iter().filter(|(id, client)| wanted(**id, client)) {
@@ -139,7 +139,7 @@ impl Clients {
     }
 }
 
-/// The number of a connection as CLIENT LIST shows it; none if the word is spelt in any other way.
+/// Parses a connection id as CLIENT LIST shows it. Returns `None` for any other spelling of a number.
 pub(crate) fn connection_id(word: &[u8]) -> Option<u64> {
     let id: u64 = str::from_utf8(word).ok()?.parse().ok()?;
     (id.to_string().as_bytes() == word).then_some(id)

@@ -24,31 +24,32 @@ use crate::net_thread::Thread;
 use crate::output::Output;
 use crate::users::User;
 
-/// Bytes of one read.
+/// The size of one read in bytes.
 const READ_BYTES: usize = 64 << 10;
 
-/// The most bytes that are read ahead while a command waits for its reply, so that the end of the connection is noticed.
+/// The maximum number of bytes that are read ahead while a command waits for its reply. Reading ahead is how the end
+/// of the connection is noticed.
 const READ_AHEAD_BYTES: usize = 1 << 20;
 
-/// Ready once the peer has closed its half of the connection or reset it, even if bytes that it sent are unread.
-/// READABLE would be ready because of those bytes; PRIORITY covers the closed state too, and sockets are not registered
-/// for urgent data.
+/// Ready once the client has closed its half of the connection or reset it, even if bytes that it sent are unread.
+/// READABLE would be ready because of those bytes. PRIORITY covers the closed state too, and sockets are not
+/// registered for urgent data.
 const PEER_CLOSED: Interest = Interest::PRIORITY;
 
-/// Bytes of one write.
+/// The maximum size of one write in bytes.
 const WRITE_BYTES: usize = 256 << 10;
 
-/// Writes of a connection before others get their turn.
+/// The number of writes after which a connection yields to others.
 const WRITES_PER_TURN: usize = 4;
 
-/// Reads of a connection before others get their turn, and the executed commands are committed.
+/// The number of reads after which a connection yields to others and the executed commands are committed.
 const READS_PER_TURN: usize = 4;
 
-/// About the memory of a connection besides its buffers: its task, its socket, its places in lists.
+/// About the memory of a connection besides its buffers: its tokio task, its socket and its entries in maps.
 const CONNECTION_BYTES: usize = 1 << 10;
 
 thread_local! {
-    /// Buffers that all connections of a thread share: an idle connection has none of its own.
+    /// Buffers that all connections of a thread share, so that an idle connection has none of its own.
     static BUFFERS: RefCell<Buffers> =
         RefCell::new(Buffers { input: vec![0; READ_BYTES], replies: Replies::default() });
 }
@@ -58,71 +59,72 @@ struct Buffers {
     replies: Replies<Payload>,
 }
 
-/// What a dialect did with input.
+/// The outcome of handing input to a dialect.
 pub(crate) struct Consumed<F> {
-    /// The number of bytes that it is done with.
+    /// The number of input bytes that the dialect has consumed.
     pub(crate) bytes: usize,
     pub(crate) next: Then<F>,
-    /// Nothing more should be executed before this is durable.
+    /// No further command should be executed before this position is durable.
     pub(crate) hold: Option<Position>,
     /// Waiting pops of other connections were served.
     pub(crate) served: bool,
 }
 
-/// What a connection does next.
+/// The next step of a connection.
 pub(crate) enum Then<F> {
-    /// Reads more input.
+    /// Read more input.
     Read,
-    /// Hands over the rest of the input again: there are more requests in it.
+    /// Hand over the rest of the input again at once: it contains more requests.
     Again,
-    /// Hands over the rest again once the home, or the peer with the replies so far, is ready for more.
+    /// Hand over the rest of the input again once the home accepts more commands, or the client has read enough
+    /// replies.
     Later,
-    /// Waits for the home to answer, and then hands over the rest.
+    /// Wait for the home to answer, then hand over the rest of the input.
     Wait(Waiting<F>),
-    /// Waits until it is known who its peer is.
+    /// Wait until the login succeeds or fails.
     LogIn(Login),
-    /// Sends what is left, and closes.
+    /// Send the remaining replies, then close.
     Close,
 }
 
-/// A dialect, for one connection.
+/// The protocol handling of one connection.
 pub(crate) trait Dialect {
-    /// What it keeps of a command until the reply is written.
+    /// The record of a command that is kept until its reply is written.
     type Record: ReplyRecord;
 
-    /// Executes requests in the input and appends their replies.
+    /// Executes the requests in the input and appends their replies.
     fn take(&mut self, input: &[u8], cx: &mut SessionCx<'_>) -> Consumed<Self::Record>;
 
     /// Appends the next part of replies that came later. Returns whether it was the last part.
     fn write(&self, late: &mut LateReplies<Self::Record>, output: (&mut Output, &Thread)) -> bool;
 
-    /// Appends messages that the peer did not ask for. Returns whether there were any. An error ends the connection.
+    /// Appends pub/sub messages. Returns whether there were any. An error ends the connection.
     fn push_messages(&mut self, _out: &mut Output) -> io::Result<bool> {
         Ok(false)
     }
 
-    /// The memory that it takes up besides that of every connection.
+    /// The memory that it uses besides that of every connection.
     fn bytes(&self) -> usize {
         0
     }
 
-    /// Appends the reply to a login, which failed if there is no user. Returns whether the peer may try again.
+    /// Appends the reply to a login. The login failed if `user` is `None`. Returns whether the connection stays open.
     fn finish_login(&mut self, _user: Option<Arc<User>>, _thread: &Thread, _out: &mut Output) -> bool {
         true
     }
 
-    /// The limits of the connection at present.
+    /// The limits that apply to the connection at present.
     fn allowance(&self) -> Allowance;
 }
 
-/// What a connection waits for before it goes on.
+/// The answer that a connection waits for before it executes more input.
 enum Awaited<F> {
     Replies(Waiting<F>),
     Login(Login),
 }
 
 impl<F: ReplyRecord> Awaited<F> {
-    /// Whether it is a pop that waits for tasks.
+    /// Whether this is a pop that waits for tasks.
     fn waits_for_tasks(&self) -> bool {
         matches!(self, Self::Replies(waiting) if waiting.waits_for_tasks())
     }
@@ -134,33 +136,34 @@ pub(crate) struct Connection<D: Dialect> {
     dialect: D,
     thread: Arc<Thread>,
     conn: ConnId,
-    /// What has arrived and has not been executed.
+    /// Input that has arrived and has not been executed.
     input: Input,
     out: Output,
     awaited: Option<Awaited<D::Record>>,
-    /// Replies that were waited for, as far as they are not written.
+    /// Replies that came later, as far as they are not written yet.
     late: Option<LateReplies<D::Record>>,
     hold: Option<Position>,
-    /// The input holds whole requests, which wait until the home executes more and there is room for their replies.
+    /// The input contains whole requests, which wait until the home executes more and there is room for their
+    /// replies.
     later: bool,
     /// The position that this connection is parked under.
     parked: Option<Position>,
     reading: Reading,
     idle: Option<Idle>,
-    /// Closes it if its peer has not authenticated in time.
+    /// Closes the connection if its client does not authenticate in time.
     login_ends: Option<Pin<Box<Sleep>>>,
-    /// The thread has the waker of this connection.
+    /// The thread has registered the waker of this connection.
     is_met: bool,
-    /// Others get their turn before this one goes on.
+    /// Yield to other connections before going on.
     gives_way: bool,
-    /// The memory of this connection as the home counts it.
+    /// The memory of this connection that the home currently accounts for.
     charged: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reading {
     Open,
-    /// The peer has sent its last byte, or no more input is accepted.
+    /// The client has closed its half, or no more input is accepted.
     Ended,
 }
 
@@ -207,7 +210,8 @@ impl<D: Dialect> Connection<D> {
                 let buffers = self.input.capacity() + self.out.capacity();
                 self.charge(CONNECTION_BYTES + buffers + self.records_bytes() + self.dialect.bytes());
                 match polled {
-                    // It makes no difference whether the peer left or failed: undelivered tasks go back.
+                    // A disconnect and an error have the same consequence: tasks whose delivery was not sent are
+                    // requeued.
                     Poll::Ready(_) => Poll::Ready(true),
                     Poll::Pending if self.is_read_ahead() => Poll::Ready(false),
                     Poll::Pending => Poll::Pending,
@@ -229,26 +233,27 @@ impl<D: Dialect> Connection<D> {
             if self.thread.home.failure().is_some() {
                 return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
             }
-            // Read once: a connection is held back and parked by the same value, even if the log gets further meanwhile.
+            // Load the position once, so that being held back and being parked are decided by the same value even if
+            // the log advances in between.
             let durable = self.thread.home.durable();
             let Poll::Ready(waits_for) = self.flush(cx)? else {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             };
-            // Read first: if the peer is known to be gone, no tasks are taken for it.
+            // Read first: if the client is known to be gone, no tasks are popped for it.
             let mut progress = self.poll_read(durable, cx)?;
             progress |= self.poll_awaited(cx);
-            // No message is sent in the middle of a reply.
+            // Messages are not written into the middle of a reply.
             if self.late.is_none() {
                 let pushed = self.dialect.push_messages(&mut self.out);
                 if pushed.is_err() {
-                    // The last message may say why the connection ends, if there is room for it.
+                    // The last message may contain the reason why the connection ends. Send it if there is room.
                     let _ = self.flush(cx)?;
                 }
                 progress |= pushed?;
             }
             if progress && mem::take(&mut self.gives_way) {
-                // The served waiters have waited longer: their replies leave before the reply to the push.
+                // The served waiters have waited longer, so their replies are sent before the reply to the push.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -263,13 +268,13 @@ impl<D: Dialect> Connection<D> {
             self.park(waits_for, durable, cx);
             return self.poll_idle(cx);
         }
-        // A thread that is never idle would never commit.
+        // Commit here, because the committer runs only when a thread has nothing else to do.
         self.thread.home.commit();
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
-    /// What the commands take up whose replies are not written.
+    /// The memory of the records of commands whose replies are not written yet.
     fn records_bytes(&self) -> usize {
         let awaited = match &self.awaited {
             Some(Awaited::Replies(waiting)) => waiting.bytes(),
@@ -278,7 +283,7 @@ impl<D: Dialect> Connection<D> {
         awaited + self.late.as_ref().map_or(0, LateReplies::bytes)
     }
 
-    /// Tells the home how much memory this connection takes up.
+    /// Reports to the home how much memory this connection uses.
     fn charge(&mut self, bytes: usize) {
         if bytes != self.charged {
             self.thread.home.charge(bytes, self.charged);
@@ -286,8 +291,8 @@ impl<D: Dialect> Connection<D> {
         }
     }
 
-    /// Sends replies that are durable. Returns the position that the others wait for. Pending, if there is so much to send that
-    /// others get their turn first.
+    /// Sends the replies that are durable. Returns the position that the other replies wait for. Pending, if there is
+    /// so much to send that other connections get their turn first.
     fn flush(&mut self, cx: &mut Context<'_>) -> io::Result<Poll<Option<Position>>> {
         for _ in 0..WRITES_PER_TURN {
             let waits_for = self.out.release(self.thread.home.durable());
@@ -327,7 +332,7 @@ impl<D: Dialect> Connection<D> {
         true
     }
 
-    /// Appends the next part of replies that were waited for.
+    /// Appends the next part of replies that came later.
     fn write_late(&mut self) {
         if let Some(late) = &mut self.late {
             if self.dialect.write(late, (&mut self.out, &self.thread)) {
@@ -385,25 +390,25 @@ impl<D: Dialect> Connection<D> {
         })
     }
 
-    /// The peer has closed its half. A pop that waits is dropped: nobody may be there to take its task. Other commands
-    /// are still answered: the peer may read.
+    /// Handles that the client has closed its half. A waiting pop is dropped: the client may be gone, and its task
+    /// would be lost until the lease ends. Other commands are still answered, since the client may still read.
     fn end_reading(&mut self) {
         self.reading = Reading::Ended;
         self.awaited.take_if(|awaited| awaited.waits_for_tasks());
     }
 
-    /// Whether a pop waits, and so much has arrived behind it that no more is read. Reading does not tell then that the
-    /// peer is gone.
+    /// Whether a pop waits and the input behind it has reached the read-ahead limit. The connection is not read from
+    /// then, so reading does not detect that the client is gone.
     fn is_read_ahead(&self) -> bool {
         self.input.len() > READ_AHEAD_BYTES && self.awaited.as_ref().is_some_and(Awaited::waits_for_tasks)
     }
 
-    /// Keeps input until more arrives.
+    /// Buffers input until more arrives.
     fn keep(&mut self, input: &[u8]) {
         self.input.keep(input, self.dialect.allowance().input_bytes_max);
     }
 
-    /// Whether nothing more is executed for now: the peer does not read its replies, or the disk is behind.
+    /// Whether no commands are executed for now, because the client does not read its replies or the disk is behind.
     fn is_held(&self, durable: Position) -> bool {
         self.hold.is_some_and(|hold| hold > durable)
             || self.out.len() > self.dialect.allowance().output_bytes_max
@@ -424,7 +429,7 @@ impl<D: Dialect> Connection<D> {
         self.input = input;
     }
 
-    /// Hands input to the dialect until it wants more. Returns how much of it is done with.
+    /// Hands input to the dialect until it needs more. Returns the number of bytes that were consumed.
     fn take(&mut self, input: &[u8], replies: &mut Replies<Payload>) -> usize {
         let mut consumed = 0;
         loop {
@@ -461,7 +466,7 @@ impl<D: Dialect> Connection<D> {
         }
     }
 
-    /// Has the pump wake this connection when the position that it waits for is durable.
+    /// Registers with the pump to be woken when the position that this connection waits for is durable.
     fn park(&mut self, waits_for: Option<Position>, durable: Position, cx: &Context<'_>) {
         let hold = self.hold.filter(|&hold| hold > durable);
         let position = [waits_for, hold].into_iter().flatten().min();
@@ -507,10 +512,10 @@ async fn woken_or_closed(stream: &TcpStream) {
     .await;
 }
 
-/// However a connection ends, tasks that were delivered to it and never sent go back.
+/// However a connection ends, tasks whose delivery was never sent are requeued.
 impl<D: Dialect> Drop for Connection<D> {
     fn drop(&mut self) {
-        // During a panic the home may be what failed, so it is not called.
+        // A failure of the home may be the cause of the panic, so the home is not called.
         if !std::thread::panicking() {
             self.thread.home.charge(0, self.charged);
             drop(self.awaited.take());
@@ -522,7 +527,7 @@ impl<D: Dialect> Drop for Connection<D> {
             }
             self.thread.home.close_conn(self.conn);
         }
-        // Last, so that an observer who sees that the connection is gone finds its tasks returned.
+        // Last, so that an observer who sees that the connection is gone finds its tasks requeued.
         self.thread.leave(self.conn);
     }
 }
@@ -544,7 +549,7 @@ mod tests {
 
     const TASKS: usize = 20_000;
 
-    /// Reads up to the reply to the PING behind a long one; answers how many payloads there were.
+    /// Reads up to the reply to the PING that follows a long reply. Returns the number of payloads.
     fn read_all(mut peer: &StdStream) -> usize {
         let (mut read, mut some) = (Vec::new(), [0; 8 << 10]);
         while !read.ends_with(b"+PONG\r\n") {
@@ -572,7 +577,7 @@ mod tests {
         let session = RespSession::new(ConnId(1), Ipv4Addr::LOCALHOST.into(), &thread);
         let mut connection = Connection::new(stream, session, ConnId(1), Arc::clone(&thread), None);
         peer.write_all(format!("RQ.INSPECT q 0 {TASKS}\r\nPING\r\n").as_bytes()).expect("there is room");
-        // Far less than the reply, which has 20 MB.
+        // Far less than the size of the reply, which is 20 MB.
         let most = connection.dialect.allowance().output_bytes_max + (1 << 20);
         let (mut reader, mut polls) = (None, 0);
         let written = poll_fn(|cx| {
@@ -596,6 +601,6 @@ mod tests {
         timeout(Duration::from_secs(60), written).await.expect("it is read in far less time");
         let read = reader.expect("it was started").join().expect("it read all");
         assert_eq!(read, TASKS);
-        assert!(polls > TASKS / 1_000, "{polls} polls: others had hardly a turn");
+        assert!(polls > TASKS / 1_000, "{polls} polls: other connections hardly got a turn");
     }
 }

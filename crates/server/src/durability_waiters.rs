@@ -1,7 +1,7 @@
 //! The connections of one network thread whose replies wait for the log.
 //!
-//! The log thread wakes each network thread once per sync, whatever the number of connections with parked replies: one
-//! task of the thread, the pump, is woken from outside, and wakes the connections from within.
+//! The log thread wakes each network thread once per sync, however many connections have parked replies. It wakes one
+//! tokio task of the thread, the pump, which then wakes the connections of its thread.
 
 use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use sureq_home_api::{Home, Position};
 
 use crate::group_commit::GroupCommit;
 
-/// Connections and tasks that wait for a position.
+/// Connections and tokio tasks that wait for a position to become durable.
 #[derive(Debug, Default)]
 pub(crate) struct DurabilityWaiters {
     inner: Mutex<Inner>,
@@ -21,7 +21,7 @@ pub(crate) struct DurabilityWaiters {
 struct Inner {
     waiting: Vec<Waiting>,
     pump: Option<Waker>,
-    /// The home will wake the pump at this position.
+    /// The position at which the home will wake the pump.
     armed: Option<Position>,
 }
 
@@ -29,7 +29,7 @@ struct Inner {
 struct Waiting {
     position: Position,
     waker: Waker,
-    /// Whether it is a connection, which will ask for something again.
+    /// Whether the waiter is a connection, which will probably send another request.
     is_connection: bool,
 }
 
@@ -67,7 +67,7 @@ impl DurabilityWaiters {
         .await;
     }
 
-    /// Runs the pump for as long as the thread lives.
+    /// Runs the pump until the thread ends.
     pub(crate) async fn pump(&self, home: &dyn Home, group_commit: &GroupCommit) {
         poll_fn(|cx| self.poll_pump(home, group_commit, cx)).await;
     }

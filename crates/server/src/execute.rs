@@ -1,10 +1,11 @@
-//! Executing requests: the same for every dialect.
+//! Executes requests, in the same way for every dialect.
 //!
-//! A session parses input to requests. [`execute`] gives the home as many of them at once as it can and appends the replies
-//! in order. If the home answers later, the session keeps a [`Waiting`]: a small record per command, from which its reply is
-//! written once it is there. The input is done with by then, and a request is never parsed again to answer it.
+//! A session parses input to requests. [`execute`] submits as many of them to the home at once as it accepts, and
+//! appends the replies in order. If the home answers later, the session keeps a [`Waiting`] with a small record per
+//! command, and writes each reply from its record once it is available. The input has been consumed by then; a
+//! request is never parsed again to format its reply.
 //!
-//! A request that has not been executed, because the home or the peer takes no more for now, stays in the input.
+//! A request that has not been executed, because the home or the client accepts no more for now, stays in the input.
 
 use std::cell::RefCell;
 use std::task::{Context, Poll};
@@ -20,18 +21,18 @@ use crate::checker::Login;
 use crate::net_thread::Thread;
 use crate::output::Output;
 
-/// How much of a long reply is written before other connections get their turn.
+/// The number of bytes of a long reply that are written before other connections get their turn.
 const PART_BYTES: usize = 256 << 10;
 
-/// Capacity for this many commands is kept from one read to the next.
+/// The capacity for this many commands is kept from one read to the next.
 const COMMANDS_KEPT: usize = 4 << 10;
 
 thread_local! {
-    /// The commands that are submitted together. Kept for its capacity.
+    /// The commands that are submitted together. The vector is kept for its capacity.
     static COMMANDS: RefCell<Vec<Command<'static>>> = RefCell::default();
 }
 
-/// What a session works with while it handles input.
+/// The context of a session while it handles input.
 pub(crate) struct SessionCx<'t> {
     pub(crate) home: &'t dyn Home,
     pub(crate) out: &'t mut Output,
@@ -39,20 +40,20 @@ pub(crate) struct SessionCx<'t> {
     pub(crate) thread: &'t Thread,
 }
 
-/// A session of one dialect, as far as executing requests depends on it.
+/// A session of one dialect, as far as the execution of requests depends on it.
 pub(crate) trait Session {
-    /// A request, as the dialect parsed it.
+    /// A parsed request of the dialect.
     type Request<'a>;
-    /// What has to be known of a request to write its reply.
+    /// The part of a request that is needed to write its reply.
     type Form<'a>: ReplyRecord;
 
-    /// The command for the home, unless the session answers this request itself.
+    /// The command for the home, or `None` if the session answers this request itself.
     fn command<'r>(&self, request: &'r Self::Request<'_>) -> Option<Command<'r>>;
 
     /// The form of the reply to a request for the home.
     fn form<'r>(&self, request: &'r Self::Request<'_>) -> Self::Form<'r>;
 
-    /// A form that does not borrow its request.
+    /// Converts a form to one that does not borrow from its request.
     fn into_owned(form: Self::Form<'_>) -> Self::Form<'static>;
 
     /// Appends a part of a reply. Returns the first item of the next part, if there is one.
@@ -65,57 +66,59 @@ pub(crate) trait Session {
         output: (&mut Vec<u8>, &Thread),
     ) -> Option<usize>;
 
-    /// Answers a request that is not for the home.
+    /// Answers a request that the session handles itself.
     fn answer(&mut self, request: &Self::Request<'_>, cx: &mut SessionCx<'_>) -> Answered;
 
-    /// How many bytes of replies may be unsent before nothing more is executed.
+    /// Bytes of unsent replies above which no commands are executed.
     fn output_bytes_max(&self) -> usize;
 }
 
-/// What a session keeps of a command until its reply is written.
+/// The record of a command that is kept until its reply is written.
 pub(crate) trait ReplyRecord {
-    /// The queue of this number in a pop. None for other commands, whose tasks do not go back if the peer is gone.
+    /// The name of the queue with this index in a pop. `None` for other commands, whose tasks are not requeued if the
+    /// client is gone.
     fn popped_queue(&self, number: u32) -> Option<&[u8]>;
 
-    /// The bytes that it owns on the heap.
+    /// The number of heap bytes that it owns.
     fn heap_bytes(&self) -> usize;
 }
 
-/// How a session answered a request by itself.
+/// The outcome of a request that the session answered itself.
 pub(crate) enum Answered {
     /// The reply is appended.
     Done,
-    /// The reply comes when this login is decided.
+    /// The reply follows when this login succeeds or fails.
     LogsIn(Login),
-    /// The reply is appended, and is the last one.
+    /// The reply is appended, and the connection ends after it.
     Quits,
 }
 
-/// What became of a batch of requests.
+/// The outcome of a batch of requests.
 pub(crate) struct Executed<F> {
-    /// The number of requests that are done with: answered, or kept as records until the home answers them.
+    /// The number of consumed requests: answered, or kept as records until the home answers them.
     pub(crate) requests: usize,
-    /// Why the others were not executed.
+    /// The reason why the remaining requests were not executed.
     pub(crate) stop: Option<Stop<F>>,
-    /// Nothing more should be executed before this is durable.
+    /// No further command should be executed before this position is durable.
     pub(crate) hold: Option<Position>,
     /// Waiting pops of other connections were served.
     pub(crate) served: bool,
 }
 
-/// Why a batch was not executed to its end.
+/// The reason why a batch stopped before its end.
 pub(crate) enum Stop<F> {
-    /// The home answers the last of the requests that are done with later.
+    /// The home will answer the last of the consumed requests later.
     Waits(Waiting<F>),
     /// The next request has to wait for the home, or for room in the output.
     Later,
-    /// What follows waits until it is known who sent it.
+    /// The following requests wait until the login succeeds or fails.
     LogsIn(Login),
-    /// The peer has said its last word.
+    /// The client asked to close the connection.
     Quits,
 }
 
-/// Executes requests in order, those for the home as many as possible at once, and appends their replies.
+/// Executes requests in order and appends their replies. As many consecutive commands for the home as possible are
+/// submitted at once.
 pub(crate) fn execute<S: Session>(
     session: &mut S,
     requests: &[S::Request<'_>],
@@ -159,7 +162,7 @@ pub(crate) fn execute<S: Session>(
     executed
 }
 
-/// Has the home execute commands, and appends the replies that are there at once.
+/// Submits commands to the home, and appends the replies that are available at once.
 fn submit<S: Session>(
     session: &S,
     requests: &[S::Request<'_>],
@@ -202,7 +205,8 @@ fn submit<S: Session>(
     }
 }
 
-/// Appends a part of a reply, and remembers what it delivers. Returns the first item of the next part, if there is one.
+/// Appends a part of a reply and records the deliveries in it. Returns the first item of the next part, if there is
+/// one.
 fn encode<S: Session>(
     session: &S,
     form: &S::Form<'_>,
@@ -229,17 +233,17 @@ pub(crate) struct Waiting<F> {
 }
 
 impl<F: ReplyRecord> Waiting<F> {
-    /// The replies, once they are there.
+    /// The replies, once they are available.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<LateReplies<F>> {
         self.ticket.poll(cx).map(|answer| LateReplies::new(std::mem::take(&mut self.forms), answer))
     }
 
-    /// Whether it is a pop that waits for tasks, which a peer that is gone must not be given.
+    /// Whether this is a pop that waits for tasks, which must not be served once the client is gone.
     pub(crate) fn waits_for_tasks(&self) -> bool {
         self.ticket.waits_for_tasks()
     }
 
-    /// About how much memory it takes up.
+    /// The approximate memory that it uses, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         forms_bytes(&self.forms)
     }
@@ -250,11 +254,11 @@ pub(crate) struct LateReplies<F> {
     forms: Vec<F>,
     replies: Replies<Payload>,
     position: Position,
-    /// Replies that are written.
+    /// The number of replies that are written.
     written: usize,
-    /// Items of the next reply that are written.
+    /// The number of items of the next reply that are written.
     items: usize,
-    /// About how much memory it takes up.
+    /// The approximate memory that it uses, in bytes.
     bytes: usize,
 }
 
@@ -268,7 +272,7 @@ impl<F: ReplyRecord> LateReplies<F> {
         Self { forms, replies, position, written: 0, items: 0, bytes }
     }
 
-    /// Appends the next part of the replies: they may be as long as their client asked for, and other connections are served
+    /// Appends the next part of the replies. Their length is up to the client, so other connections are served
     /// between the parts. Returns whether it was the last part.
     pub(crate) fn write<'f, S: Session<Form<'f> = F>>(
         &mut self,
@@ -295,12 +299,12 @@ impl<F: ReplyRecord> LateReplies<F> {
         true
     }
 
-    /// About how much memory it takes up.
+    /// The approximate memory that it uses, in bytes.
     pub(crate) const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The deliveries in replies that have not been begun, by queue, in order.
+    /// The deliveries in replies of which nothing has been written, by queue, in order.
     pub(crate) fn undelivered(&self) -> Vec<(&[u8], Vec<Receipt>)> {
         let begun = self.written + usize::from(self.items > 0);
         let mut undelivered: Vec<(&[u8], Vec<Receipt>)> = Vec::new();
@@ -322,7 +326,7 @@ fn forms_bytes<F: ReplyRecord>(forms: &Vec<F>) -> usize {
     forms.capacity() * size_of::<F>() + forms.iter().map(F::heap_bytes).sum::<usize>()
 }
 
-/// What the name, the reason and a foreign id of a task take up.
+/// The memory of the name, the reason and the foreign id of a task.
 fn more_bytes(task: &TaskView<Payload>) -> usize {
     let len = |bytes: &Option<Box<[u8]>>| bytes.as_ref().map_or(0, |bytes| bytes.len());
     task.more.as_ref().map_or(0, |more| size_of_val(&**more) + len(&more.name) + len(&more.reason))

@@ -1,14 +1,17 @@
-//! Has what the connections of one thread gathered committed, once and not too soon.
+//! Group commit: commits the commands of all connections of one thread together, with one sync for as many of them as
+//! possible.
 //!
-//! Connections whose replies are released together come back one after the other within a fraction of a millisecond. If
-//! the first of them were committed at once, the rest would have to wait for the sync of that one, and from then on every
-//! sync would carry half of the connections. So nothing is committed while a sync is under way, and then the thread looks
-//! for more that has arrived until a look finds nothing new.
+//! When a sync completes, the replies of many connections are released together, and their clients send the next
+//! commands within a fraction of a millisecond. If the first of these commands were committed at once, the others
+//! would have to wait for that sync, and from then on every sync would serve half of the connections. So nothing is
+//! committed while a sync is under way. After it, the thread polls its sockets for more commands until a poll finds
+//! nothing new.
 //!
-//! By then those who were answered by that sync are mostly not back yet. If they were not waited for, they and those who
-//! arrived meanwhile would take turns for ever, each with a sync of their own, and a sync costs far more than a request.
-//! So the thread naps for them: for less time than half a sync takes, only as long as such naps have paid of late, and never
-//! for a few connections.
+//! Most clients that were answered by that sync have not sent their next command by then. If the thread did not wait
+//! for them, they and the clients that arrived during the sync would form two groups that alternate for ever, each
+//! with a sync of its own, and a sync costs far more than a request. So the thread sleeps briefly to let them join
+//! (it "naps"): in total for at most half the time of a sync, only while such naps have brought in commands recently,
+//! and never for fewer than four connections.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,33 +24,35 @@ use sureq_home_api::{Home, Position};
 
 use crate::durability_waiters::DurabilityWaiters;
 
-/// Looks after which a batch is committed, even if more keeps arriving.
+/// The number of polls after which a batch is committed, even if more commands keep arriving.
 const LOOKS_MAX: u32 = 32;
 
-/// One nap. A command that arrives during it waits as long.
+/// The duration of one nap. A command that arrives during it is delayed by the rest of it.
 const NAP: Duration = Duration::from_micros(20);
 
-/// The longest time of all naps before one commit.
+/// The maximum total duration of the naps before one commit.
 const NAPS_MAX: Duration = Duration::from_micros(200);
 
-/// So few are not waited for: a pair of clients that speak now and then gains nothing by it, and would wait.
+/// The thread naps only if at least this many connections were answered: two or three clients that send a command now
+/// and then would gain nothing from a delay.
 const FEW: usize = 4;
 
-/// Commits without naps before naps are tried again.
+/// The number of commits without naps after which naps are tried again.
 const TRY_AGAIN: u32 = 64;
 
-/// Executed commands that are not committed.
+/// Counts the executed batches, and wakes the committer when there is something to commit.
 #[derive(Debug, Default)]
 pub(crate) struct GroupCommit {
-    /// How many batches were executed.
+    /// The number of batches executed since the start.
     count: AtomicU64,
-    /// What that will be when those who were answered last have asked for something again.
+    /// The value of `count` once every connection that the last sync answered has sent another command; 0 to not wait
+    /// for them.
     awaited: AtomicU64,
     committer: Mutex<Option<Waker>>,
 }
 
 impl GroupCommit {
-    /// A connection has gathered something.
+    /// Notes that a connection has executed a batch.
     pub(crate) fn add(&self) {
         self.count.fetch_add(1, Ordering::Relaxed);
         let waker = self.committer.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -56,14 +61,14 @@ impl GroupCommit {
         }
     }
 
-    /// So many connections were answered.
+    /// Notes that `answered` connections were answered by a sync and will probably send their next command soon.
     pub(crate) fn expect(&self, answered: usize) {
         let count = self.count.load(Ordering::Relaxed);
         let awaited = if answered < FEW { 0 } else { count + answered as u64 };
         self.awaited.store(awaited, Ordering::Relaxed);
     }
 
-    /// Commits for as long as the thread lives.
+    /// Commits until the thread ends.
     pub(crate) async fn commit_all(&self, home: &dyn Home, waiters: &DurabilityWaiters) {
         let (mut committed, mut under_way) = (0, Position::START);
         let mut naps = BatchDelay::new();
@@ -86,7 +91,8 @@ impl GroupCommit {
         }
     }
 
-    /// Lets others run and the thread look at its sockets, until nothing new comes of it.
+    /// Lets other tokio tasks run and the thread poll its sockets until that brings no new commands. Returns the
+    /// batch count.
     async fn look_for_more(&self) -> u64 {
         let mut seen = self.count.load(Ordering::Relaxed);
         for _ in 0..LOOKS_MAX {
@@ -100,7 +106,7 @@ impl GroupCommit {
         seen
     }
 
-    /// Waits until more was gathered than is known of.
+    /// Waits until more than `known` batches were executed.
     async fn more_than(&self, known: u64) {
         poll_fn(|cx| {
             let mut waker = self.committer.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,19 +122,19 @@ impl GroupCommit {
     }
 }
 
-/// Whether it pays to wait for those who were answered last.
+/// Decides whether waiting for the connections that were just answered pays off.
 #[derive(Debug)]
 struct BatchDelay {
-    /// About how long a sync takes.
+    /// The moving average of the duration of a sync.
     sync: Duration,
     committed: Option<Instant>,
-    /// How much recent naps have gained; without credit none are taken.
+    /// Grows with each nap that brought in commands and shrinks with each that did not. At 0 no naps are taken.
     credit: u32,
-    /// Commits since then.
+    /// The number of commits since the credit ran out.
     without: u32,
 }
 
-/// The most that can be saved for naps that do not pay.
+/// The maximum credit: the number of consecutive useless naps before napping stops.
 const CREDIT_MAX: u32 = 8;
 
 impl BatchDelay {
@@ -136,10 +142,10 @@ impl BatchDelay {
         Self { sync: Duration::ZERO, committed: None, credit: CREDIT_MAX, without: 0 }
     }
 
-    /// The last commit is durable.
+    /// Notes that the last commit is durable.
     fn note_sync(&mut self) {
         if let Some(committed) = self.committed.take() {
-            // An eighth of the news, so that one slow sync does not count for much.
+            // The new duration counts an eighth, so that one slow sync has little influence.
             self.sync = (self.sync * 7 + committed.elapsed().min(NAPS_MAX * 8)) / 8;
         }
     }
@@ -154,7 +160,7 @@ impl BatchDelay {
         }
     }
 
-    /// The longest nap that pays.
+    /// The maximum total duration of the naps before the next commit.
     fn budget(&self) -> Duration {
         if self.credit == 0 { Duration::ZERO } else { (self.sync / 2).min(NAPS_MAX) }
     }

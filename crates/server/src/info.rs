@@ -1,4 +1,4 @@
-//! The reply to INFO: the few lines that clients look for, and figures for operators.
+//! The reply to INFO: the fields that client libraries look for, and metrics for operators.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -9,10 +9,10 @@ use crate::clients::Clients;
 use crate::memory::resident_bytes;
 use crate::subscriptions::Subscriptions;
 
-/// The Redis version whose manners are followed; clients choose features by it.
+/// The Redis version whose behaviour is followed. Client libraries choose features by it.
 pub(crate) const REDIS_VERSION: &str = "7.4.0";
 
-/// The sources of INFO.
+/// The sources of the INFO reply.
 pub(crate) struct Facts<'f> {
     pub(crate) home: &'f dyn Home,
     pub(crate) clients: &'f Clients,
@@ -21,7 +21,7 @@ pub(crate) struct Facts<'f> {
     pub(crate) resp_port: u16,
 }
 
-/// The sections asked for, or all of them.
+/// The requested sections, or all of them.
 pub(crate) fn info(facts: &Facts<'_>, sections: &[&[u8]]) -> String {
     let all = |name: &[u8]| {
         [&b"default"[..], b"all", b"everything"].iter().any(|all| name.eq_ignore_ascii_case(all))

@@ -1,14 +1,14 @@
-//! Input of a connection that has not been executed yet.
+//! The input of a connection that has not been executed yet.
 
-/// Room beyond this many bytes is not kept when all is done.
+/// When all input is consumed, capacity beyond this many bytes is freed.
 const KEPT_BYTES: usize = 4 << 10;
 
 /// Bytes in the order of their arrival.
 #[derive(Default)]
 pub(crate) struct Input {
     bytes: Vec<u8>,
-    /// How many of them are done with. They are moved away when they are the greater part, so that a long pipeline that is
-    /// executed a few commands at a time is not moved each time.
+    /// The number of consumed bytes at the start of `bytes`. They are removed when they are the greater part, so that
+    /// a long pipeline that is executed a few commands at a time is not moved in memory each time.
     done: usize,
 }
 
@@ -21,17 +21,17 @@ impl Input {
         self.len() == 0
     }
 
-    /// The memory that it takes up.
+    /// The allocated memory in bytes.
     pub(crate) fn capacity(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// The bytes that are not done with.
+    /// The bytes that are not consumed yet.
     pub(crate) fn rest(&self) -> &[u8] {
         &self.bytes[self.done..]
     }
 
-    /// Adds input, where no more than `max` bytes are ever kept.
+    /// Appends input. The caller never keeps more than `max` bytes.
     pub(crate) fn keep(&mut self, input: &[u8], max: usize) {
         let len = self.bytes.len() + input.len();
         if len > self.bytes.capacity() && self.done > 0 {
@@ -40,13 +40,13 @@ impl Input {
         }
         let len = self.len() + input.len();
         if len > self.bytes.capacity() && len > max / 2 {
-            // Growing as a list does would make room for more than may ever be kept.
+            // The growth strategy of `Vec` would allocate more than may ever be kept.
             self.bytes.reserve_exact(max.max(len) - self.bytes.len());
         }
         self.bytes.extend_from_slice(input);
     }
 
-    /// Drops the next `count` bytes.
+    /// Marks the next `count` bytes as consumed.
     pub(crate) fn advance(&mut self, count: usize) {
         self.done += count;
         if self.done == self.bytes.len() {
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn executed_bytes_go_and_the_rest_stays() {
+    fn drops_executed_bytes_and_keeps_the_rest() {
         let mut input = Input::default();
         for n in 0..100_u8 {
             input.keep(&[n; 10], usize::MAX);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_room_is_made_than_may_be_kept() {
+    fn allocates_no_more_than_the_limit() {
         let mut input = Input::default();
         input.keep(&[1; 60], 100);
         input.advance(1);

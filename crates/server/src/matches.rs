@@ -7,10 +7,11 @@ use sureq_core::limits;
 
 use crate::subscriptions::Name;
 
-/// About the bytes of an entry besides its channel and its list of patterns.
+/// The approximate size of an entry in bytes, besides its channel and its list of patterns.
 const ENTRY_BYTES: usize = 128;
 
-/// The patterns that match each channel of recent messages. They are valid until a pattern is added or removed.
+/// The patterns that match each channel of recent messages. The entries are valid until a pattern is added or
+/// removed.
 #[derive(Debug, Default)]
 pub(crate) struct Matches {
     by_channel: HashMap<Box<[u8]>, Arc<[Name]>>,
@@ -22,8 +23,8 @@ impl Matches {
         self.by_channel.get(channel).map(Arc::clone)
     }
 
-    /// Adds the patterns of a channel that has none yet, unless they are larger than the whole cache may be. Returns
-    /// the other entries if they had to make room.
+    /// Adds the patterns of a channel that has no entry yet, unless they are larger than the maximum size of the
+    /// whole cache. Returns the other entries if they had to make room.
     pub(crate) fn insert(&mut self, channel: &[u8], patterns: &Arc<[Name]>) -> Self {
         let bytes = ENTRY_BYTES + channel.len() + size_of_val(&**patterns);
         let mut removed = Self::default();

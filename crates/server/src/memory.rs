@@ -1,8 +1,8 @@
-//! The memory of this process.
+//! The memory use of this process.
 
 use std::fs;
 
-/// Resident bytes, or 0 where the system does not tell.
+/// Resident bytes, or 0 if the system does not report them.
 pub(crate) fn resident_bytes() -> u64 {
     let pages = fs::read_to_string("/proc/self/statm").ok().and_then(|statm| {
         let resident = statm.split_ascii_whitespace().nth(1)?;

@@ -1,4 +1,4 @@
-//! A network thread: one current-thread runtime and the connections that live on it.
+//! A network thread: one current-thread runtime and the connections that it serves.
 
 use std::collections::HashMap;
 use std::net::TcpStream as StdStream;
@@ -35,7 +35,7 @@ pub(crate) struct Thread {
     draining: AtomicBool,
     /// The wakers of the open connections.
     wakers: Mutex<HashMap<ConnId, Waker>>,
-    /// The number of connections; the thread ends when there is none.
+    /// The number of open connections. When draining, the thread ends once it is 0.
     open: watch::Sender<usize>,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Thread {
 pub(crate) enum Message {
     /// Serve this connection.
     Serve(StdStream, Protocol, ConnId),
-    /// Take no more requests, send the remaining replies, and end.
+    /// Execute no more requests, send the remaining replies, and end.
     Drain,
 }
 
@@ -64,7 +64,7 @@ impl Thread {
         self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers the waker of a connection.
+    /// Registers the waker of a connection.
     pub(crate) fn meet(&self, conn: ConnId, waker: &Waker) {
         let mut wakers = self.wakers();
         if wakers.get(&conn).is_none_or(|known| !known.will_wake(waker)) {
@@ -72,12 +72,12 @@ impl Thread {
         }
     }
 
-    /// The waker of a connection that was met.
+    /// The waker of a connection, if it has been registered.
     pub(crate) fn waker_of(&self, conn: ConnId) -> Option<Waker> {
         self.wakers().get(&conn).cloned()
     }
 
-    /// A connection is gone.
+    /// Removes a connection that has ended.
     pub(crate) fn leave(&self, conn: ConnId) {
         self.wakers().remove(&conn);
         self.common.clients.leave(conn);
@@ -126,7 +126,7 @@ impl Thread {
     }
 }
 
-/// Serves connections until told to drain and the last of them is gone.
+/// Serves connections until a `Drain` message arrives and the last connection has ended.
 pub(crate) async fn run(common: Arc<Common>, mut messages: UnboundedReceiver<Message>) {
     let thread = Arc::new(Thread::new(common));
     let pump = tokio::spawn({
@@ -190,11 +190,12 @@ pub(crate) mod tests {
     use crate::output::Output;
     use crate::server::Config;
 
-    /// Pushes what arrives and holds back until that is durable, which happens between being held back and being parked.
+    /// Pushes the input that arrives, and holds the connection back until the push is durable. The push becomes
+    /// durable after the connection is held back and before it is parked.
     struct Overtaken {
         home: Arc<dyn Home>,
         hold: Option<Position>,
-        /// How often it was asked for messages since.
+        /// How often messages were requested since then.
         asked: usize,
         taken: UnboundedSender<Vec<u8>>,
     }
@@ -218,7 +219,8 @@ pub(crate) mod tests {
 
         fn push_messages(&mut self, _out: &mut Output) -> io::Result<bool> {
             self.asked += 1;
-            // First when it was taken; then when nothing more was read because of it.
+            // The first call comes after the input was executed, the second after the connection was not read from
+            // because it is held back.
             if let Some(hold) = self.hold
                 && self.asked == 2
             {
@@ -235,7 +237,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A thread that serves a home and has one connection, which the test makes.
+    /// A thread with a home and one connection, which the test creates.
     pub(crate) fn thread_of(home: Arc<dyn Home>) -> Arc<Thread> {
         let thread = Thread::new(common(home));
         thread.open.send_modify(|open| *open += 1);
@@ -262,7 +264,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_that_is_held_back_is_woken_however_soon_the_disk_has_caught_up() {
+    async fn wakes_a_held_connection_even_if_the_log_catches_up_before_it_parks() {
         let dir = tempfile::tempdir().expect("a directory");
         let engine = Engine::open(dir.path(), &Options::default()).expect("a new store");
         let home: Arc<dyn Home> = Arc::new(engine);

@@ -1,18 +1,18 @@
-//! Replies of a connection that are not sent yet.
+//! The replies of a connection that are not sent yet.
 //!
-//! Replies leave in order, and none before the position it waits for is durable. The deliveries among them are
-//! remembered until their first byte has left: if the connection is gone by then, they go back.
+//! Replies are sent in order, and none before the position that it waits for is durable. The deliveries among them
+//! are remembered until their first byte is sent: if the connection ends before that, the tasks are requeued.
 
 use std::collections::VecDeque;
 
 use sureq_core::Receipt;
 use sureq_home_api::Position;
 
-/// A buffer that a burst made larger than this is given back once it is empty, and what has been sent is let go once
-/// it is more than this.
+/// A buffer with more capacity than this after a burst is freed once it is empty, and sent bytes are dropped from the
+/// buffer once they are more than this.
 const KEPT_BYTES: usize = 16 << 10;
 
-/// Unsent replies.
+/// The unsent replies of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     bytes: Vec<u8>,
@@ -20,10 +20,10 @@ pub(crate) struct Output {
     sent: usize,
     /// The number of `bytes` that may be sent.
     released: usize,
-    /// Positions, and up to where in `bytes` replies wait for them, in order.
+    /// Positions, in order, each with the end of the part of `bytes` that waits for it.
     gates: VecDeque<(Position, usize)>,
     handed: VecDeque<Handed>,
-    /// The queues that `handed` names.
+    /// The queues that the entries of `handed` refer to.
     queues: Vec<Box<[u8]>>,
 }
 
@@ -36,17 +36,17 @@ struct Handed {
 }
 
 impl Output {
-    /// Where to append replies to.
+    /// The buffer to append replies to.
     pub(crate) fn bytes_mut(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// Where the next reply begins.
+    /// The offset at which the next reply begins.
     pub(crate) fn end(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The memory that it takes up.
+    /// The allocated memory in bytes.
     pub(crate) fn capacity(&self) -> usize {
         self.bytes.capacity() + self.handed.capacity() * size_of::<Handed>()
     }
@@ -60,7 +60,7 @@ impl Output {
         self.len() == 0
     }
 
-    /// All that was appended so far waits for this position.
+    /// Lets everything that was appended so far wait for this position.
     pub(crate) fn gate(&mut self, position: Position) {
         let end = self.bytes.len();
         match self.gates.back_mut() {
@@ -69,12 +69,12 @@ impl Output {
         }
     }
 
-    /// Remembers that the reply which begins at `start` hands out a task.
+    /// Records that the reply which begins at `start` delivers a task.
     pub(crate) fn hand(&mut self, start: usize, queue: &[u8], receipt: Receipt) {
         if self.handed.is_empty() {
             self.queues.truncate(1);
         }
-        // Tasks come queue by queue, and mostly from the same one again and again.
+        // Deliveries come grouped by queue, and most connections use the same queue again and again.
         if self.queues.last().is_none_or(|last| **last != *queue) {
             self.queues.push(queue.into());
         }
@@ -110,7 +110,7 @@ impl Output {
         }
     }
 
-    /// Frees sent bytes. A busy connection may never be wholly without replies.
+    /// Frees sent bytes. This cannot wait for an empty buffer: a busy connection may always have unsent replies.
     fn let_go(&mut self) {
         let sent = std::mem::take(&mut self.sent);
         self.bytes.drain(..sent);
@@ -120,7 +120,7 @@ impl Output {
         self.handed.iter_mut().for_each(|handed| handed.start -= sent);
     }
 
-    /// The deliveries that never left, by queue, in order.
+    /// Removes and returns the deliveries that were never sent, by queue, in order.
     pub(crate) fn take_unsent(&mut self) -> Vec<(Box<[u8]>, Vec<Receipt>)> {
         let mut unsent: Vec<(Box<[u8]>, Vec<Receipt>)> = Vec::new();
         for Handed { queue, receipt, .. } in self.handed.drain(..) {
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_leave_in_order_and_not_before_their_position() {
+    fn replies_are_sent_in_order_and_not_before_their_position() {
         let mut out = Output::default();
         reply(&mut out, "a", 5);
         reply(&mut out, "b", 3);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delivery_goes_back_unless_its_first_byte_has_left() {
+    fn returns_deliveries_until_their_first_byte_is_sent() {
         let mut out = Output::default();
         out.hand(out.end(), b"q", receipt(1));
         reply(&mut out, "first", 1);

@@ -1,4 +1,4 @@
-//! A RESP session: any Redis client.
+//! A RESP session, which serves any Redis client.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -42,17 +42,17 @@ pub(crate) struct RespSession {
     peer: IpAddr,
     identity: Identity,
     bounds: Bounds,
-    /// The reply to the login that is under way, if it succeeds.
+    /// How to reply to the login in progress if it succeeds.
     login_reply: LoginReply,
-    /// Wrong passwords in a row.
+    /// The number of consecutive wrong passwords.
     wrong_passwords: u32,
 }
 
-/// Who the peer is.
+/// The authentication state of the client.
 enum Identity {
-    /// The server has no users.
+    /// The server has no users, so authentication is not needed.
     Unneeded,
-    /// It has not authenticated.
+    /// The client has not authenticated.
     Unknown,
     User(Arc<User>),
 }
@@ -60,19 +60,19 @@ enum Identity {
 /// The reply to a login that succeeds.
 #[derive(Default)]
 enum LoginReply {
-    /// To AUTH.
+    /// The reply to AUTH.
     #[default]
     Ok,
-    /// To HELLO, with the version and the name that it asked for.
+    /// The reply to HELLO, with the requested version and name.
     Hello { version: Option<Version>, name: Option<Box<[u8]>> },
 }
 
 thread_local! {
-    /// What all sessions of a thread parse into: an idle session has no buffers of its own.
+    /// Parse buffers that all sessions of a thread share, so that an idle session has none of its own.
     static BUFFERS: RefCell<Buffers> = RefCell::default();
 }
 
-/// Capacity for this many requests is kept from one read to the next.
+/// The capacity for this many requests is kept from one read to the next.
 const REQUESTS_KEPT: usize = 4 << 10;
 
 /// Buffers whose capacity is kept from one read to the next.
@@ -108,12 +108,12 @@ impl RespSession {
         session
     }
 
-    /// Whether it is sent messages that it could not tell from replies, so that most commands are refused.
+    /// Whether it is sent messages that RESP2 cannot distinguish from replies, so that most commands are refused.
     fn is_confined(&self) -> bool {
         self.subscriber.is_some() && self.version == Version::Resp2
     }
 
-    /// As in a new connection.
+    /// Resets the session to the state of a new connection.
     fn begin(&mut self, thread: &Thread) {
         let identity = if thread.users().is_empty() { Identity::Unneeded } else { Identity::Unknown };
         self.identify_as(identity, thread);
@@ -138,7 +138,7 @@ impl RespSession {
         }
     }
 
-    /// The rights of the peer, unless it may do everything.
+    /// The rights of the client; `None` if it has all rights.
     fn rights(&self) -> Option<&Rights> {
         match &self.identity {
             Identity::User(user) => Some(user.rights()).filter(|rights| !rights.has_everywhere(Role::Admin)),
@@ -146,7 +146,7 @@ impl RespSession {
         }
     }
 
-    /// Parses a command, and refuses it if the peer may not send it.
+    /// Parses a command, and refuses it if the client has no permission to send it.
     fn admit<'a>(&self, argv: &'a [&'a [u8]], rights: Option<&Rights>) -> Result<Request<'a>, UsageError> {
         if matches!(self.identity, Identity::Unknown) && !verbs::is_for_strangers(argv[0]) {
             return Err(verbs::NO_AUTH);
@@ -158,8 +158,8 @@ impl RespSession {
         Ok(request)
     }
 
-    /// Refuses a command that has not arrived whole, once its first words show that the peer may not send it. The rest of it
-    /// is then dropped as it arrives. Returns whether there was one.
+    /// Refuses a command that has not arrived completely, once its first words show that the client has no permission
+    /// to send it. The rest of the command is dropped as it arrives. Returns whether there was such a command.
     fn refuse_unfinished(&mut self, rest: &[u8], out: &mut Output) -> bool {
         let checked = self.rights().map(|rights| rights.check_beginning(self.parser.unfinished(rest)));
         let Some(Err(no)) = checked else { return false };
@@ -170,7 +170,7 @@ impl RespSession {
     }
 }
 
-/// Whether the commands behind this one may come from another user.
+/// Whether the commands after this one may have to be checked against another user's rights.
 const fn changes_user(command: &SessionCommand<'_>) -> bool {
     matches!(
         command,
@@ -185,7 +185,7 @@ impl Dialect for RespSession {
 
     fn take(&mut self, input: &[u8], cx: &mut SessionCx<'_>) -> Consumed<ReplyForm<'static>> {
         let Buffers { mut unquoted, mut args, requests } = BUFFERS.take();
-        // A peer that has not authenticated is served one command at a time.
+        // A client that has not authenticated is served one command at a time.
         if !matches!(self.identity, Identity::Unknown) {
             self.parser.set_batch_max(self.batch.next());
         }
@@ -204,7 +204,7 @@ impl Dialect for RespSession {
         let Executed { requests: done, stop, hold, served } = execute(self, &requests, cx);
         let (bytes, next) = match (stop, outcome) {
             (Some(stop), _) => {
-                // Requests that were not executed are parsed again when their turn comes, and so is an error behind them.
+                // Requests that were not executed are parsed again later, and so is a protocol error behind them.
                 self.parser.restart();
                 let next = match stop {
                     Stop::Waits(waiting) => Then::Wait(waiting),
@@ -277,7 +277,7 @@ impl Dialect for RespSession {
     }
 }
 
-/// Where the first `n` commands end.
+/// The offset at which the first `n` commands end.
 fn end_of(args: &Args<'_>, n: usize) -> usize {
     n.checked_sub(1).map_or(0, |last| args.end(last))
 }
@@ -348,7 +348,7 @@ impl ReplyRecord for ReplyForm<'_> {
 }
 
 impl RespSession {
-    /// Answers a command of the session, or begins the login that has to end before there is an answer.
+    /// Answers a command of the session, or begins a login that is answered when it succeeds or fails.
     fn answer_itself(&mut self, command: &SessionCommand<'_>, cx: &mut SessionCx<'_>) -> Answered {
         let is_confined = self.is_confined();
         let out = cx.out.bytes_mut();
@@ -417,7 +417,7 @@ impl RespSession {
         Answered::Done
     }
 
-    /// Authenticates the peer: at once by a token, or by a password, which takes time.
+    /// Authenticates the client: immediately by a token, or by a password, whose check takes time.
     fn log_in(&mut self, said: &Credentials<'_>, reply: LoginReply, cx: &mut SessionCx<'_>) -> Answered {
         let (thread, out) = (cx.thread, cx.out.bytes_mut());
         let users = thread.users();
@@ -517,7 +517,7 @@ impl RespSession {
     fn answer_client(&self, client: &Client<'_>, thread: &Thread, out: &mut Vec<u8>) {
         let clients = thread.clients();
         let mut w = Writer::new(out, self.version);
-        // A user who may not do everything sees its own connections only.
+        // A user without all rights sees only its own connections.
         let is_shown = |client: &Known| self.rights().is_none() || client.user.as_deref() == self.user();
         match client {
             Client::Id => w.count(self.conn.0),
@@ -554,7 +554,7 @@ impl RespSession {
     }
 }
 
-/// Whether a RESP2 connection with subscriptions may send this.
+/// Whether a RESP2 connection with subscriptions may send this request.
 const fn is_free(request: &Request<'_>) -> bool {
     matches!(
         request,
@@ -568,7 +568,7 @@ const fn is_free(request: &Request<'_>) -> bool {
     )
 }
 
-/// Confirms to a connection without subscriptions that it has none.
+/// Replies to the unsubscription of a connection that has no subscriptions.
 fn leave_nothing(out: &mut Vec<u8>, version: Version, by: By, names: &[&[u8]]) {
     if names.is_empty() {
         encode_change(out, version, Change::Unsubscribed, by, None, 0);
@@ -578,13 +578,13 @@ fn leave_nothing(out: &mut Vec<u8>, version: Version, by: By, names: &[&[u8]]) {
     }
 }
 
-/// Redis' words.
+/// The text that Redis uses.
 const CONFINED: &str =
     "only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context";
 
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
-const TOO_MANY_LOGINS: &str = "ERR too many passwords wait for being checked, try again later";
+const TOO_MANY_LOGINS: &str = "ERR too many logins are waiting, try again later";
 const HELLO_NEEDS_AUTH: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO \
      <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the \
      same time";
-const NO_PASSWORD: &str = "ERR AUTH called without any password configured: this server knows no users";
+const NO_PASSWORD: &str = "ERR AUTH called without any password configured: this server has no users";

@@ -1,4 +1,4 @@
-//! Binds the listeners, starts the network threads, and stops them in good order.
+//! Binds the listeners, starts the network threads and shuts them down gracefully.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -27,42 +27,44 @@ use crate::net_thread::{self, Message};
 use crate::subscriptions::Subscriptions;
 use crate::users::{User, Users};
 
-/// How long connections get to take their remaining replies once the server stops, and the last errors after the home was closed.
+/// `DRAIN_TIME` is the time in which connections can read their remaining replies once the server stops. `LAST_TIME`
+/// is the time in which they can read the last errors after the home was closed.
 const DRAIN_TIME: Duration = Duration::from_secs(4);
 const LAST_TIME: Duration = Duration::from_secs(1);
 
 /// The pause after the system had no descriptor or memory for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Descriptors that are kept for the log, the listeners and the process itself.
+/// Descriptors that are reserved for the log, the listeners and the process itself.
 const FILES_RESERVED: usize = 32;
 
 /// Descriptors that a network thread needs for itself.
 const FILES_PER_THREAD: usize = 4;
 
-/// A peer that has been silent for this long is asked whether it is still there.
+/// A connection that has been silent for this long is probed with TCP keepalive.
 const KEEPALIVE: Duration = Duration::from_secs(300);
 
 /// The configuration of a server.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where RESP is spoken.
+    /// The listen address of the RESP dialect, if it is offered.
     pub resp: Option<SocketAddr>,
-    /// Where the text dialect is spoken.
+    /// The listen address of the text dialect, if it is offered.
     pub text: Option<SocketAddr>,
-    /// How long a reservation of the text dialect lasts, and how often.
+    /// The duration of a reservation of the text dialect, and the maximum number of reservations of a task.
     pub reservations: ReservationPolicy,
-    /// Seconds after which a quiet text connection is closed; 0 is never.
+    /// Seconds after which an idle text connection is closed; 0 for never.
     pub text_idle_secs: u32,
-    /// The longest line of the text dialect.
+    /// The maximum length of a line of the text dialect in bytes.
     pub text_line_bytes_max: usize,
-    /// Where a line about every text command goes, if anywhere.
+    /// The function that logs a line about every text command, if any.
     pub text_log: Option<fn(fmt::Arguments<'_>)>,
     /// The number of network threads.
     pub threads: usize,
-    /// The users. Without any, every client may do everything.
+    /// The configured users. Without any, every client has all rights.
     pub users: Arc<Users>,
-    /// The user of all text connections, since the text protocol has no authentication; without one they may do everything.
+    /// The user of all text connections, since the text protocol has no authentication. Without one they have all
+    /// rights.
     pub text_user: Option<Arc<User>>,
     /// The limits of connections.
     pub bounds: Bounds,
@@ -74,23 +76,21 @@ impl Config {
     }
 }
 
-/// Why a server did not start, or stopped.
+/// The reason why a server did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// An address could not be listened on.
+    /// The server could not listen on an address.
     #[error("cannot listen for {dialect} on {address}: {source}")]
     Listen {
         /// The dialect of the listener.
         dialect: &'static str,
-        /// Where.
         address: SocketAddr,
-        /// Why not.
         source: io::Error,
     },
-    /// The system refused a thread or a runtime.
+    /// The system could not create a thread or a runtime.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] io::Error),
-    /// The home failed. Nothing was confirmed since.
+    /// The home failed. No command has been confirmed since.
     #[error("the store failed, and nothing was confirmed since: {0}")]
     Home(Broken),
 }
@@ -106,7 +106,7 @@ pub(crate) struct Common {
     pub(crate) resp_port: u16,
 }
 
-/// A server that listens.
+/// A server whose listeners are bound.
 pub struct Server {
     common: Arc<Common>,
     resp: Option<StdListener>,
@@ -114,7 +114,7 @@ pub struct Server {
     stop: watch::Sender<bool>,
 }
 
-/// Stops a server from anywhere.
+/// A handle that stops a server from any thread.
 #[derive(Clone, Debug)]
 pub struct Stopper(watch::Sender<bool>);
 
@@ -126,7 +126,7 @@ impl Stopper {
 }
 
 impl Server {
-    /// Binds the listeners; nothing is accepted yet.
+    /// Binds the listeners. No connection is accepted before [`run`](Self::run).
     pub fn bind(home: Arc<dyn Home>, config: Config) -> Result<Self, ServerError> {
         let resp = config.resp.map(|address| listen("RESP", address)).transpose()?;
         let text = config.text.map(|address| listen("text", address)).transpose()?;
@@ -139,35 +139,35 @@ impl Server {
         Ok(Self { common: Arc::new(common), resp, text, stop: watch::Sender::new(false) })
     }
 
-    /// Where RESP is spoken.
+    /// The bound address of the RESP dialect, if it is offered.
     pub fn resp_address(&self) -> Option<SocketAddr> {
         self.resp.as_ref()?.local_addr().ok()
     }
 
-    /// Where the text dialect is spoken.
+    /// The bound address of the text dialect, if it is offered.
     pub fn text_address(&self) -> Option<SocketAddr> {
         self.text.as_ref()?.local_addr().ok()
     }
 
-    /// A handle that stops it.
+    /// A handle that stops this server.
     pub fn stopper(&self) -> Stopper {
         Stopper(self.stop.clone())
     }
 
-    /// Serves until it is stopped or its home fails. In either case no connection is left, and after a stop
-    /// everything that was answered is durable.
+    /// Serves until the server is stopped or its home fails. All connections are closed when it returns, and after a
+    /// stop everything that was answered is durable.
     pub fn run(self) -> Result<(), ServerError> {
         let mut threads = Threads::start(&self.common)?;
         let served = self.accept(&threads.doors);
         threads.drain();
         served?;
         let closed = self.common.home.close().map_err(ServerError::Home);
-        // Commands that were never answered get an error.
+        // Commands that were not answered before get an error.
         threads.wait(LAST_TIME);
         closed
     }
 
-    /// Accepts on this thread and hands connections to the network threads in turn.
+    /// Accepts connections on this thread and hands them to the network threads in turn.
     fn accept(self: &Server, doors: &[UnboundedSender<Message>]) -> Result<(), ServerError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(ServerError::Thread)?;
@@ -178,7 +178,7 @@ impl Server {
             }
             let conn = self.common.clients.join(protocol, peer);
             let door = &doors[next.fetch_add(1, Ordering::Relaxed) % doors.len()];
-            // A thread that is gone takes no more connections; the server is stopping.
+            // A thread that has ended serves no more connections: the server is stopping.
             if door.send(Message::Serve(stream, protocol, conn)).is_err() {
                 self.common.clients.leave(conn);
             }
@@ -196,7 +196,8 @@ impl Server {
     }
 }
 
-/// So many connections that the log always finds a descriptor for its next segment, whatever the system's limit.
+/// The maximum number of connections, low enough that the log always finds a descriptor for its next segment,
+/// whatever the system's limit.
 fn connections_max(config: &Config) -> usize {
     let reserved = FILES_RESERVED + config.threads * FILES_PER_THREAD;
     let files = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |files| files as usize);
@@ -224,7 +225,7 @@ async fn accept_all(
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
-                // A connection that is gone already shows itself to the thread that reads from it.
+                // If the connection is gone already, the thread that reads from it will find out.
                 if let Ok(stream) = stream.into_std() {
                     let socket = SockRef::from(&stream);
                     let _ = socket.set_tcp_nodelay(true);
@@ -238,7 +239,7 @@ async fn accept_all(
     }
 }
 
-/// Errors that concern only the connection that was about to be accepted.
+/// Whether an error concerns only the connection that was about to be accepted.
 fn is_of_one_connection(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -259,8 +260,8 @@ fn turn_away(mut stream: &StdStream, protocol: Protocol) {
 async fn failure_of(home: &dyn Home) -> Broken {
     let mut asked = false;
     poll_fn(move |cx| {
-        // Once is enough, however often the task is woken for other reasons. No log gets so far: the waker is called
-        // only for a failure.
+        // Register the waker only once, however often the task is woken for other reasons. The log never reaches this
+        // position, so the waker is called only for a failure.
         if !std::mem::replace(&mut asked, true) {
             home.wake_at(Position(u64::MAX), cx.waker());
         }
@@ -284,7 +285,8 @@ impl Threads {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = runtime.map_err(ServerError::Thread)?;
             let run = move || {
-                // Batch delays are shorter than the usual timer slack. Where it cannot be set they are longer, and fewer pay off.
+                // Batch delays are shorter than the default timer slack. If the slack cannot be set, they take longer
+                // and fewer pay off.
                 let _ = set_current_timer_slack(NonZeroU64::new(1));
                 runtime.block_on(net_thread::run(common, messages));
             };
@@ -295,7 +297,7 @@ impl Threads {
         Ok(Self { doors, handles })
     }
 
-    /// Lets all connections end in good order, but not for ever.
+    /// Asks all connections to end gracefully, and waits for a limited time.
     fn drain(&mut self) {
         for door in &self.doors {
             let _ = door.send(Message::Drain);
@@ -303,14 +305,14 @@ impl Threads {
         self.wait(DRAIN_TIME);
     }
 
-    /// Waits for the threads to end, but not for longer than this.
+    /// Waits for the threads to end, but at most for `within`.
     fn wait(&mut self, within: Duration) {
         let deadline = Instant::now() + within;
         while self.handles.iter().any(|handle| !handle.is_finished()) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
         for handle in self.handles.extract_if(.., |handle| handle.is_finished()) {
-            // A panic on a network thread has been printed; its connections are gone.
+            // A panic on a network thread has been printed; its connections are closed.
             let _ = handle.join();
         }
     }

@@ -1,4 +1,4 @@
-//! The subscriptions of one connection, and the mail that it gets for them.
+//! The subscriptions of one connection, and the delivery of its messages.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,27 +15,28 @@ use sureq_proto::{Change, channel, decimal, encode_change, encode_message};
 use crate::output::Output;
 use crate::subscriptions::{GivenUp, Letter, Mailbox, Name, Subscriptions};
 
-/// Mail is encoded while less than this is unsent, so that a slow subscriber has a small output buffer.
+/// Messages are encoded only while fewer bytes than this are unsent, so that a slow subscriber has a small output
+/// buffer.
 const SPELT_BYTES_MAX: usize = 64 << 10;
 
-/// About the memory of a subscription besides its name: its places in lists.
+/// The approximate memory of a subscription besides its name: its entries in maps.
 const SUBSCRIPTION_BYTES: usize = 192;
 
-/// A connection that has subscribed to something.
+/// A connection with at least one subscription.
 pub(crate) struct Subscriber {
     conn: ConnId,
     all: Arc<Subscriptions>,
     mailbox: Arc<Mailbox>,
     channels: BTreeSet<Name>,
     patterns: BTreeSet<Name>,
-    /// A letter that has been spelt up to this task.
+    /// A message that is partly encoded, and the index of the next task in it.
     open: Option<(Letter, usize)>,
-    /// The memory of the names.
+    /// The memory of the names in bytes.
     bytes: usize,
 }
 
 impl Subscriber {
-    /// A connection, reached by this waker, that is about to subscribe.
+    /// A connection that is about to subscribe. The waker wakes it when messages arrive.
     pub(crate) fn new(conn: ConnId, all: &Arc<Subscriptions>, waker: Waker) -> Self {
         all.join();
         Self {
@@ -62,7 +63,7 @@ impl Subscriber {
         self.len() == 0
     }
 
-    /// The memory that it takes up.
+    /// The memory that it uses, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes + self.mailbox.bytes()
     }
@@ -74,7 +75,7 @@ impl Subscriber {
         }
     }
 
-    /// Subscribes to each, and confirms each. More than is allowed is refused, all of it.
+    /// Subscribes to each name, and confirms each. If a limit would be exceeded, the whole command is refused.
     pub(crate) fn subscribe(
         &mut self,
         by: By,
@@ -101,9 +102,10 @@ impl Subscriber {
         Ok(())
     }
 
-    /// Unsubscribes from each, or from all if none is named, and confirms each.
+    /// Unsubscribes from each name, or from all if none is given, and confirms each.
     pub(crate) fn unsubscribe(&mut self, by: By, names: &[&[u8]], version: Version, out: &mut Output) {
-        // Earlier messages come before the confirmation. A subscriber that was given up is disconnected with the next.
+        // Earlier messages come before the confirmation. A subscriber that was given up is disconnected by the next
+        // call.
         let _ = self.read_mail(version, out);
         let out = out.bytes_mut();
         if !names.is_empty() {
@@ -130,7 +132,7 @@ impl Subscriber {
         }
     }
 
-    /// Spells mail as far as there is room; answers whether there was any. An error ends the connection.
+    /// Encodes messages as far as there is room. Returns whether there were any. An error ends the connection.
     pub(crate) fn push_messages(&mut self, version: Version, out: &mut Output) -> io::Result<bool> {
         self.read_mail(version, out).map_err(|why| {
             self.all.count_disconnected(why);
@@ -149,7 +151,7 @@ impl Subscriber {
     }
 
     fn read_mail(&mut self, version: Version, out: &mut Output) -> Result<bool, GivenUp> {
-        // One that reads nothing has no room for more, and is to be found out all the same.
+        // Check this even if there is no room: a subscriber that reads nothing must be disconnected too.
         self.mailbox.check()?;
         let start = out.end();
         while out.len() < SPELT_BYTES_MAX {
@@ -160,7 +162,7 @@ impl Subscriber {
         if out.end() == start {
             return Ok(false);
         }
-        // The home publishes only what is durable.
+        // The home publishes only notices of durable changes.
         out.gate(Position::START);
         Ok(true)
     }
@@ -171,7 +173,7 @@ impl Subscriber {
                 Some(open) => Some(open),
                 None => self.mailbox.take()?.map(|letter| (letter, 0)),
             };
-            // The notice was under way when the client unsubscribed.
+            // The client has unsubscribed after the notice was put into the mailbox.
             match next {
                 Some((letter, _)) if !self.names(letter.by).contains(&letter.name) => {}
                 next => return Ok(next),
@@ -180,7 +182,8 @@ impl Subscriber {
     }
 }
 
-/// Spells a letter from a task on, until there is enough of it; answers where to go on, unless that was all.
+/// Encodes a message from a task on until the output is full enough. Returns the index of the next task, or `None` if
+/// the message is complete.
 fn spell(letter: &Letter, from: usize, version: Version, out: &mut Output) -> Option<usize> {
     let mut channel = Vec::new();
     let (pattern, channel) = match letter.by {

@@ -1,9 +1,10 @@
 //! The subscriptions of all connections, and the delivery of notices to them.
 //!
-//! One task, beside the one that accepts connections, listens to the home and puts each notice into the mailboxes of its
-//! subscribers, so that it delays no network thread and no command. Notices are durable when they arrive. A mailbox is
-//! bounded: a subscriber that does not read is disconnected, and so are all subscribers if the home lost notices. They
-//! look at the queues again when they reconnect; no subscriber misses a notice without noticing.
+//! One tokio task, on the thread that accepts connections, listens to the home and puts each notice into the
+//! mailboxes of its subscribers, so that it delays no network thread and no command. Notices are durable when they
+//! arrive. A mailbox is bounded: a subscriber that does not read is disconnected, and so are all subscribers if the
+//! home lost notices. They look at the queues again when they reconnect, so no subscriber misses a notice without
+//! noticing.
 
 mod matching;
 
@@ -24,19 +25,19 @@ use sureq_proto::verbs::By;
 
 use crate::matches::Matches;
 
-/// After this many steps of matching, new connections are accepted before it goes on.
+/// The number of matching steps after which new connections are accepted before matching goes on.
 const STEPS_PER_TURN: usize = 1 << 16;
 
-/// The steps that a notice counts as besides those of matching.
+/// The number of steps that a notice counts as, besides those of matching.
 const NOTICE_STEPS: usize = STEPS_PER_TURN / 64;
 
-/// The steps that visiting a subscriber's mailbox counts as.
+/// The number of steps that visiting a subscriber's mailbox counts as.
 const MAILBOX_STEPS: usize = 32;
 
-/// The most channels or patterns that are gone through under the lock, which network threads take too.
+/// The maximum number of channels or patterns that are visited under the lock, which network threads take too.
 const NAMES_PER_LOCK: usize = 1_000;
 
-/// A channel or a pattern, shared by all who subscribed to it.
+/// A channel or a pattern, shared by all its subscribers.
 pub(crate) type Name = Arc<[u8]>;
 
 type Audience = BTreeMap<ConnId, Arc<Mailbox>>;
@@ -56,7 +57,7 @@ struct Index {
     channels: BTreeMap<Name, Audience>,
     patterns: BTreeMap<Name, Audience>,
     matches: Matches,
-    /// How often a pattern was added or removed.
+    /// The number of times that a pattern was added or removed.
     pattern_changes: u64,
 }
 
@@ -68,15 +69,15 @@ impl Index {
         }
     }
 
-    /// Notes that a pattern was added or removed. Returns the matches that are no longer valid, to be dropped without
-    /// the lock.
+    /// Notes that a pattern was added or removed. Returns the matches that are no longer valid, so that the caller
+    /// can drop them without the lock.
     fn change_patterns(&mut self) -> Matches {
         self.pattern_changes += 1;
         mem::take(&mut self.matches)
     }
 }
 
-/// The next few channels or patterns in order.
+/// The next few channels or patterns after `last`, in order.
 fn names_after<'a>(
     audiences: &'a BTreeMap<Name, Audience>,
     last: Option<&Name>,
@@ -113,11 +114,11 @@ impl Subscriptions {
     }
 
     fn lock(&self) -> MutexGuard<'_, Index> {
-        // Lists that are whole between any two calls.
+        // A poisoned lock is fine: the maps are consistent between any two calls.
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a subscription. Everything that is executed from now on is delivered to it.
+    /// Adds a subscription. Notices of everything that is executed from now on are delivered to it.
     pub(crate) fn add(&self, by: By, name: &[u8], conn: ConnId, mailbox: &Arc<Mailbox>) -> Name {
         self.want(by, name);
         let mut index = self.lock();
@@ -133,7 +134,7 @@ impl Subscriptions {
         name
     }
 
-    /// Takes back what was added.
+    /// Removes a subscription.
     pub(crate) fn remove(&self, by: By, name: &Name, conn: ConnId) {
         let mut index = self.lock();
         let mut invalid = None;
@@ -165,7 +166,7 @@ impl Subscriptions {
         }
     }
 
-    /// Tells subscribers what the home has to tell, for as long as it is polled.
+    /// Delivers the home's notices to the subscribers, for as long as it is polled.
     pub(crate) async fn tell_all(&self) {
         let mut turn = Turn::default();
         loop {
@@ -199,7 +200,7 @@ impl Subscriptions {
         }
     }
 
-    /// Puts a notice into the mailboxes of a channel or pattern. Returns the steps that this counts as.
+    /// Puts a notice into the mailboxes of a channel or pattern. Returns the number of steps that this counts as.
     fn put_all(&self, by: By, name: &[u8], notice: &Arc<Notice>) -> usize {
         let mut index = self.lock();
         let Some((name, audience)) = index.audiences(by).get_key_value(name) else { return 0 };
@@ -215,7 +216,8 @@ impl Subscriptions {
         audiences.flat_map(BTreeMap::values).for_each(|mailbox| mailbox.give_up(GivenUp::TooSlow));
     }
 
-    /// The channels that have subscribers, and match if there is a pattern. None if matching takes too many steps.
+    /// The channels that have subscribers and match the pattern, if there is one. `None` if matching takes too many
+    /// steps.
     pub(crate) fn channels(&self, pattern: Option<&[u8]>) -> Option<Vec<Name>> {
         let (mut found, mut last, mut steps_left) = (Vec::new(), None, limits::PATTERN_STEPS_MAX);
         loop {
@@ -232,7 +234,7 @@ impl Subscriptions {
         }
     }
 
-    /// The number of subscribers of a channel, without patterns.
+    /// The number of subscribers of a channel, not counting patterns.
     pub(crate) fn len_of(&self, channel: &[u8]) -> usize {
         self.lock().channels.get(channel).map_or(0, BTreeMap::len)
     }
@@ -248,12 +250,12 @@ impl Subscriptions {
         self.subscribers.load(Ordering::Relaxed)
     }
 
-    /// A connection is about to subscribe to something.
+    /// Counts a connection that is about to subscribe for the first time.
     pub(crate) fn join(&self) {
         self.subscribers.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A connection has subscribed to nothing any more.
+    /// Uncounts a connection that has no subscriptions any more.
     pub(crate) fn leave(&self) {
         self.subscribers.fetch_sub(1, Ordering::Relaxed);
     }
@@ -286,7 +288,8 @@ pub(crate) struct Letter {
     pub(crate) notice: Arc<Notice>,
 }
 
-/// Notices for one connection. They are small until they are spelt, which they are as the connection takes them.
+/// The notices for one connection. They are encoded only as the client reads them, and need little memory before
+/// that.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     inner: Mutex<Mail>,
@@ -297,11 +300,11 @@ pub(crate) struct Mailbox {
 struct Mail {
     letters: VecDeque<Letter>,
     bytes: usize,
-    /// A message is missing, and so nothing more is to be read.
+    /// Set if a message could not be kept. Nothing more is read from the mailbox then.
     given_up: Option<GivenUp>,
 }
 
-/// Why a subscriber is disconnected.
+/// The reason why a subscriber is disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GivenUp {
     /// It did not read its messages.
@@ -311,7 +314,7 @@ pub(crate) enum GivenUp {
 }
 
 impl Mailbox {
-    /// An empty one, for the connection that this waker wakes.
+    /// An empty mailbox. The waker wakes the connection that reads it.
     pub(crate) fn new(waker: Waker) -> Self {
         Self { inner: Mutex::default(), waker }
     }
@@ -343,12 +346,12 @@ impl Mailbox {
         self.waker.wake_by_ref();
     }
 
-    /// Whether all is there that was put in and not taken.
+    /// Fails if a message could not be kept.
     pub(crate) fn check(&self) -> Result<(), GivenUp> {
         self.lock().given_up.map_or(Ok(()), Err)
     }
 
-    /// The oldest letter.
+    /// Removes and returns the oldest letter.
     pub(crate) fn take(&self) -> Result<Option<Letter>, GivenUp> {
         let mut mail = self.lock();
         if let Some(why) = mail.given_up {
@@ -362,7 +365,7 @@ impl Mailbox {
         Ok(letter)
     }
 
-    /// The memory of its letters.
+    /// The memory of its letters in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.lock().bytes
     }
@@ -406,7 +409,7 @@ pub(crate) mod tests {
         Notice { kind: Kind::Work, queue: queue.into(), tasks: NoticeTasks::Count(1) }
     }
 
-    /// Returns how often others got their turn meanwhile.
+    /// Delivers a notice. Returns how often other tasks got their turn meanwhile.
     pub(super) fn tell(all: &Subscriptions, notice: Notice) -> usize {
         let mut turn = Turn::default();
         let mut told = pin!(all.tell(notice, &mut turn));
@@ -418,7 +421,7 @@ pub(crate) mod tests {
         turns
     }
 
-    /// The subscriptions that what is in the mailbox was sent for.
+    /// The subscriptions that the letters in the mailbox were sent for.
     pub(super) fn names(mailbox: &Mailbox) -> Vec<String> {
         let letters = std::iter::from_fn(|| mailbox.take().expect("nothing is missing"));
         letters.map(|letter| String::from_utf8_lossy(&letter.name).into_owned()).collect()
@@ -437,13 +440,13 @@ pub(crate) mod tests {
         assert_eq!(tell_of("b"), [""; 0]);
         let pattern = add(By::Pattern, "sureq:*:[ab]");
         assert_eq!(tell_of("a"), ["sureq:work:a", "sureq:*:[ab]"]);
-        assert_eq!(tell_of("b"), ["sureq:*:[ab]"], "what was known of b is no longer true");
+        assert_eq!(tell_of("b"), ["sureq:*:[ab]"], "the cached matches of b are no longer valid");
         add(By::Pattern, "*");
         assert_eq!(tell_of("b"), ["*", "sureq:*:[ab]"]);
         all.remove(By::Pattern, &pattern, ConnId(1));
         all.remove(By::Channel, &exact, ConnId(1));
         assert_eq!((tell_of("a"), tell_of("b")), (vec!["*".to_owned()], vec!["*".to_owned()]));
-        assert_eq!(woken.0.load(Ordering::Relaxed), 6, "once for all that is there");
+        assert_eq!(woken.0.load(Ordering::Relaxed), 6, "once for all pending messages");
     }
 
     /// Each remembered match holds a reference to its pattern.
@@ -493,11 +496,15 @@ pub(crate) mod tests {
             assert!(slow.bytes() <= limits::NOTICES_UNREAD_BYTES_MAX + 2 * queue.len());
         }
         assert_eq!(slow.take().err(), Some(GivenUp::TooSlow));
-        assert_eq!((slow.bytes(), woken.0.load(Ordering::Relaxed)), (0, 2), "told at first, and at the end");
+        assert_eq!(
+            (slow.bytes(), woken.0.load(Ordering::Relaxed)),
+            (0, 2),
+            "woken for the first message and for the disconnect"
+        );
     }
 
     #[test]
-    fn if_the_home_could_not_keep_it_all_everyone_is_given_up() {
+    fn gives_up_all_subscribers_if_the_home_lost_notices() {
         let (all, (a, _), (b, _), (other, _)) = (subscriptions(), mailbox(), mailbox(), mailbox());
         all.add(By::Pattern, b"*", ConnId(1), &a);
         all.add(By::Channel, b"sureq:work:q", ConnId(2), &b);

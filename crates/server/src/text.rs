@@ -1,4 +1,4 @@
-//! A session of DefferedQ's text dialect: netcat will do.
+//! A session of DefferedQ's text dialect, which serves clients as simple as netcat.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -25,11 +25,11 @@ use crate::server::Config;
 use crate::users::User;
 
 thread_local! {
-    /// What all sessions of a thread parse into: an idle session has no buffer of its own.
+    /// A parse buffer that all sessions of a thread share, so that an idle session has none of its own.
     static LINES: RefCell<Vec<ParsedLine<'static>>> = RefCell::default();
 }
 
-/// Capacity for this many lines is kept from one read to the next.
+/// The capacity for this many lines is kept from one read to the next.
 const LINES_KEPT: usize = 4 << 10;
 
 /// The state of a text connection.
@@ -54,7 +54,7 @@ impl TextSession {
         }
     }
 
-    /// Replaces each line that the user may not send by a complaint.
+    /// Replaces each line that the user has no permission to send by an error.
     fn refuse(&self, lines: &mut [ParsedLine<'_>]) {
         let Some(user) = &self.user else { return };
         for line in lines {
@@ -79,7 +79,7 @@ impl Dialect for TextSession {
         let Executed { requests: done, stop, hold, served } = execute(self, &lines, cx);
         let (bytes, next) = match (stop, outcome) {
             (Some(stop), _) => {
-                // Lines that were not executed are parsed again when their turn comes.
+                // Lines that were not executed are parsed again later.
                 self.parser.restart(&lines[..done]);
                 self.batch.stopped_after(done);
                 let next = match stop {
@@ -194,7 +194,7 @@ fn letters(id: TaskId) -> String {
     id.short().iter().map(|&letter| char::from(letter)).collect()
 }
 
-/// The figures that only STATS needs: they cost a system call.
+/// The figures that only STATS needs. They are not collected for other commands, because they cost a system call.
 fn gauges(form: &ReplyForm<'_>, thread: &Thread) -> Gauges {
     match form {
         ReplyForm::Stats => {

@@ -1,5 +1,5 @@
-//! The configured users: names, secrets and rights. No secret is kept in plain: of a password only its argon2id hash is
-//! kept, of a token its SHA-256.
+//! The configured users: names, secrets and rights. No secret is kept in plain text: only the argon2id hash of a
+//! password and the SHA-256 of a token are kept.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use subtle::{Choice, ConstantTimeEq as _};
 use sureq_core::limits::{CREDENTIAL_BYTES_MAX, PASSWORD_MEMORY_BYTES_MAX};
 use sureq_proto::verbs::{Credentials, Rights};
 
-/// The user that is meant where no name is given.
+/// The user that a client means if it gives no name.
 pub const DEFAULT_USER: &str = "default";
 
-/// The prefix of a token's hash in a file.
+/// The prefix of a token's hash in a configuration file.
 const TOKEN_PREFIX: &str = "sha256:";
 
-/// The largest number of passes over memory in the check of a password.
+/// The maximum number of passes over memory in the check of a password.
 const PASSES_MAX: u32 = 16;
 
-/// Why a user cannot be used.
+/// The reason why a user cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("user {name:?}: {why}")]
 pub struct UserError {
@@ -36,24 +36,24 @@ pub struct User {
     tokens: Vec<TokenHash>,
 }
 
-/// The hash of a password, with all that it takes to check one against it.
+/// The hash of a password, with all parameters that are needed to check one against it.
 #[derive(Clone, Debug, PartialEq)]
 struct Password(PasswordHash);
 
-/// The hash of a token. A token is 256 random bits: unlike a password it cannot be guessed from its hash however fast
-/// that is computed, and so needs none that is slow.
+/// The hash of a token. A token is 256 random bits, so unlike a password it cannot be guessed from its hash. A fast
+/// hash function is sufficient.
 type TokenHash = [u8; 32];
 
 impl User {
-    /// A user with these rights, by the hashes of its password and its tokens as `sureq user` prints them. One of them
-    /// it must have.
+    /// A user with these rights, and the hashes of its password and its tokens as `sureq user` prints them. At least
+    /// one of them is required.
     pub fn new(rights: Rights, password: Option<&str>, tokens: &[String]) -> Result<Self, UserError> {
         let wrong = |why: String| UserError { name: rights.user().to_owned(), why };
         if rights.user().is_empty() || rights.user().len() > CREDENTIAL_BYTES_MAX {
             return Err(wrong(format!("a name has 1 to {CREDENTIAL_BYTES_MAX} bytes")));
         }
         if password.is_none() && tokens.is_empty() {
-            return Err(wrong("it has neither a password nor a token".to_owned()));
+            return Err(wrong("has neither a password nor a token; add one of them".to_owned()));
         }
         let password = password.map(Password::read).transpose().map_err(wrong)?;
         let tokens = tokens.iter().map(|text| read_token_hash(text)).collect::<Result<_, _>>();
@@ -61,71 +61,71 @@ impl User {
         Ok(Self { rights, password, tokens })
     }
 
-    /// Its rights.
     pub const fn rights(&self) -> &Rights {
         &self.rights
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
         self.rights.user()
     }
 
     fn has_token(&self, hash: &TokenHash) -> bool {
-        // All are looked at, and all of each: the time tells nothing about how near a guess came.
+        // Compare with all tokens, and all bytes of each, so that the time does not reveal how close a guess came.
         let found = self.tokens.iter().fold(Choice::from(0), |found, token| found | token.ct_eq(hash));
         found.into()
     }
 }
 
 impl fmt::Debug for User {
-    /// A hash is not for everyone's eyes either.
+    /// Hashes are secret too and are not printed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("User").field("rights", &self.rights).finish_non_exhaustive()
     }
 }
 
-/// All users of a server; none at all means that everyone may do everything.
+/// All users of a server. If there are none, every client has all rights.
 #[derive(Debug, Default)]
 pub struct Users {
     list: Vec<Arc<User>>,
-    /// Passwords of users who do not exist are checked against this one, so that the check takes as long.
+    /// Passwords for users that do not exist are checked against this dummy, so that the check takes equally long.
     nobody: Option<Password>,
 }
 
 impl Users {
-    /// These users, whose names must differ.
+    /// The names of the users must differ.
     pub fn new(list: Vec<User>) -> Result<Self, UserError> {
         for (n, user) in list.iter().enumerate() {
             if list[..n].iter().any(|other| other.name() == user.name()) {
-                return Err(UserError { name: user.name().to_owned(), why: "it is there twice".to_owned() });
+                return Err(UserError {
+                    name: user.name().to_owned(),
+                    why: "is configured twice; remove one of them".to_owned(),
+                });
             }
         }
-        // Checking costs what the parameters of a hash say, which most likely are the same for all.
+        // The cost of a check depends on the parameters of the hash, which most likely are the same for all users.
         let nobody =
             list.iter().find_map(|user| user.password.clone()).or_else(|| Password::of_nobody().ok());
         Ok(Self { list: list.into_iter().map(Arc::new).collect(), nobody })
     }
 
-    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// The user of this name.
+    /// The user with this name.
     pub fn find(&self, name: &[u8]) -> Option<&Arc<User>> {
         self.list.iter().find(|user| user.name().as_bytes() == name)
     }
 
-    /// The user whose token this is. One that gives no name may be anyone who has such a token.
+    /// The user with this token. If the client gives no name, all users are searched.
     pub(crate) fn by_token(&self, claim: &Claim) -> Option<&Arc<User>> {
         let hash = hash_token(&claim.secret);
         let is_meant = |user: &User| [DEFAULT_USER, user.name()].map(str::as_bytes).contains(&claim.name());
         self.list.iter().find(|user| is_meant(user) & user.has_token(&hash))
     }
 
-    /// The user whose password this is. This takes tens of milliseconds and megabytes, also for a user that does not
-    /// exist or has no password.
+    /// The user with this name and password. This takes tens of milliseconds and megabytes, also for a user that does
+    /// not exist or has no password.
     pub(crate) fn by_password(&self, claim: &Claim) -> Option<Arc<User>> {
         let user = self.find(claim.name()).filter(|user| user.password.is_some());
         let password = user.and_then(|user| user.password.as_ref()).or(self.nobody.as_ref())?;
@@ -141,14 +141,13 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// These credentials, unless they are longer than those of any user.
+    /// These credentials, or `None` if they are longer than those of any user.
     pub(crate) fn new(said: &Credentials<'_>) -> Option<Self> {
         let name = said.user.unwrap_or(DEFAULT_USER.as_bytes());
         let fits = name.len() <= CREDENTIAL_BYTES_MAX && said.password.len() <= CREDENTIAL_BYTES_MAX;
         fits.then(|| Self { name: name.into(), secret: said.password.into() })
     }
 
-    /// The name of the user.
     pub(crate) const fn name(&self) -> &[u8] {
         &self.name
     }
@@ -162,7 +161,7 @@ impl Password {
             return Err("password is not an argon2id hash with salt and output".to_owned());
         }
         let params =
-            Params::try_from(&hash).map_err(|error| format!("the parameters of password: {error}"))?;
+            Params::try_from(&hash).map_err(|error| format!("unusable parameters of password: {error}"))?;
         let is_cheap =
             (params.m_cost() as usize) << 10 <= PASSWORD_MEMORY_BYTES_MAX && params.t_cost() <= PASSES_MAX;
         if !is_cheap {
@@ -176,8 +175,8 @@ impl Password {
         Ok(Self(hash))
     }
 
-    /// A hash that no password is known to have, which costs as much to check as others do. It is written down, since
-    /// calculating one would leave every server with the megabytes that this takes.
+    /// The dummy hash, which no known password matches and which costs as much to check as others do. It is a
+    /// constant, because calculating a hash would leave every server with the megabytes of memory that this takes.
     fn of_nobody() -> Result<Self, String> {
         let (memory, passes, lanes) =
             (Params::DEFAULT_M_COST, Params::DEFAULT_T_COST, Params::DEFAULT_P_COST);
@@ -190,13 +189,14 @@ impl Password {
     }
 }
 
-/// The argon2id hash of a password, as a configuration holds it; none if the system has no random numbers for its salt.
+/// The argon2id hash of a password, as a configuration holds it. `None` if the system has no random numbers for the
+/// salt.
 pub fn hash_password(password: &[u8]) -> Option<String> {
     let hash: PasswordHash = Argon2::default().hash_password(password).ok()?;
     Some(hash.to_string())
 }
 
-/// A new token; none if the system has no random numbers for it.
+/// A new token. `None` if the system has no random numbers for it.
 pub fn new_token() -> Option<String> {
     let mut bits = [0; 32];
     getrandom::fill(&mut bits).ok()?;
@@ -236,7 +236,7 @@ mod tests {
     use std::time::{Duration, Instant};
     use sureq_proto::verbs::Role;
 
-    /// Cheap enough for tests; the secret is `open sesame`.
+    /// Parameters that are cheap enough for tests; the secret is `open sesame`.
     fn cheap(secret: &str) -> String {
         let params = Params::new(8, 1, 1, None).expect("the least there is");
         let argon2 = Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, params);
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!((who(&users, Some(&long), "x"), who(&users, Some("ann"), &long)), (None, None));
     }
 
-    /// The least of some measurements: whatever else runs only adds to them.
+    /// The minimum of some measurements: interference by other programs can only add to them.
     fn time_of(users: &Users, name: &str) -> Duration {
         let said = Credentials { user: Some(name.as_bytes()), password: b"wrong" };
         let claim = Claim::new(&said).expect("it is short");
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_a_check_does_not_tell_who_exists() {
+    fn checks_take_as_long_for_users_that_do_not_exist() {
         let hash = hash_password(b"open sesame").expect("it can be hashed");
         let ann = User::new(Rights::new("ann"), Some(&hash), &[]).expect("it can be used");
         let bob = || user("bob", None, &["first"]);
@@ -321,14 +321,14 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_of_nobody_is_nobodys_password() {
+    fn no_password_matches_the_dummy_hash() {
         assert!(Password::of_nobody().is_ok_and(|password| !password.is(b"")));
         let users = Users::new(vec![user("bob", None, &["first"])]).expect("they can be used");
         assert_eq!((who(&users, Some("bob"), ""), who(&users, Some("x"), "")), (None, None));
     }
 
     #[test]
-    fn what_cannot_be_used_is_refused_by_name() {
+    fn refuses_unusable_users_by_name() {
         let make = |name: &str, password: Option<&str>, tokens: &[&str]| {
             let tokens: Vec<String> = tokens.iter().map(|&token| token.to_owned()).collect();
             User::new(Rights::new(name), password, &tokens).map(drop).map_err(|error| error.to_string())
@@ -337,14 +337,14 @@ mod tests {
         let id = |params: &str| format!("$argon2id$v=19${params}{salt_and_hash}");
         assert_eq!(make("x", Some(&id("m=19456,t=2,p=1")), &[]), Ok(()));
         for (name, password, tokens, why) in [
-            ("x", None, &[][..], "user \"x\": it has neither a password nor a token"),
+            ("x", None, &[][..], "user \"x\": has neither a password nor a token"),
             ("", Some("x".to_owned()), &[], "a name has 1 to"),
             ("x", Some("secret".to_owned()), &[], "password is not a hash"),
             ("x", Some(id("m=19456,t=2,p=1").replace("2id", "2i")), &[], "password is not an argon2id hash"),
             ("x", Some("$argon2id$v=19$m=19456,t=2,p=1".to_owned()), &[], "with salt and output"),
             ("x", Some(id("m=4194304,t=2,p=1")), &[], "4194304 KiB of memory"),
             ("x", Some(id("m=19456,t=1000,p=1")), &[], "1000 passes"),
-            ("x", Some(id("m=1,t=2,p=1")), &[], "the parameters of password"),
+            ("x", Some(id("m=1,t=2,p=1")), &[], "unusable parameters of password"),
             ("x", None, &["secret"], "tokens: \"secret\" is not a line"),
             ("x", None, &["sha256:12"], "tokens: \"sha256:12\" is not a line"),
         ] {
@@ -354,7 +354,7 @@ mod tests {
         let twice = Users::new(vec![user("ann", None, &["a"]), user("ann", None, &["b"])]);
         assert_eq!(
             twice.map(drop).map_err(|error| error.to_string()),
-            Err("user \"ann\": it is there twice".to_owned())
+            Err("user \"ann\": is configured twice; remove one of them".to_owned())
         );
     }
 }

@@ -1,6 +1,8 @@
-//! At most once: what must never happen twice, and may rather not happen at all, is finished before its handler runs.
+//! At-most-once delivery with `ack_first`: the task is acked before its handler runs, so that it never runs twice. If
+//! the handler fails or the worker dies, the task is lost.
 //!
-//! Without `ack_first` a handler that fails is tried again: at least once. `cargo run -p sureq --example at_most_once` shows both.
+//! Without `ack_first`, a failed handler is retried: at-least-once delivery. Run both with
+//! `cargo run -p sureq --example at_most_once`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -8,7 +10,7 @@ use std::time::Duration;
 
 use sureq::{Failure, State, Worker, route};
 
-/// How often the siren was sounded, by the way it was asked for.
+/// How often the siren sounded, by mode of delivery.
 #[derive(Default)]
 struct Siren {
     at_least_once: AtomicU32,

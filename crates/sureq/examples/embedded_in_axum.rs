@@ -1,5 +1,5 @@
-//! A queue inside a web server: a request pushes a task and is answered once that is on disk; a worker in the same process does
-//! the work. There is no other server, and what was accepted survives a crash.
+//! A queue inside a web server. A request pushes a task and is answered when the task is on disk; a worker in the
+//! same process runs the task. There is no other server, and accepted tasks survive a crash.
 //!
 //! `cargo run -p sureq --example embedded_in_axum`, then `curl -d hello http://127.0.0.1:3000/greetings`.
 
@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use axum::routing::{get, post};
 use sureq::{Home, Queue, Worker};
 
-/// 202: it is not done yet, but it will be.
+/// Answers 202: the task is accepted and will be done later.
 async fn accept(
     State(home): State<Home>,
     greeting: String,

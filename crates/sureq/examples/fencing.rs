@@ -55,17 +55,17 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let slow = take().await?;
     println!("the first worker has delivery {} and falls asleep", slow.delivery());
-    // Its lease runs out, and the task is handed to another one.
+    // Its lease ends, and the task is delivered to the second worker.
     let quick = take().await?;
     println!("the second worker has delivery {}", quick.delivery());
     println!("the second worker writes: {}", accounts.write("ann", 100, &quick));
     println!("the second worker finishes: {}", quick.ack().await? == Held::Yes);
-    // The next task of the same account is delivered for the first time: it has nothing to do with the fence of the last one.
+    // Another task of the same account: its fences are independent of those of the first task.
     bookings.push("set ann to 200").await?;
     let next = take().await?;
     println!("the next task, delivery {}, writes: {}", next.delivery(), accounts.write("ann", 200, &next));
     println!("the next task is finished: {}", next.ack().await? == Held::Yes);
-    // The first worker wakes up and knows nothing of all this.
+    // The first worker wakes up and does not know that its lease has ended.
     println!("the first worker writes: {}", accounts.write("ann", 0, &slow));
     println!("the first worker finishes: {}", slow.ack().await? == Held::Yes);
     println!("ann has {}", accounts.balances["ann"]);

@@ -1,6 +1,6 @@
-//! Push tasks and work on them: a queue in a directory, a typed handler, retries, and a task that can never work out.
+//! Push tasks and work on them: a queue in a directory, a typed handler, retries, and a task that cannot succeed.
 //!
-//! `cargo run -p sureq --example push_and_work` makes the directory `sureq-data` and ends when all is done.
+//! `cargo run -p sureq --example push_and_work` creates the directory `sureq-data` and ends when all tasks are done.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Storing results: a queue keeps tasks and not their results. The handler stores its result under the id of the task,
-//! for an hour, before the task is finished; the producer reads it there. A handler that runs twice stores the same
+//! Storing results: a queue stores tasks and no results. Before the task is acked, the handler stores its result
+//! under the id of the task, for an hour; the producer reads it there. A handler that runs twice stores the same
 //! result twice, which is harmless.
 //!
 //! `cargo run -p sureq --example storing_results redis://127.0.0.1:6379`. Any store with expiry would do; this example
@@ -20,12 +20,12 @@ fn key(id: &Id) -> String {
 
 async fn square(Json(n): Json<i64>, id: Id, store: State<MultiplexedConnection>) -> Result<(), Failure> {
     let mut store = store.0.as_ref().clone();
-    // Before the task is finished: if this fails, it is tried again.
+    // Before the task is acked: if this fails, the task is retried.
     let () = store.set_ex(key(&id), n * n, KEPT_SECONDS).await?;
     Ok(())
 }
 
-/// The result of a task, once it is there.
+/// Waits for the result of a task.
 async fn result_of(id: &Id, store: &mut MultiplexedConnection) -> redis::RedisResult<i64> {
     loop {
         if let Some(result) = store.get(key(id)).await? {

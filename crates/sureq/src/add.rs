@@ -59,8 +59,8 @@ impl<'q, P: Encode> Add<'q, P> {
         }
     }
 
-    /// Names the task. If a task of the queue has this name, nothing is added; so a retry of the push is idempotent until the
-    /// task is finished.
+    /// Names the task. If a task of the queue has this name, nothing is added; so a retry of the push is idempotent
+    /// until the task is finished.
     pub fn name(self, name: impl AsRef<[u8]>) -> Self {
         Self { name: Some(Name::Bytes(name.as_ref().to_vec())), ..self }
     }

@@ -1,6 +1,7 @@
 //! Executes commands and waits for the replies; the methods of queues and the worker are built on this.
 //!
-//! Dropping a future does not undo an executed command, with one exception: popped tasks that nobody has received are requeued.
+//! Dropping a future does not undo an executed command, with one exception: popped tasks in a reply that the caller
+//! did not receive are requeued.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -22,8 +23,8 @@ impl Home {
         self.ask_when(commands).await.0
     }
 
-    /// The same, with the time at which the last reply arrived, from which leases count. That may be long ago if the caller was
-    /// not polled.
+    /// The same, with the time at which the last reply arrived, from which leases count. If the caller was not
+    /// polled, that may be long ago.
     async fn ask_when(&self, commands: &[Command<'_>]) -> (Replies<Payload>, Instant) {
         let mut replies = UndeliveredReplies { home: self, commands, replies: Replies::default() };
         let (mut position, mut since) = (Position::START, Instant::now());
@@ -139,7 +140,7 @@ mod tests {
     async fn commands_before_a_disk_failure_are_unknown_and_later_ones_are_not_executed() {
         let valve = Valve::new();
         let engine = Engine::open_on(valve.shared(), Arc::new(ManualClock::default()), &Options::default());
-        let home = Home::from_api(engine.expect("it is a sound disk"));
+        let home = Home::from_api(engine.expect("the store opens"));
         let queue = home.queue("q");
         queue.push("before").await.expect("it is durable");
         let empty = home.queue("empty");
@@ -147,15 +148,18 @@ mod tests {
         assert!((&mut waiting).now_or_never().is_none(), "it waits");
         valve.close();
         let mut pushing = std::pin::pin!(empty.push("x"));
-        assert!((&mut pushing).now_or_never().is_none(), "it is executed, and its sync is held up");
+        assert!(
+            (&mut pushing).now_or_never().is_none(),
+            "it is executed, and the sync of the log is delayed"
+        );
         valve.wait_until_held();
         valve.fail_log();
         valve.open();
         let (pushed, served) = tokio::join!(pushing, waiting);
-        for error in [pushed.expect_err("it is not durable"), served.expect_err("nor is this")] {
+        for error in [pushed.expect_err("it is not durable"), served.expect_err("nor is the pop")] {
             assert!(error.is_unknown() && !error.can_be_asked_again(), "{error}");
         }
-        let error = queue.push("later").await.expect_err("nothing is confirmed any more");
+        let error = queue.push("later").await.expect_err("a failed home confirms nothing");
         assert!(matches!(error, Error::Over(Refusal::Poisoned)) && !error.is_unknown(), "{error}");
     }
 }

@@ -7,7 +7,8 @@ use sureq_home_api::{self as home_api, Broken, CleanReport, Cleaning, Status};
 
 /// An open home: a set of queues in a directory, in memory, on Redis or on a sureq server.
 ///
-/// A handle is cheap to clone; clones share the home. It stays open until [`Home::close`], or until the last clone is dropped.
+/// A handle is cheap to clone; clones share the home. It stays open until [`Home::close`], or until the last clone is
+/// dropped.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -57,17 +58,17 @@ impl Home {
         self.0.status()
     }
 
-    /// Requeues tasks that dead clients of other programs held, in the key layouts of those programs on Redis. An empty list
-    /// means all queues. Blocks the thread.
+    /// Requeues tasks that dead clients of other programs held, in the key layouts of those programs on Redis. An
+    /// empty list means all queues. Blocks the thread.
     pub fn clean(&self, queues: &[&[u8]], how: Cleaning) -> Result<CleanReport, Refusal> {
         self.0.clean(queues, how)
     }
 
     /// Makes everything durable and releases files, threads and connections.
     ///
-    /// This blocks the thread: for a sync of the disk, or until all commands that were sent to Redis or a server are answered or
-    /// given up, which takes up to four seconds with a silent Redis and up to half a minute with a silent server. In async code
-    /// use [`Self::close_async`], except at the end of the program.
+    /// This blocks the thread: for a sync of the disk, or until all commands that were sent to Redis or a server are
+    /// answered or given up, which takes up to four seconds with a silent Redis and up to half a minute with a silent
+    /// server. In async code use [`Self::close_async`], except at the end of the program.
     pub fn close(&self) -> Result<(), Broken> {
         self.0.close()
     }

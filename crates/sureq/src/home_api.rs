@@ -1,7 +1,8 @@
 //! The contract between homes and their callers, for programs that implement a server or a home.
 //!
-//! [`Home`] is the trait. [`crate::Home::api`] returns the implementation behind a handle, [`crate::Home::from_api`] makes a
-//! handle from an implementation. Programs that push and work use [`Queue`](crate::Queue) and [`Worker`](crate::Worker) instead.
+//! [`Home`] is the trait. [`crate::Home::api`] returns the implementation behind a handle, [`crate::Home::from_api`]
+//! makes a handle from an implementation. Programs that push and work use [`Queue`](crate::Queue) and
+//! [`Worker`](crate::Worker) instead.
 //!
 //! ```
 //! use sureq::home_api::{Command, Replies, command::Pop};

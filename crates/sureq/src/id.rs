@@ -10,8 +10,8 @@ use sureq_core::id::IdText;
 #[derive(Clone)]
 pub struct Id(Text);
 
-/// Identifies one delivery of a task. An ack, extension or return with a receipt succeeds only while its delivery is the current
-/// one. A later delivery of the same task has a larger [`Receipt::fence`].
+/// Identifies one delivery of a task. An ack, extension or return with a receipt succeeds only while its delivery is
+/// the current one. A later delivery of the same task has a larger [`Receipt::fence`].
 #[derive(Clone)]
 pub struct Receipt(Text);
 
@@ -51,10 +51,12 @@ impl Receipt {
         Self(Text::Own(IdText::of_id(id)))
     }
 
-    /// A fencing token: the incarnation of the home and the delivery number, which grow from delivery to delivery of one task.
+    /// A fencing token: the incarnation of the home and the delivery number, which grow from delivery to delivery of
+    /// one task.
     ///
-    /// Store it with each write to another system, and let that system refuse a write with a smaller token for the same task, as
-    /// the example `fencing` does. Tokens of different tasks cannot be compared. `None` if the home has no receipts.
+    /// Store it with each write to another system, and let that system refuse a write with a smaller token for the
+    /// same task, as the example `fencing` does. Tokens of different tasks cannot be compared. `None` if the home has
+    /// no receipts.
     pub fn fence(&self) -> Option<(u64, u32)> {
         sureq_core::Receipt::parse(self.as_ref()).map(|receipt| (receipt.incarnation, receipt.delivery))
     }

@@ -1,8 +1,8 @@
 //! A reliable work queue with at-least-once delivery.
 //!
-//! [`open`] opens the home of your queues by a URL: a directory, memory, Redis or a sureq server. [`Queue::push`] returns
-//! when the task is durable. A [`Worker`] runs an async function for each task and acknowledges it when the function
-//! succeeds; after an error, a crash or a lost connection, the task is delivered again.
+//! [`open`] opens the home of your queues by a URL: a directory, memory, Redis or a sureq server. [`Queue::push`]
+//! returns when the task is durable. A [`Worker`] runs an async function for each task and acknowledges it when the
+//! function succeeds; after an error, a crash or a lost connection, the task is delivered again.
 //!
 //! ```
 //! use sureq::{Json, Worker};
@@ -17,7 +17,10 @@
 //! home.queue("emails").push(Json("ann@example.org")).await?;
 //! let worker = Worker::new(&home).work("emails", send);
 //! # let handle = worker.handle();
-//! # tokio::spawn(async move { while handle.status().is_none_or(|status| status.tally.done == 0) { tokio::task::yield_now().await } handle.stop() });
+//! # tokio::spawn(async move {
+//! #     while handle.status().is_none_or(|status| status.tally.done == 0) { tokio::task::yield_now().await }
+//! #     handle.stop()
+//! # });
 //! worker.run().await?;
 //! # Ok(()) }
 //! ```
@@ -35,11 +38,11 @@
 //!
 //! # Delivery
 //!
-//! A popped task is leased to its consumer. It is deleted when the consumer acks it, and requeued when the consumer returns
-//! it or its lease ends. A task can therefore run twice, for example when a worker loses its connection while it works:
-//! handlers should be idempotent. The [`Receipt`] of a delivery is accepted only while that delivery is the current one,
-//! and [`Receipt::fence`] is a fencing token for writes to other systems. [`Route::ack_first`] turns a queue into
-//! at-most-once delivery.
+//! A popped task is leased to its consumer. It is deleted when the consumer acks it, and requeued when the consumer
+//! returns it or its lease ends. A task can therefore run twice, for example when a worker loses its connection while
+//! it works: handlers should be idempotent. The [`Receipt`] of a delivery is accepted only while that delivery is the
+//! current one, and [`Receipt::fence`] is a fencing token for writes to other systems. [`Route::ack_first`] turns a
+//! queue into at-most-once delivery.
 //!
 //! # Overview
 //!
@@ -50,8 +53,8 @@
 //! - [`Error`] says whether a command may be retried.
 //! - [`store`] checks, repairs and copies directories without opening them as a home.
 //! - [`home_api`] is for programs that implement a server or a home.
-//! - `examples/`: push and work, a queue within an axum server, a worker on Redis, at-most-once delivery, fencing, storing
-//!   results.
+//! - `examples/`: push and work, a queue within an axum server, a worker on Redis, at-most-once delivery, fencing,
+//!   storing results.
 #![forbid(unsafe_code)]
 
 mod add;

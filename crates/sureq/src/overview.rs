@@ -52,7 +52,8 @@ impl Home {
         }
     }
 
-    /// Deletes queues with all their tasks, including leased ones, their settings and their pause. Returns how many had tasks.
+    /// Deletes queues with all their tasks, including leased ones, their settings and their pause. Returns how many
+    /// had tasks.
     pub async fn drop_queues(&self, queues: &[&[u8]]) -> Result<u64> {
         match self.ask_one(Command::Drop { queues }).await?.0 {
             Reply::Count(n) => Ok(n),

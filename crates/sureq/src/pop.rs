@@ -59,9 +59,9 @@ impl Home {
 impl Queue {
     /// An endless stream of tasks, each with a lease of [`LEASE`].
     ///
-    /// The first poll starts a waiting pop. It stays active until it yields a task, even while the stream is not polled: by the
-    /// time you poll again, a part of the lease may be over ([`Task::lease_end`]). Dropping the stream requeues a task that it
-    /// has not yielded.
+    /// The first poll starts a waiting pop. It stays active until it yields a task, even while the stream is not
+    /// polled: by the time you poll again, a part of the lease may be over ([`Task::lease_end`]). Dropping the stream
+    /// requeues a task that it has not yielded.
     ///
     /// ```
     /// # use futures_util::StreamExt;
@@ -117,7 +117,8 @@ impl PopMany {
         self
     }
 
-    /// Pops without a lease: the task is held until it is finished or returned. The default lease of the queue still applies.
+    /// Pops without a lease: the task is held until it is finished or returned. The default lease of the queue still
+    /// applies.
     pub fn no_lease(mut self) -> Self {
         self.lease = None;
         self
@@ -184,7 +185,8 @@ impl PopOne {
         Self(self.0.lease(lease))
     }
 
-    /// Pops without a lease: the task is held until it is finished or returned. The default lease of the queue still applies.
+    /// Pops without a lease: the task is held until it is finished or returned. The default lease of the queue still
+    /// applies.
     pub fn no_lease(self) -> Self {
         Self(self.0.no_lease())
     }

@@ -25,7 +25,7 @@ use crate::task::Seen;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let emails = sureq::open("mem:")?.queue("emails");
 /// emails.push("to: ann").await?;
-/// let task = emails.pop().await?.expect("one is there");
+/// let task = emails.pop().await?.expect("a task is ready");
 /// assert_eq!(task.payload(), b"to: ann");
 /// assert_eq!(task.ack().await?, sureq::Held::Yes, "finished, by this call and no other");
 /// # Ok(()) }
@@ -106,7 +106,8 @@ impl Queue {
         Add::new(self, payload)
     }
 
-    /// Takes the first ready task, if there is one, with a lease of [`LEASE`](crate::LEASE). See [`PopOne`] for options.
+    /// Takes the first ready task, if there is one, with a lease of [`LEASE`](crate::LEASE). See [`PopOne`] for
+    /// options.
     pub fn pop(&self) -> PopOne {
         PopOne(self.pop_many(1))
     }
@@ -116,8 +117,9 @@ impl Queue {
         PopMany::new(self.home.clone(), vec![Arc::clone(&self.name)], count)
     }
 
-    /// Finishes a task by the receipt of its current delivery, or by its id. Only one call ever returns [`Held::Yes`] for a
-    /// task. With a receipt, an ack of an earlier delivery is refused; an id acks whichever delivery is current.
+    /// Finishes a task by the receipt of its current delivery, or by its id. Only one call ever returns [`Held::Yes`]
+    /// for a task. With a receipt, an ack of an earlier delivery is refused; an id acks whichever delivery is
+    /// current.
     pub async fn ack(&self, task: impl AsRef<[u8]>) -> Result<Held> {
         Ok(if self.ack_all([task]).await? == [true] { Held::Yes } else { Held::Lost })
     }
@@ -166,7 +168,7 @@ impl Queue {
         self.give(task.as_ref(), Some(to), Some(reason.as_ref())).await
     }
 
-    /// Gives a task back as failed for good: it is dead, whatever tries are left.
+    /// Fails the try of a task for good: the task is dead, even if tries are left.
     pub async fn fail_for_good(&self, task: impl AsRef<[u8]>, reason: impl AsRef<[u8]>) -> Result<Held> {
         let (task, failed) = (one(task.as_ref()), Some(reason.as_ref()));
         let back = Return { queue: &self.name, task, to: None, failed, is_last: true };
@@ -185,7 +187,7 @@ impl Queue {
         Ok(self.cancel_all([id]).await? == 1)
     }
 
-    /// Cancels tasks by their ids; returns how many.
+    /// Cancels tasks by their ids; returns the number of tasks that existed.
     pub async fn cancel_all(&self, ids: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<u64> {
         self.count_of(ids, |queue, tasks| Command::Cancel { queue, which: Cancel::Ids(tasks) }).await
     }
@@ -196,7 +198,7 @@ impl Queue {
         Ok(self.count(Command::Cancel { queue: &self.name, which }).await? == 1)
     }
 
-    /// Cancels all tasks with this payload; returns how many.
+    /// Cancels all tasks with this payload; returns their number.
     pub async fn cancel_payload(&self, payload: impl Encode) -> Result<u64> {
         let payload = payload.encode()?;
         self.count(Command::Cancel { queue: &self.name, which: Cancel::Payload(&payload) }).await
@@ -232,7 +234,7 @@ impl Queue {
         }
     }
 
-    /// The settings.
+    /// The settings of the queue.
     pub async fn config(&self) -> Result<Settings> {
         self.configure(Changes::List(&[])).await
     }

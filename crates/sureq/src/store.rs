@@ -19,9 +19,9 @@ pub use sureq_engine::repair::{Beginning, Doubtful, Gap, Lost, Repaired};
 /// ```
 /// # let dir = std::env::temp_dir().join(format!("sureq-doc-check-{}", std::process::id()));
 /// let home = sureq::open(&format!("file:{}", dir.display()))?;
-/// home.close().expect("nothing was in the way");
+/// home.close().expect("the home closes");
 /// drop(home);
-/// let report = sureq::store::check(&dir, &mut |_, _, _| ()).expect("nobody serves it any more");
+/// let report = sureq::store::check(&dir, &mut |_, _, _| ()).expect("no process serves it");
 /// assert!(report.is_sound());
 /// # std::fs::remove_dir_all(&dir).unwrap();
 /// # Ok::<(), sureq::OpenError>(())
@@ -31,14 +31,14 @@ pub fn check(dir: &Path, progress: &mut Progress<'_>) -> Result<Report, StoreErr
     sureq_engine::check::check(&disk, progress)
 }
 
-/// Builds a new store in `out`, a new or an empty directory, from what can be saved of the one in `dir`.
+/// Builds a new store in `out`, a new or empty directory, from the readable parts of the store in `dir`.
 pub fn repair(dir: &Path, out: &Path, progress: &mut Progress<'_>) -> Result<Repaired, StoreError> {
     let from: Arc<dyn Disk> = Arc::new(ReadDisk::hold(dir)?);
     let to: Arc<dyn Disk> = Arc::new(DirDisk::make(out)?);
     sureq_engine::repair::repair(&from, &to, &SystemClock::default(), progress)
 }
 
-/// Copies the store in `dir`, which may be running, to `out`, a new or an empty directory.
+/// Copies the store in `dir`, which may be in use, to `out`, a new or empty directory.
 pub fn backup(
     dir: &Path,
     out: &Path,
@@ -50,7 +50,7 @@ pub fn backup(
     sureq_engine::backup::backup(&from, &to, verify, progress)
 }
 
-/// Whether `out` lies in `dir`, where nothing is to be changed.
+/// Whether `out` lies in `dir`, which must not be changed.
 pub fn is_within(out: &Path, dir: &Path) -> bool {
     let Ok(dir) = dir.canonicalize() else { return false };
     let absolute = std::path::absolute(out).unwrap_or_else(|_| out.to_owned());

@@ -19,8 +19,8 @@ use sureq_home_api::Payload;
 
 /// A popped task, leased to its consumer.
 ///
-/// Finish it with [`Task::ack`], or return it with [`Task::give_back`] or [`Task::fail`]. Dropping it does nothing: the task
-/// is requeued when its lease ends.
+/// Finish it with [`Task::ack`], or return it with [`Task::give_back`] or [`Task::fail`]. Dropping it does nothing:
+/// the task is requeued when its lease ends.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -54,8 +54,8 @@ impl Task {
         Self { home: home.clone(), queue: Arc::clone(queue), view, leased }
     }
 
-    /// The end of the lease that the pop requested; extensions are not included. It is counted from the arrival of the reply: a
-    /// remote home started to count earlier, by the latency of the network. `None` without a lease.
+    /// The end of the lease that the pop requested; extensions are not included. It is counted from the arrival of
+    /// the reply: a remote home started to count earlier, by the latency of the network. `None` without a lease.
     pub fn lease_end(&self) -> Option<Instant> {
         self.leased.since.checked_add(self.leased.length?)
     }
@@ -70,8 +70,8 @@ impl Task {
         id_of(&self.view)
     }
 
-    /// The receipt of this delivery. Homes without receipts (`sureq://…` for a pop without a lease, and the key layouts of other
-    /// programs on Redis) use the id of the task instead, which refers to the current delivery.
+    /// The receipt of this delivery. Homes without receipts (`sureq://…` for a pop without a lease, and the key
+    /// layouts of other programs on Redis) use the id of the task instead, which refers to the current delivery.
     pub fn receipt(&self) -> Receipt {
         match &self.view.foreign_id {
             Some(foreign) => Receipt::foreign(foreign.clone()),
@@ -116,8 +116,8 @@ impl Task {
         self.view.more.as_deref()
     }
 
-    /// Finishes the task. [`Held::Lost`] means that the lease ended and the task was delivered again, or that it is finished
-    /// already.
+    /// Finishes the task. [`Held::Lost`] means that the lease ended and the task was delivered again, or that it is
+    /// finished already.
     pub async fn ack(&self) -> Result<Held> {
         self.queue().ack(self.receipt()).await
     }
@@ -157,8 +157,8 @@ pub struct Seen {
     pub id: Id,
     /// The payload.
     pub payload: Payload,
-    /// When it is due (delayed), was last delivered (leased) or died (dead), in unix milliseconds. For a ready task it is the
-    /// time of its push, taken from its id, or 0 if the id contains no time.
+    /// When it is due (delayed), was last delivered (leased) or died (dead), in unix milliseconds. For a ready task
+    /// it is the time of its push, taken from its id, or 0 if the id contains no time.
     pub at: LogTime,
     /// The time since its last delivery (leased).
     pub elapsed: Option<Duration>,

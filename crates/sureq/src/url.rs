@@ -90,9 +90,9 @@ impl OpenError {
 
 /// Opens a home with default options: a reply means that the change is on disk.
 ///
-/// This blocks the thread: for a directory while its newest checkpoint and the end of its log are read; for Redis or a server
-/// until it answers, or for a few seconds if it does not. A server that is loading its data is waited for, for a minute at most.
-/// In async code use [`open_async`], except at the start of the program.
+/// This blocks the thread: for a directory, while its newest checkpoint and the end of its log are read; for Redis or
+/// a server, until it answers, or for a few seconds if it does not. If a server is loading its data, this waits for a
+/// minute at most. In async code use [`open_async`], except at the start of the program.
 pub fn open(url: &str) -> Result<Home, OpenError> {
     match place_of(url) {
         #[cfg(feature = "embedded")]
@@ -107,8 +107,8 @@ pub fn open(url: &str) -> Result<Home, OpenError> {
     }
 }
 
-/// Opens a home like [`open`], without blocking the runtime. If the future is dropped before it is ready, the home is opened and
-/// then dropped.
+/// Opens a home like [`open`], without blocking the runtime. If the future is dropped before it is ready, the home is
+/// opened and then dropped.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -217,7 +217,7 @@ const REDIS_SCHEMES: [&str; 8] = [
     "rediss-sentinel",
 ];
 
-/// A URL as it may be shown: without the passwords in it.
+/// A URL for display: without the passwords in it.
 pub fn without_passwords(url: &str) -> String {
     let (address, options) = url.split_once('?').unwrap_or((url, ""));
     let mut shown =
@@ -255,7 +255,7 @@ fn place_of(url: &str) -> Option<Place> {
     (!path.is_empty() && !is_host).then(|| Place::Directory(path.into()))
 }
 
-/// The directory that a URL names, if it is that of one.
+/// The directory of a `file:` URL; `None` for other URLs.
 ///
 /// ```
 /// assert_eq!(sureq::directory_of("file:./queue"), Some("./queue".into()));

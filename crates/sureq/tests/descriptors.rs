@@ -1,4 +1,4 @@
-//! A queue inside an application shares its descriptors. When there are none left, the store waits for one.
+//! A store inside an application shares its file descriptors. When none is free, the store waits for one.
 
 use std::fs::File;
 use std::process::Command;
@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use sureq::Options;
 
-/// As few as a small application may have.
+/// A limit as low as that of a small application.
 const LIMIT: usize = 128;
-/// More than a few segments.
+/// Enough to fill several segments.
 const TASKS: usize = 12;
 const SEGMENT_BYTES: u64 = 1 << 20;
 
-/// How often in a row there is none left before nobody is about to let go of one.
+/// The looks in a row without a free descriptor after which none is expected to become free.
 const QUIET_LOOKS: usize = 20;
 
-/// All descriptors that are left, those too that the store has open for a moment only, to prepare files.
+/// Opens all free descriptors, including those that the store holds only for a moment, to prepare files.
 async fn hoard() -> Vec<File> {
     let (mut hoarded, mut quiet) = (Vec::new(), 0);
     while quiet < QUIET_LOOKS {
@@ -28,11 +28,11 @@ async fn hoard() -> Vec<File> {
 }
 
 #[tokio::test]
-async fn without_descriptors_the_store_waits_and_goes_on_when_there_are_some() {
+async fn the_store_waits_while_no_descriptor_is_free() {
     let pid = std::process::id().to_string();
     let limited = Command::new("prlimit").args(["--pid", &pid, &format!("--nofile={LIMIT}")]).status();
-    assert!(limited.expect("prlimit is there").success());
-    let dir = tempfile::tempdir().expect("there is room for a directory");
+    assert!(limited.expect("prlimit is installed").success());
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let options = Options { segment_bytes: Some(SEGMENT_BYTES), ..Options::default() };
     let home = sureq::open_with(&format!("file:{}", dir.path().display()), &options).expect("a store");
     let queue = home.queue("q");
@@ -42,15 +42,15 @@ async fn without_descriptors_the_store_waits_and_goes_on_when_there_are_some() {
     assert!(!hoarded.is_empty());
     let pushing = tokio::spawn(async move {
         for _ in 0..TASKS {
-            queue.push(vec![b'x'; SEGMENT_BYTES as usize / 2]).await.expect("it is only late");
+            queue.push(vec![b'x'; SEGMENT_BYTES as usize / 2]).await.expect("the push waits and succeeds");
         }
-        queue.info().await.expect("it can be asked")
+        queue.info().await.expect("the home answers")
     });
-    // It cannot come to its end meanwhile: that is what the test is about.
+    // The push must not finish before descriptors are free.
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(!pushing.is_finished(), "new segments need descriptors");
     drop(hoarded);
     let info = pushing.await.expect("it does not panic");
     assert_eq!(info.ready, TASKS as u64 + 1);
-    home.close().expect("it can be closed");
+    home.close().expect("the home closes");
 }

@@ -16,14 +16,14 @@ fn program(name: &str) -> PathBuf {
     program
 }
 
-/// Runs an example to its end; answers what it printed.
+/// Runs an example to its end; returns its output.
 fn example(name: &str, arguments: &[&str]) -> String {
     run(program(name).to_str().expect("a path of this build"), arguments)
 }
 
 #[test]
 fn push_and_work() {
-    let dir = tempfile::tempdir().expect("there is room for a directory");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let said = example("push_and_work", &[dir.path().to_str().expect("a name")]);
     for line in [
         "sent \"hello\" to ann@example.org\n",
@@ -37,7 +37,7 @@ fn push_and_work() {
 
 #[test]
 fn embedded_in_axum() {
-    let dir = tempfile::tempdir().expect("there is room for a directory");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let mut command = Command::new(program("embedded_in_axum"));
     let mut server = Process::start(command.arg("127.0.0.1:0").arg(dir.path()));
     let address =

@@ -1,5 +1,5 @@
-//! Rule 7, and what a flood of tasks may not cost: the price of looking, and of taking one, hardly depends on how many
-//! there are. The bounds are wide; whatever goes through a million tasks each time is hundreds of times beyond them.
+//! Rule 7: looking at a queue and popping a task cost about the same with a million tasks as with a few. The bounds
+//! are wide: an operation that visits every task exceeds them by a factor of hundreds.
 
 use std::time::{Duration, Instant};
 
@@ -9,11 +9,11 @@ use sureq::home_api::{Command, Payload, Replies, Reply};
 
 const MANY: usize = 1_000_000;
 const LOOKS: u32 = 2_000;
-/// What a look at a few tasks takes at most, with everything else that goes on in the machine.
+/// An allowance for other load on the machine.
 const NOISE: Duration = Duration::from_millis(200);
 
 fn home() -> Home {
-    sureq::open("mem:").expect("memory is always there")
+    sureq::open("mem:").expect("a home in memory opens")
 }
 
 fn execute(home: &Home, command: Command<'_>) -> Replies<Payload> {
@@ -28,7 +28,7 @@ fn push(home: &Home, queue: &[u8], count: usize) {
     execute(home, Command::Push { queue, payloads: &payloads });
 }
 
-/// Compares what the same looks cost with few tasks and with many.
+/// Compares the cost of the same operation with few tasks and with many.
 fn check(what: &str, mut few: impl FnMut(), mut many: impl FnMut()) {
     let time = |look: &mut dyn FnMut()| {
         let start = Instant::now();

@@ -1,4 +1,5 @@
-//! A server behind a slow line: what moves is waited for, and what must be in time does not wait behind large payloads.
+//! A server behind a slow connection: a transfer does not time out while bytes move, and urgent commands do not wait
+//! behind large payloads.
 #![cfg(feature = "remote")]
 
 use std::io::{Read, Write};
@@ -14,19 +15,19 @@ use sureq_testkit::local_server::LocalServer;
 use sureq_testkit::proxy::{FaultyProxy, Way, slow_proxy};
 use tokio::sync::Notify;
 
-/// How long the homes here wait for a server that stands still.
+/// The timeout of the homes here for a server that makes no progress.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The line passes so much at once, ten times in a second.
+/// The bytes that the connection passes at once, ten times per second.
 const STEP_BYTES: usize = 16 << 10;
 const STEP: Duration = Duration::from_millis(100);
 
-/// A payload that takes more than twice the patience.
+/// A payload whose transfer takes more than twice the timeout.
 fn large() -> Vec<u8> {
     vec![b'x'; 44 * STEP_BYTES]
 }
 
-/// Longer than anything takes that works. Only a hang gets there.
+/// A timeout that only a hang reaches.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn open(address: SocketAddr) -> RemoteHome {
@@ -36,12 +37,12 @@ fn open(address: SocketAddr) -> RemoteHome {
 }
 
 fn server() -> (LocalServer, Home) {
-    let home = sureq::open("mem:").expect("memory is there");
+    let home = sureq::open("mem:").expect("a home in memory opens");
     (LocalServer::start(&home), home)
 }
 
 #[test]
-fn a_push_that_takes_longer_than_the_patience_is_waited_for_while_it_moves() {
+fn a_push_that_outlasts_the_timeout_succeeds_while_bytes_move() {
     let (server, _) = server();
     let home = open(slow_proxy(server.resp, Way::ToServer, STEP_BYTES, STEP));
     let since = Instant::now();
@@ -54,12 +55,12 @@ fn a_push_that_takes_longer_than_the_patience_is_waited_for_while_it_moves() {
 }
 
 #[test]
-fn an_answer_that_takes_longer_than_the_patience_is_waited_for_while_it_moves() {
+fn a_reply_that_outlasts_the_timeout_succeeds_while_bytes_move() {
     let (server, direct) = server();
     let home = open(slow_proxy(server.resp, Way::FromServer, STEP_BYTES, STEP));
     let queues: &[&[u8]] = &[b"q"];
     let plain = Pop::plain(queues, 1);
-    // The second has a connection of its own, and the third waits for ever.
+    // The second pop has a connection of its own, and the third waits without a limit.
     for block in [None, Some(Block::Millis(1)), Some(Block::Forever)] {
         let payload = large();
         let pushed = direct
@@ -76,23 +77,23 @@ fn an_answer_that_takes_longer_than_the_patience_is_waited_for_while_it_moves() 
     server.stop();
 }
 
-/// A lease begins when the task is handed out, and not when the last byte of its payload has come.
+/// A lease begins when the task is popped, not when the last byte of its payload arrives.
 #[tokio::test]
-async fn the_lease_of_a_task_that_came_slowly_is_counted_from_its_first_byte() {
+async fn a_lease_counts_from_the_first_byte_of_a_slow_reply() {
     let (server, direct) = server();
     let address = slow_proxy(server.resp, Way::FromServer, STEP_BYTES, STEP);
     let home = sureq::open(&format!("sureq://{address}")).expect("the server listens");
     let lease = Duration::from_secs(60);
     for wait in [Duration::ZERO, DEADLINE] {
-        direct.queue("q").push(large()).await.expect("it is pushed");
-        let task = home.queue("q").pop().lease(lease).wait(wait).await.expect("it is only slow");
-        let end = task.expect("it is there").lease_end().expect("it has one");
+        direct.queue("q").push(large()).await.expect("the push succeeds");
+        let task = home.queue("q").pop().lease(lease).wait(wait).await.expect("the transfer is only slow");
+        let end = task.expect("a task is ready").lease_end().expect("the task has a lease");
         let left = end.saturating_duration_since(Instant::now());
         assert!(left + PATIENCE < lease, "{left:?} of {lease:?} are left after it took {:?}", 2 * PATIENCE);
     }
 }
 
-/// What the handler tells, and what it waits for.
+/// Signals from the handler, and to it.
 #[derive(Clone, Default)]
 struct Gate {
     begun: Arc<Notify>,
@@ -109,7 +110,7 @@ async fn a_worker_keeps_its_tasks_while_the_same_home_pushes_something_large() {
     let (server, _) = server();
     let address = slow_proxy(server.resp, Way::ToServer, STEP_BYTES, STEP);
     let home = sureq::open(&format!("sureq://{address}")).expect("the server listens");
-    home.queue("q").push("x").await.expect("it is pushed");
+    home.queue("q").push("x").await.expect("the push succeeds");
     let gate = Gate::default();
     let worker = Worker::new(&home).lease(PATIENCE).ttl(PATIENCE).state(gate.clone()).work("q", hold);
     let handle = worker.handle();
@@ -119,17 +120,17 @@ async fn a_worker_keeps_its_tasks_while_the_same_home_pushes_something_large() {
     gate.begun.notified().await;
 
     let since = Instant::now();
-    home.queue("large").push(large()).await.expect("it is only slow");
+    home.queue("large").push(large()).await.expect("the transfer is only slow");
     assert!(since.elapsed() > 2 * PATIENCE, "it was not slow: {:?}", since.elapsed());
     gate.opened.notify_one();
     until(|| handle.status().is_some_and(|status| status.tally.done > 0)).await;
     stop.notify_one();
-    let tally = run.await.expect("it does not panic").expect("it was told to stop");
+    let tally = run.await.expect("it does not panic").expect("the worker ends without an error");
     assert_eq!((tally.taken, tally.done, tally.lost), (1, 1, 0));
 }
 
 #[tokio::test]
-async fn tasks_that_a_slow_line_cannot_extend_in_time_are_returned_unrun() {
+async fn tasks_whose_leases_a_slow_connection_cannot_extend_in_time_are_returned() {
     const LEASE: Duration = Duration::from_secs(1);
     let (server, direct) = server();
     let line = FaultyProxy::before(server.resp);
@@ -145,22 +146,23 @@ async fn tasks_that_a_slow_line_cannot_extend_in_time_are_returned_unrun() {
     let since = Instant::now();
     while handle.status().is_none_or(|status| status.tally.given_back == 0) {
         assert!(since.elapsed() < DEADLINE, "{:?}", handle.status());
-        direct.queue("q").push("x").await.expect("it is pushed");
-        // The only thread of the runtime is blocked while the task arrives, so its lease must be extended before it is run.
+        direct.queue("q").push("x").await.expect("the push succeeds");
+        // The only thread of the runtime is blocked while the task arrives, so its lease must be extended before it
+        // is run.
         std::thread::sleep(LEASE * 3 / 5);
         tokio::time::sleep(2 * LEASE).await;
     }
     line.delay(Duration::ZERO);
     counts_nothing(&direct).await;
     stop.notify_one();
-    assert!(run.await.expect("it does not panic").expect("it was told to stop").done > 0);
+    assert!(run.await.expect("it does not panic").expect("the worker ends without an error").done > 0);
 }
 
 /// Waits until the queue is empty.
 async fn counts_nothing(home: &Home) {
     let since = Instant::now();
     loop {
-        let info = home.queue("q").info().await.expect("it is asked");
+        let info = home.queue("q").info().await.expect("the home answers");
         if info.ready + info.delayed + info.leased == 0 {
             return;
         }
@@ -169,16 +171,16 @@ async fn counts_nothing(home: &Home) {
     }
 }
 
-/// Waits for a state that nothing signals.
+/// Polls for a state that nothing signals.
 async fn until(is_so: impl Fn() -> bool) {
     let since = Instant::now();
     while !is_so() {
-        assert!(since.elapsed() < DEADLINE, "it never came to that");
+        assert!(since.elapsed() < DEADLINE, "the condition was never met");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// A server that greets, reads everything and answers nothing.
+/// A server that greets, reads everything and answers nothing more.
 fn silent() -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has free ports");
     let address = listener.local_addr().expect("it is bound");
@@ -210,7 +212,7 @@ fn requests_to_a_hanging_server_time_out_though_more_are_sent() {
     let (since, mut later) = (Instant::now(), Vec::new());
     let first = std::thread::spawn(move || first.wait().replies.list.remove(0));
     while !first.is_finished() {
-        assert!(since.elapsed() < DEADLINE, "it waits for ever");
+        assert!(since.elapsed() < DEADLINE, "the request does not time out");
         later.push(home.send(&[Command::Pause { queue: b"q" }]));
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -221,7 +223,7 @@ fn requests_to_a_hanging_server_time_out_though_more_are_sent() {
 #[test]
 fn closing_the_home_fails_pending_requests() {
     for block in [None, Some(Block::Forever)] {
-        // One that waits leaves the line; of one that does not nobody knows what came of it.
+        // A waiting pop got nothing; the outcome of any other command is unknown.
         let is_expected =
             |reply: &Reply| if block.is_some() { *reply == Reply::TimedOut } else { is_unknown(reply) };
         let home = open(silent());

@@ -1,4 +1,4 @@
-//! The worker on queues that are shared with other programs: a home without leases, failures or delays is worked on all the same.
+//! The worker on queues shared with other programs: homes without leases, failures or delays are supported too.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 use sureq::{Failure, Home, Outcome, State, Tally, Token, Worker, WorkerHandle};
 use sureq_testkit::redis_server::RedisServer;
 
-/// Longer than anything takes that works.
+/// A timeout that only a hang reaches.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn open(redis: &RedisServer, layout: &str) -> Home {
     sureq::open(&format!("{}?layout={layout}", redis.url())).expect("Redis listens")
 }
 
-/// Waits until a worker has come so far.
+/// Waits until the tally of a worker meets a condition.
 async fn until(handle: &WorkerHandle, is_so: impl Fn(&Tally) -> bool) {
     let since = Instant::now();
     while !handle.status().is_some_and(|status| is_so(&status.tally)) {
-        assert!(since.elapsed() < PATIENCE, "it never came to that: {:?}", handle.status());
+        assert!(since.elapsed() < PATIENCE, "the condition was never met: {:?}", handle.status());
         tokio::task::yield_now().await;
     }
 }
@@ -36,7 +36,7 @@ async fn work(home: &Home) -> Tally {
     let worker = Worker::new(home).name("w").state(Tries::default()).work("emails", fail_at_first);
     let handle = worker.handle();
     let stop = async move { until(&handle, |tally| tally.done == 3).await };
-    worker.run_until(stop).await.expect("it works and stops")
+    worker.run_until(stop).await.expect("the worker ends without an error")
 }
 
 #[tokio::test]
@@ -50,7 +50,7 @@ async fn a_worker_works_in_the_keys_of_each_program() {
         assert_eq!((info.ready, info.leased), (0, 0), "{layout}");
         let left: i64 =
             redis::cmd("EXISTS").arg("worqr:workers").query(&mut redis.connect()).expect("it answers");
-        assert_eq!(left, 0, "the worker has said that it stops");
+        assert_eq!(left, 0, "the worker is deregistered");
         home.close().expect("a Redis has nothing to lose");
     }
 }
@@ -81,7 +81,7 @@ async fn a_worker_learns_of_tasks_that_clients_of_worqr_cancelled() {
         }
         until(&handle, |tally| tally.cancelled == 1).await;
     };
-    let tally = worker.run_until(stop).await.expect("it works and stops");
+    let tally = worker.run_until(stop).await.expect("the worker ends without an error");
     assert_eq!((tally.cancelled, tally.done), (1, 0));
     let info = home.queue("emails").info().await.expect("Redis answers");
     assert_eq!((info.ready, info.leased), (0, 0), "it is gone");

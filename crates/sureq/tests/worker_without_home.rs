@@ -1,4 +1,4 @@
-//! A worker whose home goes silent or away while handlers run.
+//! A worker whose home hangs or dies while handlers run.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Longer than anything takes that works.
+/// A timeout that only a hang reaches.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 struct AtWork {
@@ -27,7 +27,7 @@ impl AtWork {
         let handle = worker.handle();
         let run = async {
             let told = async { _ = stopped.await };
-            worker.run_until(told).await.expect("it works and stops")
+            worker.run_until(told).await.expect("the worker ends without an error")
         };
         Self { handle, stop, run: tokio::spawn(run) }
     }
@@ -35,7 +35,7 @@ impl AtWork {
     async fn until(&self, is_so: impl Fn(&WorkerStatus) -> bool) {
         let since = Instant::now();
         while !self.handle.status().is_some_and(|status| is_so(&status)) {
-            assert!(since.elapsed() < PATIENCE, "it never came to that: {:?}", self.handle.status());
+            assert!(since.elapsed() < PATIENCE, "the condition was never met: {:?}", self.handle.status());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -48,16 +48,16 @@ impl AtWork {
 
 async fn open(url: &str, layout: &str) -> Home {
     let home = sureq::open(&format!("{url}?layout={layout}")).expect("Redis listens");
-    home.queue("q").push("x").await.expect("it is pushed");
+    home.queue("q").push("x").await.expect("the push succeeds");
     home
 }
 
 async fn fail_when_told(gate: State<Arc<Notify>>) -> Result<(), Failure> {
     gate.notified().await;
-    Err(Failure::new("it was told to"))
+    Err(Failure::new("the test failed it"))
 }
 
-/// Has a handler fail while Redis is silent, and then Redis die, so that nobody knows whether the task went back.
+/// Lets a handler fail while Redis hangs, and then kills Redis. Whether the task was returned is unknown.
 async fn fail_unheard(layout: &str) -> AtWork {
     let port = free_port();
     let mut redis = RedisServer::start_at(port);
@@ -74,7 +74,7 @@ async fn fail_unheard(layout: &str) -> AtWork {
     worker
 }
 
-/// Without a fence the same return, told again, could take the task from another one's hands.
+/// Without a fence, a second return could take the task from another worker.
 #[tokio::test]
 async fn a_return_by_a_bare_id_is_not_retried_after_a_lost_reply() {
     let worker = fail_unheard("work-queue").await;
@@ -82,7 +82,7 @@ async fn a_return_by_a_bare_id_is_not_retried_after_a_lost_reply() {
     assert_eq!(worker.stop().await.unknown, 1);
 }
 
-/// By a receipt it is told again until the worker ends; then it is known of none of them what came of it.
+/// With a receipt, the return is retried until the worker ends. Then its outcome is unknown.
 #[tokio::test]
 async fn unconfirmed_outcomes_at_the_end_count_as_unknown() {
     let worker = fail_unheard("sureq").await;
@@ -91,16 +91,16 @@ async fn unconfirmed_outcomes_at_the_end_count_as_unknown() {
     assert_eq!((tally.taken, tally.unknown, tally.failed), (1, 1, 0));
 }
 
-/// What runs for too long is ended in time, though the beats of the worker are not answered meanwhile.
+/// A handler that runs too long is stopped in time, though the heartbeats of the worker are not answered.
 #[tokio::test]
-async fn a_handler_runs_no_longer_than_it_may_while_the_home_is_silent() {
+async fn a_handler_is_aborted_at_run_max_while_the_home_hangs() {
     let redis = RedisServer::start();
     let home = open(&redis.url(), "sureq").await;
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel::<Instant>();
     let handler = move |token: Token| {
         let tell = tell.clone();
         async move {
-            /// Tells when the handler is dropped, if it was told why.
+            /// Reports that the handler is dropped, if its token fired for that reason.
             struct Dropped(Token, tokio::sync::mpsc::UnboundedSender<Instant>);
             impl Drop for Dropped {
                 fn drop(&mut self) {
@@ -113,7 +113,7 @@ async fn a_handler_runs_no_longer_than_it_may_while_the_home_is_silent() {
             std::future::pending::<()>().await;
         }
     };
-    // It beats after four seconds, and gives up waiting for an answer six later.
+    // The worker sends a heartbeat after four seconds, and waits six seconds for the reply.
     let ttl = Duration::from_secs(12);
     let worker = Worker::new(&home).lease(ttl).ttl(ttl).run_max(Duration::from_secs(5)).grace(Duration::ZERO);
     let worker = worker.work("q", handler);

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::process::run;
 
-/// A mounted image. It is unmounted and removed at the end.
+/// A mounted image, which is unmounted and removed on drop.
 #[derive(Debug)]
 pub struct Btrfs {
     mount: PathBuf,
@@ -18,17 +18,17 @@ pub struct Btrfs {
 }
 
 impl Btrfs {
-    /// Makes and mounts a file system of `bytes`, at least 128 MB.
+    /// Creates and mounts a file system of `bytes`, at least 128 MB.
     pub fn new(bytes: u64) -> Self {
         assert!(
             rustix::process::geteuid().is_root(),
             "a disk of one's own needs root: the test mounts a file system"
         );
-        // The kernel may know it only once it was asked for.
+        // The kernel may list it only after it was requested.
         let _ = Command::new("modprobe").args(["-q", "btrfs"]).status();
-        let known = std::fs::read_to_string("/proc/filesystems").expect("the kernel tells what it knows");
+        let known = std::fs::read_to_string("/proc/filesystems").expect("/proc is mounted");
         assert!(known.contains("btrfs"), "the test needs btrfs, which this kernel does not know");
-        let dir = tempfile::tempdir().expect("there is room for a directory");
+        let dir = tempfile::tempdir().expect("a temporary directory");
         let (image, mount) = (dir.path().join("image"), dir.path().join("mount"));
         std::fs::create_dir(&mount).expect("the directory is empty");
         let file = std::fs::File::create(&image).expect("the directory is empty");
@@ -38,7 +38,7 @@ impl Btrfs {
         Self { mount, _dir: dir }
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.mount
     }
@@ -46,12 +46,12 @@ impl Btrfs {
 
 impl Drop for Btrfs {
     fn drop(&mut self) {
-        // Lazily, since a failed test may still have a file open there.
+        // Lazily, since a failed test may still have a file open in it.
         let _ = Command::new("umount").arg("-l").arg(&self.mount).status();
     }
 }
 
-/// A directory that may hold only so much, on a disk that has more.
+/// A directory with a quota that is smaller than its disk.
 #[derive(Debug)]
 pub struct Quota {
     limited: PathBuf,
@@ -70,12 +70,11 @@ impl Quota {
         made
     }
 
-    /// The directory.
     pub fn path(&self) -> &Path {
         &self.limited
     }
 
-    /// Allows another number of bytes from now on.
+    /// Changes the limit of the quota.
     pub fn limit(&self, bytes: u64) {
         btrfs(&["qgroup", "limit", &bytes.to_string()], &self.limited);
     }

@@ -1,7 +1,7 @@
-//! Blocking clients of our own for both dialects: raw bytes out, replies in.
+//! Simple blocking clients for both dialects: raw bytes out, replies in.
 //!
-//! They are made for tests: whatever goes wrong is a panic, except where a method answers an [`io::Result`] for
-//! those who crash the server on purpose.
+//! They are made for tests: every failure is a panic, except in methods that return an [`io::Result`] for tests that
+//! crash the server on purpose.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -20,9 +20,9 @@ pub enum Value {
     Int(i64),
     /// `$`
     Bulk(Vec<u8>),
-    /// `*` and what else is a list; a map is a list of keys and values in turn.
+    /// `*` and other lists; a map is a list of keys and values in turn.
     Array(Vec<Value>),
-    /// Any form of nothing.
+    /// Any form of null.
     Null,
 }
 
@@ -59,7 +59,7 @@ impl Value {
         }
     }
 
-    /// One of the fields of a task, as text.
+    /// A field of a task, as text.
     pub fn field(&self, at: usize) -> String {
         let Self::Array(fields) = self else { panic!("{self:?} is no task") };
         fields[at].clone().text()
@@ -81,25 +81,21 @@ impl Value {
     }
 }
 
-/// A task as RQ.POP hands it out.
+/// A task in a reply to RQ.POP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
-    /// The queue it came from.
     pub queue: Vec<u8>,
-    /// Its id.
     pub id: String,
-    /// Its payload.
     pub payload: Vec<u8>,
 }
 
-/// A connection that speaks RESP.
+/// A RESP connection.
 #[derive(Debug)]
 pub struct RespClient {
     wire: Wire,
 }
 
 impl RespClient {
-    /// Connects.
     pub fn connect(address: SocketAddr) -> Self {
         Self {
             wire: Wire::connect(address)
@@ -107,12 +103,12 @@ impl RespClient {
         }
     }
 
-    /// Connects, if a server listens.
+    /// Connects; an error if no server listens.
     pub fn try_connect(address: SocketAddr) -> io::Result<Self> {
         Ok(Self { wire: Wire::connect(address)? })
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     pub fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.wire.stream.write_all(bytes)
     }
@@ -146,7 +142,7 @@ impl RespClient {
         })
     }
 
-    /// Reads one reply, which must come.
+    /// Reads one reply; panics on an error.
     pub fn reply(&mut self) -> Value {
         self.read().expect("a reply comes")
     }
@@ -157,12 +153,12 @@ impl RespClient {
         self.reply()
     }
 
-    /// Sends a command in words and reads its reply.
+    /// Sends a command, given as words separated by spaces, and reads its reply.
     pub fn say(&mut self, line: &str) -> Value {
         self.command(&line.split(' ').collect::<Vec<_>>())
     }
 
-    /// Sends a command in words and leaves its reply for later.
+    /// Sends a command, given as words separated by spaces, without reading its reply.
     pub fn begin(&mut self, line: &str) {
         self.send_raw(&encode(&line.split(' ').collect::<Vec<_>>())).expect("the server reads");
     }
@@ -178,12 +174,12 @@ impl RespClient {
         self.say(&format!("RQ.POP COUNT {count} {queue}")).tasks()
     }
 
-    /// Acknowledges one task; returns whether that finished it.
+    /// Acks one task; returns whether this call finished it.
     pub fn ack(&mut self, queue: &str, id: &str) -> bool {
         match self.command(&["RQ.ACK", queue, id]).ids().as_slice() {
             [] => false,
             [acked] if acked == id => true,
-            other => panic!("asked for {id}, told of {other:?}"),
+            other => panic!("the reply to an ack of {id} is {other:?}"),
         }
     }
 
@@ -192,16 +188,15 @@ impl RespClient {
         let fields = self.command(&["RQ.INFO", queue]).list();
         match (&fields[1], &fields[3]) {
             (&Value::Int(waiting), &Value::Int(held)) => (waiting, held),
-            other => panic!("RQ.INFO told {other:?}"),
+            other => panic!("the reply to RQ.INFO is {other:?}"),
         }
     }
 
-    /// Whether the server closes the connection without another byte.
+    /// Whether the server closes the connection without sending another byte.
     pub fn is_closed(&mut self) -> bool {
         self.wire.is_closed()
     }
 
-    /// The connection itself.
     pub fn stream(&self) -> &TcpStream {
         &self.wire.stream
     }
@@ -212,14 +207,13 @@ impl RespClient {
     }
 }
 
-/// A connection that speaks the text dialect.
+/// A connection in the text dialect.
 #[derive(Debug)]
 pub struct TextClient {
     wire: Wire,
 }
 
 impl TextClient {
-    /// Connects.
     pub fn connect(address: SocketAddr) -> Self {
         Self {
             wire: Wire::connect(address)
@@ -227,7 +221,7 @@ impl TextClient {
         }
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     pub fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.wire.stream.write_all(bytes)
     }
@@ -249,17 +243,16 @@ impl TextClient {
         reply.split(' ').nth(1).unwrap_or_else(|| panic!("ADD was answered {reply:?}")).to_owned()
     }
 
-    /// Whether the server closes the connection without another byte.
+    /// Whether the server closes the connection without sending another byte.
     pub fn is_closed(&mut self) -> bool {
         self.wire.is_closed()
     }
 
-    /// The connection itself.
     pub fn stream(&self) -> &TcpStream {
         &self.wire.stream
     }
 
-    /// Says that nothing more will be sent.
+    /// Shuts down the sending side.
     pub fn end(&self) {
         self.wire.end();
     }
@@ -344,7 +337,7 @@ impl Wire {
     }
 
     fn end(&self) {
-        // A connection that is gone cannot be ended any more.
+        // A connection that is already closed cannot be shut down.
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 }

@@ -1,7 +1,7 @@
-/* Shifts the clocks of a process by two of the numbers in the file that CLOCK_SHIFT_FILE names, in milliseconds: the wall
- * clock alone by the first, all clocks by the second. If the third is not 0, time passes by these numbers alone: the clocks
- * stand at 1970, or at the start of the machine, before they are shifted. The file is mapped, so that whoever writes to it moves the clocks of a
- * running process. */
+/* Shifts the clocks of a process by two of the numbers in the file that CLOCK_SHIFT_FILE names, in milliseconds: the
+ * first shifts the wall clock, the second all clocks. If the third is not 0, the real clocks are not used: the clocks
+ * stand at 1970, or at the start of the machine, before they are shifted. The file is mapped, so that a write to it
+ * moves the clocks of a running process. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

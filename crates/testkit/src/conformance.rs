@@ -1,8 +1,8 @@
-//! One suite, every home: each scenario of `scenarios/` is played in each home, and docs/understand/conformance.md
+//! One suite for every home: each scenario of `scenarios/` runs in each home, and docs/understand/conformance.md
 //! lists which home supports which.
 //!
 //! A home joins with a [`Candidate`], a ten-line test file that calls [`exercise`], and a place in the table's test.
-//! `SUREQ_BLESS=1` has the core write its replies into the scenarios, and the table be written anew.
+//! With `SUREQ_BLESS=1` the core writes its replies into the scenarios, and the table is regenerated.
 
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,12 +31,12 @@ pub fn scenarios() -> Vec<Scenario> {
     read.collect()
 }
 
-/// Why a scenario need not hold in a home.
+/// The reason why a scenario need not hold in a home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exception {
     /// The home lacks something that the scenario needs.
     Cannot(Need),
-    /// The home is known to answer otherwise, and why.
+    /// The home has other replies, for this reason.
     Otherwise(&'static str),
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn exception(scenario: &Scenario, candidate: &Candidate) -> Option<Ex
     known.map(|(_, why)| Exception::Otherwise(why))
 }
 
-/// Plays one scenario in one home, unless there is an exception. An error says where the home differs.
+/// Runs one scenario in one home, unless there is an exception. The error describes the difference.
 pub(crate) fn judge(scenario: &Scenario, candidate: &Candidate, restarts: Restarts) -> Result<(), String> {
     if exception(scenario, candidate).is_some() {
         return Ok(());
@@ -64,20 +64,20 @@ pub(crate) fn judge(scenario: &Scenario, candidate: &Candidate, restarts: Restar
     }
 }
 
-/// Plays all scenarios in a home, and those that allow it once more with a restart behind every step.
+/// Runs all scenarios in a home, and those that allow it once more with a restart after every step.
 ///
 /// # Panics
 ///
-/// If one of them differs: the message says where.
+/// If one of them differs; the message contains the difference.
 pub fn exercise(candidate: &Candidate) {
     exercise_with(candidate, &[Restarts::AsWritten, Restarts::Everywhere]);
 }
 
-/// Plays all scenarios in a home, with these restarts as far as each allows them.
+/// Runs all scenarios in a home, with these restarts if a scenario allows them.
 ///
 /// # Panics
 ///
-/// If one of them differs: the message says where.
+/// If one of them differs; the message contains the difference.
 pub fn exercise_with(candidate: &Candidate, restarts: &[Restarts]) {
     let scenarios = scenarios();
     assert!(!scenarios.is_empty(), "there are scenarios");
@@ -97,7 +97,7 @@ pub fn exercise_with(candidate: &Candidate, restarts: &[Restarts]) {
     assert!(differences.is_empty(), "{} differs from the scenarios:\n{differences}", candidate.name);
 }
 
-/// The core is the reference: its replies are recorded.
+/// Records the replies of the core, which is the reference.
 fn bless(scenarios: &[Scenario], candidate: &Candidate) {
     if candidate.name != "core" {
         return;
@@ -111,8 +111,8 @@ fn bless(scenarios: &[Scenario], candidate: &Candidate) {
     }
 }
 
-/// docs/understand/conformance.md. Nothing is played for it: each home has a test that calls [`exercise`], which fails
-/// if a scenario without an exception does not hold.
+/// The contents of docs/understand/conformance.md. No scenario runs for it: each home has a test that calls
+/// [`exercise`], which fails if a scenario without an exception does not hold.
 pub fn table(candidates: &[Candidate]) -> String {
     let mut text = String::from(HEAD);
     let names: Vec<&str> = candidates.iter().map(|candidate| candidate.name).collect();

@@ -1,8 +1,8 @@
 //! Differential test: the core and another home execute the same random commands, and every reply must be equal.
 //!
-//! A seed draws steps ([`draw`]). The core executes them, and [`author`] records its replies as a scenario, which is then
-//! played in the other home. A scenario that fails is reduced: steps are removed as long as it still fails. The rest is
-//! printed, and belongs in `scenarios/` once the defect is fixed.
+//! A seed draws steps ([`draw`]). The core executes them, and [`author`] records its replies as a scenario, which
+//! then runs in the other home. A scenario that fails is reduced: steps are removed as long as it still fails. The
+//! reduced one is printed, and belongs in `scenarios/` once the defect is fixed.
 //!
 //! The core itself is compared with a naive model by its own tests.
 
@@ -22,10 +22,10 @@ use draw::{Draw, Scope};
 /// Commands per seed.
 const COMMANDS: usize = 500;
 
-/// How long a failing scenario is reduced at most.
+/// The time limit for reducing a failing scenario.
 const SHRINK_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// One thing that happens, and its number, by which later steps refer to what it was answered.
+/// One step and its number, by which later steps refer to its replies.
 #[derive(Clone, Debug)]
 struct Step {
     number: usize,
@@ -44,17 +44,18 @@ enum Act {
         queue: String,
         config: Vec<Word>,
     },
-    /// Requests sent at once.
+    /// Requests that are sent at once.
     Ask {
         conn: usize,
         requests: Vec<Vec<Word>>,
     },
-    /// Time passes, and then each of these queues is looked at, in this order: some homes do what is due only then.
+    /// Time passes, and then each of these queues is looked at, in this order: some homes execute what is due only
+    /// then.
     Pass {
         ms: u64,
         queues: Vec<String>,
     },
-    /// The wall clock is set, and a moment passes.
+    /// The wall clock is set, and a short time passes.
     Jump {
         ms: i64,
         queues: Vec<String>,
@@ -71,29 +72,29 @@ enum Word {
     Seen(Name),
 }
 
-/// An id, a receipt or a worker, by the step that brought it and its place among those of that step.
+/// An id, a receipt or a worker, by the step that returned it and its position among those of that step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Name {
     step: usize,
     place: usize,
 }
 
-/// In what a home may differ from the core, so that it is not compared.
+/// A permitted difference of a home from the core, which is not compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Difference {
-    /// A restart takes too long, or cannot be made.
+    /// Restarts take too long, or are impossible.
     Restarts,
-    /// Leases of a connection do not end together, or the test cannot tell when they have.
+    /// Leases of a connection do not end together, or the test cannot find out when they have ended.
     Connections,
-    /// Clients that wait are not always served in the order in which they came.
+    /// Waiting clients are not always served in the order of arrival.
     Line,
-    /// Queues are keys: `DEL` and `EXISTS` count those that have settings but no tasks, and an empty one without settings
-    /// forgets what it has counted.
+    /// Queues are keys: `DEL` and `EXISTS` count queues that have settings but no tasks, and an empty one without
+    /// settings loses its counters.
     Keys,
 }
 
-/// Compares the home with the core on this many random commands. `SUREQ_TEST_SCALE=10` runs ten times as many,
-/// `SUREQ_TEST_SEED=7` starts with another seed than 0.
+/// Compares the home with the core on this many random commands. `SUREQ_TEST_SCALE=10` runs ten times as many;
+/// `SUREQ_TEST_SEED=7` starts with that seed instead of 0.
 ///
 /// # Panics
 ///
@@ -145,7 +146,7 @@ fn differs(candidate: &Candidate, text: &str) -> Option<String> {
     let scenario =
         Scenario::parse(Path::new("found.txt"), text).unwrap_or_else(|error| panic!("{error}:\n{text}"));
     if let Some(exception) = exception(&scenario, candidate) {
-        panic!("{}: {exception:?}, though only what it can do is drawn:\n{text}", candidate.name);
+        panic!("{}: {exception:?}, although only supported commands are drawn:\n{text}", candidate.name);
     }
     judge(&scenario, candidate, Restarts::AsWritten).err()
 }

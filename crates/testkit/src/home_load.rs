@@ -1,8 +1,8 @@
-//! Producers and workers on a home that record what they ask and are told; whatever happened to the home meanwhile,
-//! their history must be legal.
+//! Producers and workers on a home that record their requests and replies. Their history must be legal, regardless of
+//! the faults of the home.
 //!
-//! They come to the home through the library (`library`), or through a socket that speaks RESP (`resp`): a server in
-//! front of the home, or a Redis with the module.
+//! They reach the home through the library (`library`), or through a RESP socket (`resp`): a server in front of the
+//! home, or a Redis with the module.
 
 mod library;
 mod resp;
@@ -20,31 +20,31 @@ use self::library::LibrarySession;
 use self::resp::RespSession;
 use crate::patience::until_within;
 
-/// How long homes may take to do what they are asked for once nothing harms them any more. Only a hang gets there.
+/// The time limit of homes for a request after the last fault. Only a hang reaches it.
 const RECOVERY: Duration = Duration::from_secs(120);
 
-/// How long a producer pauses after a push that was not confirmed.
+/// The pause of a producer after a push that was not confirmed.
 const RETRY: Duration = Duration::from_millis(2);
 
-/// How workers ask for tasks.
+/// The pops of workers.
 #[derive(Clone, Copy, Debug)]
 pub struct Asking {
-    /// How many at once.
+    /// The number of tasks in one pop.
     pub count: u32,
-    /// How long they wait.
+    /// How long a pop waits.
     pub block: Option<Block>,
-    /// How long what they take is theirs.
+    /// The length of the lease.
     pub lease_ms: u64,
-    /// How long they believe it is. More than `lease_ms` is a defect that the history must show.
+    /// The length of the lease that workers assume. More than `lease_ms` is a defect that the history must show.
     pub believed_ms: u64,
 }
 
 /// Commands of clients besides pushing, popping and finishing single tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Habits {
-    /// Nothing.
+    /// None.
     Plain,
-    /// One push in eight is of several tasks; of 32 deliveries one is forgotten, so that its lease lapses, one is
+    /// One push in eight has several tasks. Of 32 deliveries one is dropped, so that its lease lapses, one is
     /// returned, and four are finished late, perhaps after their leases.
     Mixed,
 }
@@ -52,7 +52,7 @@ pub enum Habits {
 /// How clients reach the home.
 #[derive(Clone, Debug)]
 pub enum Access {
-    /// Through the library, by its URL.
+    /// Through the library, by URL.
     Library(String),
     /// By RESP, at this address.
     Resp(SocketAddr),
@@ -90,23 +90,23 @@ enum Told {
     Done,
     /// The task is not its own, or no longer.
     Denied,
-    /// There was no answer of that kind.
+    /// There was no such reply.
     Other(Outcome),
 }
 
-/// One client's way to the home. It connects again by itself, and blocks for a bounded time.
+/// The connection of one client to the home. It reconnects by itself, and blocks for a bounded time.
 trait Session {
     fn push(&mut self, queue: &[u8], payloads: &[Vec<u8>]) -> Outcome;
 
-    /// Takes tasks; none also if it is not known whether there are any.
+    /// Takes tasks; an empty list also if the reply was lost.
     fn pop(&mut self, queue: &[u8], asking: &Asking) -> Vec<Taken>;
 
     fn ack(&mut self, queue: &[u8], id_or_receipt: &str) -> Told;
 
-    /// Returns a task to the front. What is answered does not matter: it may be delivered again from the request on.
+    /// Returns a task to the front. The reply does not matter: the task may be redelivered from the request on.
     fn give_back(&mut self, queue: &[u8], receipt: &str);
 
-    /// How many tasks the queue has, if that can be found out.
+    /// The number of tasks of the queue, if the home answers.
     fn count(&mut self, queue: &[u8]) -> Option<u64>;
 
     fn close(self: Box<Self>);
@@ -122,12 +122,12 @@ impl Drop for Over<'_> {
 }
 
 impl HomeLoad {
-    /// On these queues of a home, through the library.
+    /// Clients of these queues of a home, through the library.
     pub fn new(url: &str, queues: &[&[u8]], asking: Asking) -> Self {
         Self::with(Access::Library(url.to_owned()), queues, asking, Habits::Plain, Rng::new())
     }
 
-    /// On these queues of a home.
+    /// Clients of these queues of a home.
     pub fn with(access: Access, queues: &[&[u8]], asking: Asking, habits: Habits, rng: Rng) -> Self {
         Self {
             access,
@@ -153,7 +153,7 @@ impl HomeLoad {
         });
     }
 
-    /// How much happened so far.
+    /// The counts so far.
     pub fn counts(&self) -> Counts {
         self.history.lock().counts()
     }
@@ -164,22 +164,22 @@ impl HomeLoad {
         until_within("pushes are confirmed", RECOVERY, || self.counts().confirmed > before + more);
     }
 
-    /// Waits until more pushes have failed for certain.
+    /// Waits until more pushes have certainly failed.
     pub fn until_refused(&self) {
         let before = self.counts().failed;
         until_within("pushes are refused", RECOVERY, || self.counts().failed > before);
     }
 
-    /// Finishes what is left, and checks the history.
+    /// Finishes the remaining tasks, and checks the history.
     ///
     /// # Panics
     ///
-    /// If it is not legal, or too short to tell.
+    /// If it is not legal, or too short to prove anything.
     pub fn finish(&self) {
         let found = self.drain();
         let history = self.history.lock();
         assert_eq!(found, Findings::default(), "{history}");
-        assert!(history.counts().confirmed > 100, "too few were pushed to tell: {history}");
+        assert!(history.counts().confirmed > 100, "too few pushes to prove anything: {history}");
     }
 
     /// Finishes the remaining tasks; returns the findings.
@@ -202,11 +202,11 @@ impl HomeLoad {
     }
 
     fn rng(&self) -> Option<Rng> {
-        let mut rng = self.rng.lock().expect("nobody panics with it");
+        let mut rng = self.rng.lock().expect("no thread panics with the lock");
         (self.habits == Habits::Mixed).then(|| rng.fork())
     }
 
-    /// A session, once the home can be reached.
+    /// Opens a session when the home can be reached.
     fn session(&self) -> Box<dyn Session> {
         let since = Instant::now();
         loop {

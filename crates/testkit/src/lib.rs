@@ -1,14 +1,14 @@
 //! Shared test support: scenarios, doubles for disk and clock, clients and processes.
 //!
-//! The map:
+//! The modules:
 //!
-//! * [`scenario`]: parses a small text file into steps and plays it. [`subject`]: the homes that play scenarios;
+//! * [`scenario`]: parses a small text file into steps and runs it. [`subject`]: the homes in which scenarios run;
 //!   [`conformance`]: all scenarios in all of them. [`differential`]: random commands, compared between homes.
 //! * [`sim_disk`], [`valve`], [`manual_clock`]: the engine's disk and clock, with crashes, faults and blocked calls on
 //!   demand.
 //! * [`local_server`]: a server in this process. [`process`], [`server_process`]: the real binary. [`loop_image`],
-//!   [`btrfs`], [`slow_disk`]: real file systems for power cuts, full and slow disks. [`shifted_clock`]: clocks of a
-//!   process, moved by hand.
+//!   [`btrfs`], [`slow_disk`]: real file systems for power cuts, full and slow disks. [`shifted_clock`]: manual
+//!   clocks for a process.
 //! * [`redis_server`], [`redis_cluster`], [`redis_sentinels`]: a real Redis or Valkey, or several; [`redis_module`]:
 //!   with the module loaded.
 //! * [`client`]: clients for both dialects. [`load`]: many of them at once, whose replies [`history`] checks.

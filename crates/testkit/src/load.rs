@@ -18,13 +18,13 @@ use crate::process::{Latch, PATIENCE};
 pub struct Load {
     /// Clients that push.
     pub producers: usize,
-    /// Clients that pop and acknowledge, and now and then forget a task.
+    /// Clients that pop and ack, and now and then leave a task leased.
     pub consumers: usize,
-    /// The queues they share.
+    /// The queues that they share.
     pub queues: &'static [&'static str],
-    /// How many commands a producer sends before it reads an answer.
+    /// The number of commands that a producer sends before it reads a reply.
     pub pipeline: usize,
-    /// After how many confirmed pushes the blow falls.
+    /// The number of confirmed pushes before the server is killed.
     pub pushes: u64,
 }
 
@@ -35,7 +35,7 @@ impl Default for Load {
 }
 
 impl Load {
-    /// Starts all clients, calls `strike` once enough is confirmed, and waits until every client has lost its
+    /// Starts all clients, calls `strike` when enough pushes are confirmed, and waits until every client has lost its
     /// connection.
     pub fn run(&self, server: SocketAddr, rng: &mut Rng, history: &SharedHistory, strike: impl FnOnce()) {
         let enough = Enough { confirmed: AtomicU64::new(0), goal: self.pushes, latch: Latch::default() };
@@ -55,7 +55,7 @@ impl Load {
         });
     }
 
-    /// Starts all clients and waits until the server is gone by itself.
+    /// Starts all clients and waits until the server ends by itself.
     pub fn run_until_gone(&self, server: SocketAddr, rng: &mut Rng, history: &SharedHistory) {
         let enough = Enough { confirmed: AtomicU64::new(0), goal: 0, latch: Latch::default() };
         thread::scope(|scope| {
@@ -184,7 +184,7 @@ pub fn confirm(history: &SharedHistory, push: Push, ids: &[String]) {
     history.note_ids(push, &ids);
 }
 
-/// Records that these tasks were delivered without a lease of their own, to a request that was sent at this time.
+/// Records that these tasks were delivered without a lease of their own, to a request that was sent at `asked`.
 pub fn deliver(history: &SharedHistory, tasks: &[Task], asked: Time) {
     let received = Time::now();
     let mut history = history.lock();
@@ -219,7 +219,7 @@ fn number_of(task: &Task) -> Option<u64> {
     payload::decode(&task.payload)
 }
 
-/// An id as one number, in the same order.
+/// An id as a number with the same order.
 pub fn id_number(id: &str) -> u64 {
     let parsed =
         id.split_once('-').and_then(|(ms, seq)| Some((ms.parse::<u64>().ok()?, seq.parse::<u64>().ok()?)));
@@ -228,7 +228,7 @@ pub fn id_number(id: &str) -> u64 {
     ms << 17 | seq
 }
 
-/// Counts confirmations, and says when there are enough.
+/// Counts confirmations, and signals when there are enough.
 struct Enough {
     confirmed: AtomicU64,
     goal: u64,
@@ -243,7 +243,7 @@ impl Enough {
     }
 }
 
-/// Randomness that a failure can be repeated with: from `SUREQ_TEST_SEED`, or new, and printed.
+/// A random generator with a reproducible seed: that of `SUREQ_TEST_SEED`, or a new one, which is printed.
 pub fn seeded() -> Rng {
     let given = std::env::var("SUREQ_TEST_SEED").ok().and_then(|text| text.parse().ok());
     let seed = given.unwrap_or_else(|| fastrand::u64(..));
@@ -251,7 +251,7 @@ pub fn seeded() -> Rng {
     Rng::with_seed(seed)
 }
 
-/// By how much `SUREQ_TEST_SCALE` makes the long tests longer.
+/// The factor of `SUREQ_TEST_SCALE` for the duration of long tests.
 pub fn scale() -> u64 {
     std::env::var("SUREQ_TEST_SCALE").ok().and_then(|text| text.parse().ok()).unwrap_or(1).max(1)
 }

@@ -1,4 +1,4 @@
-//! A sureq server in this process, in front of any home, on ports of the system's choice.
+//! A sureq server in this process, in front of any home, on ports that the system chooses.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use std::thread::JoinHandle;
 use sureq::Home;
 use sureq_server::{Bounds, Config, ReservationPolicy, Server, ServerError, Stopper};
 
-/// A server that listens. Dropped, it stops.
+/// A listening server, which is stopped on drop.
 #[derive(Debug)]
 pub struct LocalServer {
-    /// Where it speaks RESP.
+    /// The address for RESP.
     pub resp: SocketAddr,
-    /// Where it speaks the text dialect.
+    /// The address for the text dialect.
     pub text: SocketAddr,
     stopper: Stopper,
     thread: Option<JoinHandle<Result<(), ServerError>>>,
@@ -28,7 +28,7 @@ impl LocalServer {
         Self::start_with(home, ReservationPolicy { timeout_secs: 0, attempts: 0 })
     }
 
-    /// Serves a home, whose reservations in the text dialect end like this.
+    /// Serves a home, with this policy for reservations in the text dialect.
     ///
     /// # Panics
     ///
@@ -54,21 +54,21 @@ impl LocalServer {
         Self { resp, text, stopper, thread: Some(std::thread::spawn(move || server.run())) }
     }
 
-    /// The URL of the home that it is.
+    /// The URL of the server as a home.
     pub fn url(&self) -> String {
         format!("sureq://{}", self.resp)
     }
 
-    /// Stops it in good order.
+    /// Stops it in an orderly way.
     ///
     /// # Panics
     ///
-    /// If it does not stop in good order.
+    /// If the stop fails.
     pub fn stop(mut self) {
         self.stopper.stop();
         let thread = self.thread.take().expect("it is stopped once");
         let served = thread.join().expect("the server does not panic");
-        served.expect("the server stops in good order");
+        served.expect("the stop is orderly");
     }
 }
 

@@ -1,7 +1,7 @@
 //! An ext4 file system in a file, whose power can be cut.
 //!
-//! The cut is the kernel's own: `FS_IOC_SHUTDOWN` without flushing the journal keeps what was synced and drops the rest.
-//! Needs root, a loop device, `mkfs.ext4`, and python3 for the one ioctl.
+//! The cut uses the kernel: `FS_IOC_SHUTDOWN` without flushing the journal keeps synced data and drops the rest.
+//! Needs root, a loop device, `mkfs.ext4`, and python3 for the ioctl.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ fd = os.open(sys.argv[1], os.O_RDONLY)
 fcntl.ioctl(fd, 0x8004587D, struct.pack('I', 2))
 ";
 
-/// A mounted image. It is unmounted and removed at the end.
+/// A mounted image, which is unmounted and removed on drop.
 #[derive(Debug)]
 pub struct LoopImage {
     image: PathBuf,
@@ -28,7 +28,7 @@ pub struct LoopImage {
 }
 
 impl LoopImage {
-    /// Makes and mounts a file system of `bytes`.
+    /// Creates and mounts a file system of `bytes`.
     pub fn new(bytes: u64) -> Self {
         Self::with(bytes, &[])
     }
@@ -39,7 +39,7 @@ impl LoopImage {
             rustix::process::geteuid().is_root(),
             "a power cut needs root: it mounts a file system of its own"
         );
-        let dir = tempfile::tempdir().expect("there is room for a directory");
+        let dir = tempfile::tempdir().expect("a temporary directory");
         let (image, mount) = (dir.path().join("image"), dir.path().join("mount"));
         std::fs::create_dir(&mount).expect("the directory is empty");
         let file = std::fs::File::create(&image).expect("the directory is empty");
@@ -51,7 +51,7 @@ impl LoopImage {
         made
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.mount
     }
@@ -62,13 +62,13 @@ impl LoopImage {
         self.mounted = true;
     }
 
-    /// Makes the kernel find an error in the file system, which then refuses all changes.
+    /// Makes the kernel find an error in the file system, which then becomes read-only.
     pub fn make_read_only(&self) {
         let device =
             run("findmnt", &["-n".as_ref(), "-o".as_ref(), "SOURCE".as_ref(), self.mount.as_os_str()]);
         let device = device.trim().trim_start_matches("/dev/");
         std::fs::write(format!("/sys/fs/ext4/{device}/trigger_fs_error"), "a test")
-            .expect("ext4 can be told");
+            .expect("ext4 has the file");
     }
 
     fn unmount(&mut self) {
@@ -76,7 +76,7 @@ impl LoopImage {
         self.mounted = false;
     }
 
-    /// Cuts the power: from here on nothing reaches the image.
+    /// Cuts the power: from now on nothing reaches the image.
     pub fn cut_power(&self) {
         run("python3", &["-c".as_ref(), CUT.as_ref(), self.mount.as_os_str()]);
     }
@@ -84,7 +84,7 @@ impl LoopImage {
     /// Remounts the file system as after a reboot. It must not be in use.
     pub fn restore_power(&mut self) {
         self.unmount();
-        // Mounting replays the journal, which a check alone would complain of.
+        // Mounting replays the journal; a check without that would report errors.
         self.mount();
         self.unmount();
         run("fsck.ext4", &["-n".as_ref(), "-f".as_ref(), self.image.as_os_str()]);
@@ -95,13 +95,13 @@ impl LoopImage {
 impl Drop for LoopImage {
     fn drop(&mut self) {
         if self.mounted {
-            // Lazily, since a failed test may still have a file open there.
+            // Lazily, since a failed test may still have a file open in it.
             let _ = Command::new("umount").arg("-l").arg(&self.mount).status();
         }
     }
 }
 
-/// A small file system in memory. It is unmounted at the end.
+/// A small file system in memory, which is unmounted on drop.
 #[derive(Debug)]
 pub struct Tmpfs {
     dir: TempDir,
@@ -110,13 +110,13 @@ pub struct Tmpfs {
 impl Tmpfs {
     /// Mounts one, with options such as `size=32m`.
     pub fn new(options: &str) -> Self {
-        let dir = tempfile::tempdir().expect("there is room for a directory");
+        let dir = tempfile::tempdir().expect("a temporary directory");
         let words = ["-t", "tmpfs", "-o", options, "none"].map(OsStr::new);
         run("mount", &words.into_iter().chain([dir.path().as_os_str()]).collect::<Vec<_>>());
         Self { dir }
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }

@@ -1,9 +1,9 @@
-//! Bounds on time that hold on a busy machine too.
+//! Time limits that hold on a busy machine too.
 //!
-//! A test that says "within 200 ms" means the program's own time. On a machine whose cores are all busy a thread that is
-//! ready waits for its turn, and that time is not the program's. A watch sleeps for a millisecond at a time beside the test
-//! and sums up how late it was woken; a bound is extended by that sum. On an idle machine it is next to nothing, so that the
-//! bound is as strict as it reads.
+//! A test that says "within 200 ms" means the program's own time. On a machine with busy cores, a thread that is
+//! ready waits for its turn, and that time is not the program's. A watch sleeps for a millisecond at a time beside
+//! the test and adds up how late it wakes; a limit is extended by that sum. On an idle machine the sum is close to
+//! zero, so that the limit is as strict as it reads.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ struct Shared {
 }
 
 impl MachineWatch {
-    /// Begins to watch.
+    /// Starts to watch.
     pub fn start() -> Self {
         let shared = Arc::<Shared>::default();
         let thread = thread::spawn({
@@ -43,16 +43,16 @@ impl MachineWatch {
         Self { shared, thread: Some(thread) }
     }
 
-    /// How long a ready thread has waited for its turn since the start, in all.
+    /// The total time that a ready thread has waited for its turn since the start.
     pub fn late(&self) -> Duration {
         Duration::from_nanos(self.shared.late_ns.load(Ordering::Relaxed))
     }
 
-    /// Fails the test if something took longer than `bound`, apart from what the machine took.
+    /// Fails the test if `took` is longer than `bound`, apart from the delay of the machine.
     ///
     /// # Panics
     ///
-    /// If it did.
+    /// If it is.
     pub fn assert_within(&self, took: Duration, bound: Duration, what: impl Display) {
         let late = self.late();
         assert!(

@@ -1,4 +1,4 @@
-//! A clock that is moved by hand: the simulated twin of the engine's system clock.
+//! A manual clock: the simulated twin of the engine's system clock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,10 +26,10 @@ impl ManualClock {
         self.wall_ms.fetch_add(ms, Ordering::SeqCst);
     }
 
-    /// Sets the wall clock forth or back, as its owner might.
+    /// Sets the wall clock forward or back.
     pub fn jump(&self, ms: i64) {
         let moved = |wall: u64| Some(wall.saturating_add_signed(ms));
-        // The update never declines.
+        // The update never fails.
         let _ = self.wall_ms.fetch_update(Ordering::SeqCst, Ordering::SeqCst, moved);
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// The limit for anything that should be immediate; only a hang reaches it.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Checks without a pause at first; after that with a pause, which leaves the processor to the awaited work.
+/// Checks without a pause at first; after that with a pause, which leaves the CPU to the awaited work.
 const LOOKS_AT_ONCE: usize = 1_000;
 const NAP: Duration = Duration::from_millis(1);
 
@@ -27,7 +27,7 @@ pub fn until(what: &str, is_so: impl FnMut() -> bool) {
 pub fn until_within(what: &str, patience: Duration, mut is_so: impl FnMut() -> bool) {
     let (since, mut looks) = (Instant::now(), 0);
     while !is_so() {
-        assert!(since.elapsed() < patience, "it never came to that: {what}");
+        assert!(since.elapsed() < patience, "the condition was never met: {what}");
         looks += 1;
         if looks < LOOKS_AT_ONCE { thread::yield_now() } else { thread::sleep(NAP) }
     }

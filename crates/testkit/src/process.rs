@@ -1,7 +1,7 @@
 //! A child process under test: started, signalled, waited for and always reaped.
 //!
-//! Nothing here polls. Output is gathered by threads that wake whoever waits for a line, and the end of the process is
-//! noticed by a thread that leaves it unreaped, so that its number stays its own until the owner takes the result.
+//! Nothing here polls. Threads collect the output and wake the callers that wait for a line. Another thread notices
+//! the end of the process without reaping it, so that the process id is not reused until the owner takes the result.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -23,7 +23,7 @@ use rustix::process::{
 
 pub use crate::patience::PATIENCE;
 
-/// A child process that leads a process group of its own, so that whatever it starts goes with it.
+/// A child process that leads a process group of its own, so that its children end with it.
 pub struct Process {
     child: Child,
     pid: Pid,
@@ -49,7 +49,7 @@ impl Process {
             move || {
                 while let Err(error) = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
                 {
-                    assert_eq!(error, rustix::io::Errno::INTR, "waiting for a child that nobody has reaped");
+                    assert_eq!(error, rustix::io::Errno::INTR, "waiting for a child that was not reaped");
                 }
                 ended.open();
             }
@@ -57,45 +57,45 @@ impl Process {
         Self { child, pid, ended, status: None, stdout, stderr, waiter: Some(waiter) }
     }
 
-    /// Its number in the system.
+    /// The process id.
     pub fn id(&self) -> u32 {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Sends a signal to it alone.
+    /// Sends a signal to the process only.
     pub fn signal(&self, signal: Signal) {
         kill_process(self.pid, signal).expect("it is not reaped yet");
     }
 
-    /// Suspends it, and returns once all of its threads stand still.
+    /// Suspends it, and returns when all of its threads have stopped.
     pub fn suspend(&self) {
         self.signal(Signal::STOP);
         waitid(WaitId::Pid(self.pid), WaitIdOptions::STOPPED).expect("it is a child that stops");
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// Ends it as a crash would, and everything that it started.
+    /// Kills it and all its children with signal 9.
     pub fn kill9(&mut self) -> ExitStatus {
-        // The group may be gone already; then there is only the result to take.
+        // The group may be gone already; then only the result is left to take.
         let _ = kill_process_group(self.pid, Signal::KILL);
         self.wait(PATIENCE)
     }
 
-    /// Whether it has ended by now.
+    /// Whether it has ended.
     pub fn has_ended(&self) -> bool {
         self.ends_within(Duration::ZERO)
     }
 
-    /// Waits for its exit; returns whether it came in time.
+    /// Waits for its end; returns whether it came in time.
     pub fn ends_within(&self, within: Duration) -> bool {
         self.ended.is_open(within)
     }
 
-    /// Waits for it to end, and fails the test if it does not in time.
+    /// Waits for its end; fails the test if it does not come in time.
     pub fn wait(&mut self, within: Duration) -> ExitStatus {
         if let Some(status) = self.status {
             return status;
@@ -109,47 +109,47 @@ impl Process {
         status
     }
 
-    /// Waits for its exit; returns the exit code.
+    /// Waits for its end; returns the exit code.
     pub fn exit_code(&mut self, within: Duration) -> i32 {
         let status = self.wait(within);
         status.code().unwrap_or_else(|| panic!("ended by signal {:?}:\n{self}", status.signal()))
     }
 
-    /// Everything that it printed to its standard output. Waits for the stream to end, and fails the test if it does not:
-    /// the output of a running process proves nothing by what it lacks (see [`Self::find_in_stdout`]).
+    /// The complete standard output. Waits for the stream to end, and fails the test if it does not: the output of a
+    /// running process does not prove that something was not printed (see [`Self::find_in_stdout`]).
     pub fn stdout(&self) -> String {
-        self.stdout.whole().unwrap_or_else(|| panic!("its standard output never ends:\n{self}"))
+        self.stdout.whole().unwrap_or_else(|| panic!("its standard output does not end:\n{self}"))
     }
 
-    /// Everything that it printed to its standard error, as [`Self::stdout`].
+    /// The complete standard error, like [`Self::stdout`].
     pub fn stderr(&self) -> String {
-        self.stderr.whole().unwrap_or_else(|| panic!("its standard error never ends:\n{self}"))
+        self.stderr.whole().unwrap_or_else(|| panic!("its standard error does not end:\n{self}"))
     }
 
-    /// The standard output of a process that may still run, as far as it has been read. The streams of a process arrive
-    /// in no order: wait for the line that the test is about first.
+    /// The standard output read so far, of a process that may still run. Its two streams are not ordered: first wait
+    /// for the line that the test is about.
     pub fn stdout_so_far(&self) -> String {
         self.stdout.so_far()
     }
 
-    /// The standard error of a process that may still run, as [`Self::stdout_so_far`].
+    /// The standard error read so far, like [`Self::stdout_so_far`].
     pub fn stderr_so_far(&self) -> String {
         self.stderr.so_far()
     }
 
-    /// Waits for a line on its standard output that the closure finds something in; none if it ends without.
+    /// Waits for a line of standard output for which `find` returns a value; `None` if the stream ends first.
     pub fn try_find_in_stdout<T>(&self, find: impl Fn(&str) -> Option<T>) -> Option<T> {
         self.stdout.find(find)
     }
 
-    /// Waits for a line on its standard output that the closure finds something in.
+    /// Waits for a line of standard output for which `find` returns a value.
     pub fn find_in_stdout<T>(&self, find: impl Fn(&str) -> Option<T>) -> T {
-        self.try_find_in_stdout(find).unwrap_or_else(|| panic!("never printed what was looked for:\n{self}"))
+        self.try_find_in_stdout(find).unwrap_or_else(|| panic!("the expected line was not printed:\n{self}"))
     }
 
-    /// Waits for a line on its standard error that the closure finds something in.
+    /// Waits for a line of standard error for which `find` returns a value.
     pub fn find_in_stderr<T>(&self, find: impl Fn(&str) -> Option<T>) -> T {
-        self.stderr.find(find).unwrap_or_else(|| panic!("never printed what was looked for:\n{self}"))
+        self.stderr.find(find).unwrap_or_else(|| panic!("the expected line was not printed:\n{self}"))
     }
 }
 
@@ -157,7 +157,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         if self.status.is_none() {
             let _ = kill_process_group(self.pid, Signal::KILL);
-            // The exit must be reaped before the number may be reused.
+            // The process must be reaped before its id may be reused.
             self.ended.is_open(PATIENCE);
             let _ = self.child.wait();
         }
@@ -170,20 +170,20 @@ impl fmt::Display for Process {
     }
 }
 
-/// A port of loopback that nobody has now, and that no other test is given until this process ends: tests run at the same time,
-/// and between choosing a port and binding it there is always a moment. It is below those that the system gives to connections,
-/// so that none of them takes it.
+/// A free port of loopback that no other test gets until this process ends: tests run concurrently, and there is
+/// always a moment between choosing a port and binding it. It is below the range that the system uses for outgoing
+/// connections, so that none of them takes it.
 ///
 /// # Panics
 ///
-/// If loopback has none.
+/// If no port is free.
 pub fn free_port() -> u16 {
-    /// One locked file for each port that this process was given.
+    /// One locked file for each port of this process.
     static TAKEN: Mutex<Vec<File>> = Mutex::new(Vec::new());
     let dir = std::env::temp_dir().join("sureq-test-ports");
-    std::fs::create_dir_all(&dir).expect("there is room for a directory");
+    std::fs::create_dir_all(&dir).expect("a temporary directory");
     let take = |port: u16| {
-        let file = File::create(dir.join(port.to_string())).expect("there is room for an empty file");
+        let file = File::create(dir.join(port.to_string())).expect("the file can be created");
         file.try_lock().ok()?;
         TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()?;
         TAKEN.lock().unwrap_or_else(PoisonError::into_inner).push(file);
@@ -192,13 +192,13 @@ pub fn free_port() -> u16 {
     std::iter::repeat_with(|| fastrand::u16(15_000..32_000)).find_map(take).expect("loopback has free ports")
 }
 
-/// Bytes that have arrived at this port of loopback and that its owner has not read yet, over all connections.
+/// Bytes that have arrived at this port of loopback and that the process has not read yet, over all connections.
 ///
 /// # Panics
 ///
-/// If the system does not say.
+/// If `/proc/net/tcp` cannot be read.
 pub fn unread_bytes(port: u16) -> u64 {
-    let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux has it");
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("/proc is mounted");
     // sl local_address rem_address st tx_queue:rx_queue …, numbers in hexadecimal
     let unread = |line: &str| {
         let mut fields = line.split_whitespace().skip(1);
@@ -222,9 +222,9 @@ pub fn await_end(id: u32) {
         Err(Errno::SRCH) => return,
         Err(error) => panic!("process {id} cannot be watched: {error}"),
     };
-    let patience = Timespec::try_from(PATIENCE).expect("it is not for ever");
+    let patience = Timespec::try_from(PATIENCE).expect("the time limit is small");
     let ended = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&patience));
-    assert_eq!(ended, Ok(1), "process {id} lives on");
+    assert_eq!(ended, Ok(1), "process {id} does not end");
 }
 
 /// Runs a command and returns its output. Panics if it fails.
@@ -237,14 +237,14 @@ pub fn run<A: AsRef<OsStr>>(program: &str, arguments: &[A]) -> String {
     out.into_owned()
 }
 
-/// Lets this process, and those that it starts from now on, open as many files as the system allows.
+/// Raises the limit of open files of this process and its later children to the maximum.
 pub fn raise_file_limit() {
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
         .expect("up to the maximum is always allowed");
 }
 
-/// Something that happens once, and that others wait for.
+/// An event that happens once, and that other threads wait for.
 #[derive(Debug, Default)]
 pub struct Latch {
     open: Mutex<bool>,
@@ -252,13 +252,13 @@ pub struct Latch {
 }
 
 impl Latch {
-    /// It has happened.
+    /// Signals the event.
     pub fn open(&self) {
         *self.open.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.opened.notify_all();
     }
 
-    /// Waits for it; returns whether it happened in time.
+    /// Waits for the event; returns whether it happened in time.
     pub fn is_open(&self, within: Duration) -> bool {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         *self.opened.wait_timeout_while(open, within, |open| !*open).unwrap_or_else(PoisonError::into_inner).0
@@ -286,7 +286,7 @@ impl Captured {
     fn from(pipe: impl Read + Send + 'static) -> Self {
         let shared = Arc::<Shared>::default();
         let writer = Arc::clone(&shared);
-        // It ends with the pipe, which ends with the process.
+        // Ends with the pipe, which ends with the process.
         std::thread::spawn(move || {
             let mut pipe = BufReader::new(pipe);
             loop {
@@ -308,7 +308,7 @@ impl Captured {
         Self { shared }
     }
 
-    /// All of it, once the stream has ended; none if it does not end in time.
+    /// The complete output when the stream has ended; `None` if it does not end in time.
     fn whole(&self) -> Option<String> {
         let grown = &self.shared.grown;
         let lines = grown.wait_timeout_while(self.shared.lock(), PATIENCE, |lines| !lines.ended);
@@ -354,9 +354,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_that_was_given_to_a_test_is_given_to_no_other() {
+    fn a_port_is_given_to_one_test_only() {
         let port = free_port();
         let file = File::create(std::env::temp_dir().join(format!("sureq-test-ports/{port}")));
-        file.expect("it is there").try_lock().expect_err("whoever else wants it finds it taken");
+        file.expect("the file exists").try_lock().expect_err("the port is taken");
     }
 }

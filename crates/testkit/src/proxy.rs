@@ -16,8 +16,8 @@ pub enum Way {
     FromServer,
 }
 
-/// Forwards the first connection until `cut` bytes have gone one way, and then cuts it; forwards all others unharmed.
-/// Returns its address.
+/// Forwards the first connection until `cut` bytes have passed in one direction, and then cuts it; forwards all
+/// others unchanged. Returns its address.
 ///
 /// # Panics
 ///
@@ -85,15 +85,15 @@ fn pass(mut from: &TcpStream, mut to: &TcpStream, Fault { mut left, pause }: Fau
             std::thread::sleep(pause);
         }
     }
-    // Whichever end is gone already does not matter.
+    // It does not matter which end is already closed.
     let _ = from.shutdown(Shutdown::Both);
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// A proxy before a Redis that passes everything on, until it is told to lose the connections that hear messages:
-/// those then stand, and nothing comes through any more. New connections are passed on again.
+/// A proxy in front of a Redis that forwards everything, and can make subscriptions hang: their connections then stay
+/// open, and no more bytes pass. New connections are forwarded again.
 pub struct SwallowingProxy {
-    /// Where it listens.
+    /// The address of the proxy.
     pub address: SocketAddr,
     losses: Arc<AtomicU64>,
 }
@@ -101,7 +101,7 @@ pub struct SwallowingProxy {
 /// One connection through it.
 struct Passage {
     losses: Arc<AtomicU64>,
-    /// How many losses there were before it.
+    /// The number of earlier losses.
     born: u64,
     hears_messages: AtomicBool,
 }
@@ -131,7 +131,7 @@ impl SwallowingProxy {
         Self { address, losses }
     }
 
-    /// Loses all connections over which anything was subscribed to.
+    /// Makes all connections with a subscription hang.
     pub fn swallow(&self) {
         self.losses.fetch_add(1, Ordering::AcqRel);
     }
@@ -146,7 +146,7 @@ impl Passage {
         let mut room = [0; 4096];
         while let Ok(read @ 1..) = from.read(&mut room) {
             let bytes = &room[..read];
-            // Scripts have no such word in them.
+            // Scripts do not contain this word.
             if bytes.windows(11).any(|word| word == b"\r\nSUBSCRIBE") {
                 self.hears_messages.store(true, Ordering::Release);
             }
@@ -155,22 +155,22 @@ impl Passage {
             }
         }
         if !self.is_lost() {
-            // Whichever end is gone already does not matter.
+            // It does not matter which end is already closed.
             let _ = from.shutdown(Shutdown::Both);
             let _ = to.shutdown(Shutdown::Both);
         }
     }
 }
 
-/// A proxy that is slow to answer, and counts round trips.
+/// A proxy that delays replies, and counts round trips.
 pub struct SlowProxy {
     address: SocketAddr,
     trips: Arc<AtomicUsize>,
 }
 
 impl SlowProxy {
-    /// Stands before a server. What that says is passed on after so long, so that whatever a client has to say before
-    /// it hears an answer is said by then.
+    /// Listens in front of a server. Replies are delayed, so that a client has sent everything that it sends before a
+    /// reply.
     ///
     /// # Panics
     ///
@@ -190,12 +190,12 @@ impl SlowProxy {
         Self { address, trips }
     }
 
-    /// Where it listens.
+    /// The address of the proxy.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How often a client said something after it had heard an answer, over all connections.
+    /// How often clients sent bytes after receiving some, over all connections.
     pub fn trips(&self) -> usize {
         self.trips.load(Ordering::SeqCst)
     }
@@ -224,7 +224,7 @@ fn pass_slowly(client: TcpStream, server: TcpStream, delay: Duration, trips: &Ar
     });
 }
 
-/// Passes on what comes, each piece after something was done for it.
+/// Forwards bytes, and calls `before_each` before each piece.
 fn pass_on(mut from: TcpStream, mut to: TcpStream, before_each: impl Fn()) {
     let mut room = vec![0; 256 << 10];
     while let Ok(n @ 1..) = from.read(&mut room) {
@@ -233,30 +233,31 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, before_each: impl Fn()) {
             break;
         }
     }
-    // Whichever end is gone, the other one goes too.
+    // If one end is closed, the other is closed too.
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }
 
-/// A proxy that cuts, hangs and delays connections on demand, before a server that may come back at another address.
+/// A proxy that cuts, hangs and delays connections on demand, in front of a server that may restart at another
+/// address.
 pub struct FaultyProxy {
-    /// Where it listens.
+    /// The address of the proxy.
     pub address: SocketAddr,
     network: Arc<Network>,
 }
 
-/// The state that all its connections share.
+/// The state that all connections share.
 #[derive(Default)]
 struct Network(Mutex<NetworkState>);
 
 #[derive(Default)]
 struct NetworkState {
-    /// Connections go to them in turn.
+    /// Connections are forwarded to them in turn.
     servers: Vec<SocketAddr>,
     /// Delays bytes in each direction.
     delay: Duration,
-    /// Nothing passes at all.
+    /// No bytes pass.
     is_dark: bool,
-    /// Those that are open, by their numbers.
+    /// The open connections, by number.
     connections: Vec<(u64, Faulty)>,
     next: u64,
 }
@@ -267,20 +268,20 @@ struct Faulty {
     server: TcpStream,
     /// Drops all bytes silently.
     is_hanging: bool,
-    /// How many bytes of replies pass before it is cut.
+    /// The number of reply bytes before the cut.
     reply_bytes: usize,
 }
 
 impl Faulty {
     fn cut(&self) {
-        // Whichever end is gone already does not matter.
+        // It does not matter which end is already closed.
         let _ = self.client.shutdown(Shutdown::Both);
         let _ = self.server.shutdown(Shutdown::Both);
     }
 }
 
 impl FaultyProxy {
-    /// Stands before a server.
+    /// Listens in front of a server.
     ///
     /// # Panics
     ///
@@ -300,7 +301,7 @@ impl FaultyProxy {
         Self { address, network }
     }
 
-    /// From now on new connections lead to these servers in turn.
+    /// Forwards new connections to these servers in turn from now on.
     pub fn lead_to(&self, servers: &[SocketAddr]) {
         self.network.lock().servers = servers.to_vec();
     }
@@ -317,8 +318,8 @@ impl FaultyProxy {
         }
     }
 
-    /// Lets all connections that are open hang; new ones pass. When the answer is dropped, those that hang are cut:
-    /// what was sent meanwhile is lost.
+    /// Makes all open connections hang; new ones are forwarded. When the returned value is dropped, the hanging ones
+    /// are cut: bytes that were sent meanwhile are lost.
     pub fn hang(&self) -> impl Drop + use<> {
         for (_, connection) in &mut self.network.lock().connections {
             connection.is_hanging = true;
@@ -326,14 +327,14 @@ impl FaultyProxy {
         EndOfHang(Arc::clone(&self.network))
     }
 
-    /// From now on nothing passes, on no connection. When the answer is dropped, all connections are cut, and new ones
-    /// pass.
+    /// From now on no bytes pass on any connection. When the returned value is dropped, all connections are cut, and
+    /// new ones are forwarded.
     pub fn black_out(&self) -> impl Drop + use<> {
         self.network.lock().is_dark = true;
         EndOfBlackout(Arc::clone(&self.network))
     }
 
-    /// From now on whatever passes takes so much longer.
+    /// Delays all bytes from now on.
     pub fn delay(&self, delay: Duration) {
         self.network.lock().delay = delay;
     }
@@ -399,7 +400,7 @@ impl Network {
             }
         }
         let connections = &mut self.lock().connections;
-        // Of one that hangs, the other end learns nothing.
+        // The other end of a hanging connection does not learn of the close.
         let is_over = |(own, connection): &mut (u64, Faulty)| *own == number && !connection.is_hanging;
         connections.extract_if(.., is_over).for_each(|(_, connection)| connection.cut());
     }
@@ -422,7 +423,7 @@ impl Network {
             Some(_) => bytes,
         };
         drop(state);
-        // What is slow about it; nobody waits for this to happen.
+        // The delay itself; no test waits for it.
         std::thread::sleep(delay);
         Admitted::First(passed)
     }

@@ -1,4 +1,4 @@
--- Whether all that stands in a Redis under a prefix fits together: answers what does not, a line each.
+-- Checks whether all keys of a prefix are consistent; answers the inconsistencies, one line each.
 local PREFIX, wrong = ARGV[1], {}
 local call = redis.call
 
@@ -65,7 +65,7 @@ local function check_queue(k)
   end
   local name = string.match(string.sub(k, #PREFIX + 1), '{(.*)}$')
   if string.sub(k, #PREFIX + 1, #PREFIX + 1) == 'x' then name = string.sub(name, 2) end
-  -- Where each slot tag is a store of its own, its list is that of its store.
+  -- If each slot tag is a store of its own, its list is that of its store.
   local tag = string.match(string.sub(k, #PREFIX + 1), '{([^}]*)')
   local own = call('EXISTS', PREFIX .. 's:{' .. tag .. '}:store') == 1 and PREFIX .. 's:{' .. tag .. '}:' or PREFIX
   check((call('ZSCORE', own .. 'queues', name) and true or false) == (#ids > 0), k, 'is not listed as it should be')

@@ -1,4 +1,4 @@
-//! A cluster of one's own: three primaries and a replica of each, on loopback.
+//! A Redis Cluster for one test: three primaries with a replica each, on loopback.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,10 +12,10 @@ use crate::redis_server::RedisServer;
 
 const SERVERS: usize = 6;
 
-/// How long a server may be silent before the others take it for dead.
+/// The time without an answer after which the other servers consider a server dead.
 pub const NODE_TIMEOUT_MS: u64 = 1_000;
 
-/// Its servers, which are stopped when it is dropped.
+/// The servers of a cluster, which are stopped on drop.
 pub struct RedisCluster {
     servers: Vec<(u16, RedisServer)>,
 }
@@ -40,34 +40,34 @@ impl RedisCluster {
         cluster
     }
 
-    /// A home in it.
+    /// The URL of a home in the cluster.
     pub fn url(&self) -> String {
         let hosts: Vec<String> = self.servers.iter().map(|(port, _)| format!("127.0.0.1:{port}")).collect();
         format!("redis-cluster://{}", hosts.join(","))
     }
 
-    /// One of its servers.
+    /// One of the servers.
     pub fn server(&self, at: usize) -> &RedisServer {
         &self.servers[at].1
     }
 
-    /// One of its servers, to be killed and started again.
+    /// One of the servers, for killing and restarting it.
     pub fn server_mut(&mut self, at: usize) -> &mut RedisServer {
         &mut self.servers[at].1
     }
 
-    /// The port that a server listens on.
+    /// The port of a server.
     pub fn port(&self, at: usize) -> u16 {
         self.servers[at].0
     }
 
-    /// The primary that has a key, and its replica, if that runs.
+    /// The primary that owns a key, and its replica, if that runs.
     pub fn owners(&self, key: &str) -> (usize, Option<usize>) {
         let first = self.servers.iter().position(|(_, server)| server.is_running()).expect("some run");
         self.owners_as_seen_by(first, key)
     }
 
-    /// The same, as far as one of the servers knows.
+    /// The same, according to one of the servers.
     pub fn owners_as_seen_by(&self, at: usize, key: &str) -> (usize, Option<usize>) {
         let mut connection = self.server(at).connect();
         let slot: i64 = cmd("CLUSTER").arg("KEYSLOT").arg(key).query(&mut connection).expect("it answers");
@@ -75,7 +75,7 @@ impl RedisCluster {
         let at = |server: &Value| {
             let Value::Array(fields) = server else { panic!("{server:?}") };
             let port = self.servers.iter().position(|(own, _)| fields[1] == Value::Int((*own).into()));
-            port.expect("it is one of ours")
+            port.expect("the port belongs to the cluster")
         };
         for range in &ranges {
             if let [Value::Int(from), Value::Int(to), primary, replicas @ ..] = &range[..]
@@ -84,14 +84,14 @@ impl RedisCluster {
                 return (at(primary), replicas.first().map(at));
             }
         }
-        panic!("nobody has slot {slot}")
+        panic!("no server has slot {slot}")
     }
 
-    /// Waits until all agree, all slots are served, and every primary has a replica that follows it.
+    /// Waits until all servers agree, all slots are served, and every primary has a replica that follows it.
     pub fn settle(&self) {
         let mut connections: Vec<_> = self.running().map(RedisServer::connect).collect();
         let is_settled = |connection: &mut Connection| {
-            // One that has just been started and loads its data does not answer yet.
+            // A server that was just started and loads its data does not answer yet.
             let cluster: String = cmd("CLUSTER").arg("INFO").query(connection).unwrap_or_default();
             let role = replication(connection);
             let follows = role.contains("role:master") || role.contains("master_link_status:up");
@@ -112,14 +112,17 @@ impl RedisCluster {
         self.servers.iter().map(|(_, server)| server).filter(|server| server.is_running())
     }
 
-    /// Fails over to every replica, once it has all data of its primary.
+    /// Fails over to every replica, when it has all data of its primary.
     pub fn fail_over(&self) {
         let replicas: Vec<&RedisServer> = self.running().filter(|server| !is_primary(server)).collect();
         for server in replicas {
             let mut replica = server.connect();
             let port = field(&replication(&mut replica), "master_port");
-            let (_, primary) =
-                self.servers.iter().find(|(own, _)| own.to_string() == port).expect("it is ours");
+            let (_, primary) = self
+                .servers
+                .iter()
+                .find(|(own, _)| own.to_string() == port)
+                .expect("the port belongs to the cluster");
             let mut primary = primary.connect();
             until("the replica has it all", || {
                 let all = field(&replication(&mut primary), "master_repl_offset");
@@ -130,7 +133,7 @@ impl RedisCluster {
         self.settle();
     }
 
-    /// Moves slots from one primary to another with redis-cli, as an operator does.
+    /// Moves slots from one primary to another with redis-cli, like an operator.
     pub fn reshard(&self, slots: u32, from: usize, to: usize) {
         self.settle();
         let name = |at: usize| -> String {
@@ -139,7 +142,7 @@ impl RedisCluster {
         let mut reshard = Command::new("redis-cli");
         reshard.args(["--cluster", "reshard", &format!("127.0.0.1:{}", self.port(from))]);
         reshard.args(["--cluster-from", &name(from), "--cluster-to", &name(to)]);
-        // One key at a time: a slot is in two places for as long as can be.
+        // One key at a time, so that a slot is in two places for as long as possible.
         reshard.args(["--cluster-slots", &slots.to_string(), "--cluster-pipeline", "1", "--cluster-yes"]);
         let mut moved = Process::start(&mut reshard);
         assert_eq!(moved.exit_code(PATIENCE * 3), 0, "{moved}");
@@ -151,7 +154,7 @@ impl RedisCluster {
     }
 }
 
-/// Which slots each server has, as one of them sees it.
+/// The slots of each server, according to one of them.
 fn view(connection: &mut Connection) -> String {
     let nodes: String = cmd("CLUSTER").arg("NODES").query(connection).unwrap_or_default();
     let of_server = |line: &str| {

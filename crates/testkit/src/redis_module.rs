@@ -1,4 +1,4 @@
-//! The module as a file, and servers that have it loaded.
+//! The module as a file, and servers with the module loaded.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use crate::process::Process;
 use crate::redis_server::{RedisServer, valkey};
 
-/// A server that modules are loaded into.
+/// A server that loads modules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Host {
     /// The `redis-server` of this machine.
@@ -20,7 +20,7 @@ impl Host {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Redis, Self::Valkey];
 
-    /// Its program.
+    /// The path of its program.
     pub fn program(self) -> PathBuf {
         match self {
             Self::Redis => PathBuf::from("redis-server"),
@@ -37,7 +37,8 @@ impl Host {
     }
 }
 
-/// The module, built as the tests are. Cargo does not build it for them by itself, since nothing links it.
+/// The path of the module, built with the profile of the tests. Cargo does not build it for them, since nothing links
+/// it.
 ///
 /// # Panics
 ///
@@ -60,5 +61,5 @@ fn build() -> PathBuf {
     profile.join("libsureq_module.so")
 }
 
-/// How long a build may take.
+/// The time limit for a build.
 const BUILD_PATIENCE: std::time::Duration = std::time::Duration::from_secs(600);

@@ -1,4 +1,4 @@
-//! A primary, two replicas, and three sentinels that watch over them, on loopback.
+//! A primary, two replicas, and three sentinels that monitor them, on loopback.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,10 +14,10 @@ use crate::redis_server::RedisServer;
 /// The name of the monitored service.
 const SERVICE: &str = "mymaster";
 
-/// For how long a sentinel does nothing that a busy machine has held up for two seconds.
+/// How long a sentinel is inactive after a busy machine has delayed it by two seconds.
 const TILTED: Duration = Duration::from_secs(30);
 
-/// The servers and the sentinels, which are stopped when it is dropped.
+/// The servers and the sentinels, which are stopped on drop.
 pub struct RedisSentinels {
     servers: Vec<(u16, RedisServer)>,
     sentinels: Vec<Sentinel>,
@@ -30,7 +30,7 @@ struct Sentinel {
 }
 
 impl RedisSentinels {
-    /// Starts them with these options, and waits until all of them know each other.
+    /// Starts them with these options, and waits until all sentinels know each other.
     pub fn start_with(options: &[&str]) -> Self {
         let ports = [free_port(), free_port(), free_port()];
         let servers: Vec<_> =
@@ -41,21 +41,22 @@ impl RedisSentinels {
         all
     }
 
-    /// A home on the monitored service; `who` is a user and a password followed by @.
+    /// The URL of a home on the monitored service; `who` is a user and a password followed by @.
     pub fn url(&self, who: &str) -> String {
         let hosts: Vec<String> =
             self.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port)).collect();
         format!("redis-sentinel://{who}{}/{SERVICE}", hosts.join(","))
     }
 
-    /// The primary, as the first of them sees it.
+    /// The primary, according to the first sentinel.
     pub fn primary(&self) -> usize {
-        let (_, port): (String, u16) =
-            self.sentinels[0].ask(&["GET-MASTER-ADDR-BY-NAME", SERVICE]).expect("it knows the service");
-        self.servers.iter().position(|(own, _)| *own == port).expect("it is one of ours")
+        let (_, port): (String, u16) = self.sentinels[0]
+            .ask(&["GET-MASTER-ADDR-BY-NAME", SERVICE])
+            .expect("the sentinel knows the service");
+        self.servers.iter().position(|(own, _)| *own == port).expect("the port belongs to the cluster")
     }
 
-    /// Waits until another one is the primary.
+    /// Waits until another server is the primary.
     ///
     /// # Panics
     ///
@@ -63,7 +64,7 @@ impl RedisSentinels {
     pub fn until_replaced(&self, before: usize) {
         let since = Instant::now();
         while self.primary() == before {
-            assert!(since.elapsed() < TILTED + PATIENCE, "the sentinels name nobody else");
+            assert!(since.elapsed() < TILTED + PATIENCE, "the sentinels name no other server");
             std::thread::yield_now();
         }
     }
@@ -73,7 +74,7 @@ impl RedisSentinels {
         &self.servers[at].1
     }
 
-    /// One of the servers, to be killed.
+    /// One of the servers, for killing it.
     pub fn server_mut(&mut self, at: usize) -> &mut RedisServer {
         &mut self.servers[at].1
     }
@@ -100,16 +101,16 @@ fn start_server(port: u16, primary: u16, options: &[&str]) -> RedisServer {
     RedisServer::start_with(Path::new("redis-server"), &[&all[..], options].concat())
 }
 
-/// A sentinel writes its configuration anew all the time, and so has a file of its own.
+/// A sentinel rewrites its configuration all the time, and therefore has a file of its own.
 fn start_sentinel(primary: u16) -> Sentinel {
-    let (port, dir) = (free_port(), tempfile::tempdir().expect("there is room for a directory"));
+    let (port, dir) = (free_port(), tempfile::tempdir().expect("a temporary directory"));
     let file = dir.path().join("sentinel.conf");
     let text = format!(
         "port {port}\ndir {}\nsentinel monitor {SERVICE} 127.0.0.1 {primary} 2\n\
          sentinel down-after-milliseconds {SERVICE} 1000\nsentinel failover-timeout {SERVICE} 5000\n",
         dir.path().display()
     );
-    std::fs::write(&file, text).expect("there is room for a file");
+    std::fs::write(&file, text).expect("the file can be written");
     let process = Process::start(Command::new("redis-server").arg(&file).arg("--sentinel"));
     process.find_in_stdout(|line| line.contains("Sentinel ID is").then_some(()));
     Sentinel { port, _process: process, _dir: dir }

@@ -1,4 +1,4 @@
-//! A Redis of one's own: on a socket in a directory of its own, so that it needs no port.
+//! A Redis for one test: on a socket in a directory of its own, so that it needs no port.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::process::{PATIENCE, Process};
 
-/// A running server, stopped on drop. It replies only after a sync.
+/// A running server, which is stopped on drop. It replies only after a sync.
 pub struct RedisServer {
     dir: TempDir,
     program: PathBuf,
@@ -24,18 +24,18 @@ impl RedisServer {
         Self::start_with(Path::new("redis-server"), &[])
     }
 
-    /// Starts one on this port of loopback, too.
+    /// Starts one that also listens on this port of loopback.
     pub fn start_at(port: u16) -> Self {
         Self::start_with(Path::new("redis-server"), &["--port", &port.to_string()])
     }
 
-    /// Starts a replica of the one at this port, on a port of its own.
+    /// Starts a replica of the server at this port, on a port of its own.
     pub fn start_replica_of(port: u16, own_port: u16) -> Self {
         let (port, own_port) = (format!("127.0.0.1 {port}"), own_port.to_string());
         Self::start_with(Path::new("redis-server"), &["--port", &own_port, "--replicaof", &port])
     }
 
-    /// Starts it again after it was killed.
+    /// Restarts it after it was killed.
     pub fn start_again(&mut self) {
         self.go();
     }
@@ -45,17 +45,17 @@ impl RedisServer {
         self.process.is_some()
     }
 
-    /// Stands still until it is resumed.
+    /// Suspends it until it is resumed.
     pub fn suspend(&self) {
         self.process.iter().for_each(Process::suspend);
     }
 
-    /// Goes on.
+    /// Resumes it.
     pub fn resume(&self) {
         self.process.iter().for_each(Process::resume);
     }
 
-    /// Ends it with signal 9, for good.
+    /// Kills it with signal 9, without a restart.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.kill9();
@@ -72,9 +72,9 @@ impl RedisServer {
         Self::start_in(program, options, &[])
     }
 
-    /// Starts a server with more options, and more in its environment.
+    /// Starts a server with more options and environment variables.
     pub fn start_in(program: &Path, options: &[&str], environment: &[(&str, PathBuf)]) -> Self {
-        let dir = tempfile::tempdir().expect("there is room for a directory");
+        let dir = tempfile::tempdir().expect("a temporary directory");
         let options = options.iter().map(|&option| option.to_owned()).collect();
         let environment =
             environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
@@ -83,38 +83,38 @@ impl RedisServer {
         server
     }
 
-    /// Its process.
+    /// The process of the server.
     ///
     /// # Panics
     ///
-    /// If it was ended for good.
+    /// If it was killed without a restart.
     pub fn process(&self) -> &Process {
         self.process.as_ref().expect("it runs")
     }
 
-    /// The directory that it keeps its files in.
+    /// The directory of its files.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Where it listens.
+    /// The URL of a home on it.
     pub fn url(&self) -> String {
         format!("redis+unix://{}", self.socket().display())
     }
 
-    /// Stops it in good order, and starts it again.
+    /// Stops it in an orderly way, and restarts it.
     pub fn restart(&mut self) {
         self.stop();
         self.go();
     }
 
-    /// Ends it with signal 9, and starts it again.
+    /// Kills it with signal 9, and restarts it.
     pub fn crash(&mut self) {
         self.kill();
         self.go();
     }
 
-    /// A connection of one's own.
+    /// A new connection.
     pub fn connect(&self) -> redis::Connection {
         let client = redis::Client::open(self.url()).expect("a URL");
         client.get_connection().expect("it listens")
@@ -124,7 +124,7 @@ impl RedisServer {
     ///
     /// # Panics
     ///
-    /// If one is not: the message says which.
+    /// If one is not; the message says which.
     pub fn check(&self, prefix: &str) {
         let mut command = redis::cmd("EVAL");
         command.arg(include_str!("redis_check.lua")).arg(0).arg(prefix);
@@ -132,7 +132,7 @@ impl RedisServer {
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
 
-    /// The socket that it listens on.
+    /// The path of its Unix socket.
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("socket")
     }
@@ -157,7 +157,7 @@ impl RedisServer {
     }
 }
 
-/// The Valkey that came with the foreign clients, which are beside the tests of this build.
+/// The Valkey of the foreign clients, which `./test` installs beside the build.
 ///
 /// # Panics
 ///
@@ -175,7 +175,7 @@ pub fn valkey() -> PathBuf {
 }
 
 impl Drop for RedisServer {
-    /// Its files are not needed any more.
+    /// Kills it; its files are not needed any more.
     fn drop(&mut self) {
         self.kill();
     }

@@ -1,4 +1,4 @@
-//! A scenario: a story of commands and replies in a small text file, which must come out the same in every home.
+//! A scenario: commands and their replies in a small text file, which must be the same in every home.
 //!
 //! ```text
 //! # A task that is popped and acknowledged is gone.          The first comment is the title.
@@ -22,13 +22,13 @@
 //! close c2
 //! ```
 //!
-//! A connection whose name begins with `text` speaks the text dialect: a line is sent as it stands, or as words in
-//! quotes, which are joined. Replies: `7`, `word`, `"any bytes"`, `+OK`, `-ERR text` or `-ERR beginning...`, `null`,
-//! `[array]`, `{map}`; `_` is anything, `[a ...]` may have more, `$t+500` is a number that far from `$t`.
-//! Two names never stand for the same text.
+//! A connection whose name begins with `text` uses the text dialect: a line is sent literally, or as words in quotes,
+//! which are joined. Replies: `7`, `word`, `"any bytes"`, `+OK`, `-ERR text` or `-ERR beginning...`, `null`,
+//! `[array]`, `{map}`; `_` matches anything, `[a ...]` may have more elements, `$t+500` is the number `$t` plus 500.
+//! Two names never have the same text.
 //!
-//! Before the first step: `watcher rtt=1 rta=2` sets the text dialect's watcher; `no-extra-restarts: why` says that the
-//! scenario cannot be played with a restart behind every step.
+//! Before the first step: `watcher rtt=1 rta=2` configures the watcher of the text dialect; `no-extra-restarts: why`
+//! says that the scenario cannot run with a restart after every step.
 
 mod captures;
 mod pattern;
@@ -45,44 +45,44 @@ pub use value::Value;
 use pattern::Pattern;
 pub(crate) use words::quote;
 
-/// A scenario that has been read.
+/// A parsed scenario.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Where it was read from.
+    /// The path of its file.
     pub path: PathBuf,
-    /// Its first comment.
+    /// The first sentence of its first comment.
     pub title: String,
     /// The timeouts of the text dialect.
     pub watcher: Watch,
-    /// The reason against playing it with a restart after every step.
+    /// The reason against running it with a restart after every step.
     pub no_extra_restarts: Option<String>,
     lines: Vec<String>,
     steps: Vec<Step>,
 }
 
-/// The text dialect's watcher: seconds, and attempts.
+/// The timeouts of the text dialect's watcher.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watch {
-    /// After how many seconds a reservation is taken back; 0 is never.
+    /// The seconds until a reservation times out; 0 is never.
     pub rtt: u32,
-    /// How often.
+    /// The number of timeouts after which a task is requeued.
     pub rta: u32,
 }
 
 /// The features that a scenario needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Need {
-    /// To be stopped and opened again.
+    /// A restart.
     Restart,
-    /// To hear the text dialect.
+    /// The text dialect.
     Text,
-    /// To have its clock moved.
+    /// A manual clock.
     Time,
-    /// To do what spans queues in one step: workers, dead-letter queues.
+    /// Commands that span queues in one step: workers, dead-letter queues.
     Together,
 }
 
-/// One thing that happens. Lines are counted from zero.
+/// One step. Lines are counted from zero.
 #[derive(Clone, Debug)]
 struct Step {
     line: usize,
@@ -91,14 +91,14 @@ struct Step {
 
 #[derive(Clone, Debug)]
 enum Act {
-    /// Requests, sent at once, and what is answered at once.
+    /// Requests, sent at once, and their immediate replies.
     Ask {
         conn: String,
         requests: Vec<(usize, String)>,
         expected: Vec<Expected>,
         waits: bool,
     },
-    /// The reply to something asked before.
+    /// The reply to an earlier request.
     Answer {
         conn: String,
         expected: Expected,
@@ -110,7 +110,7 @@ enum Act {
     Close(String),
 }
 
-/// A reply as it is expected, and the lines that say so.
+/// An expected reply, and its lines.
 #[derive(Clone, Debug)]
 struct Expected {
     pattern: Pattern,
@@ -127,7 +127,7 @@ impl Scenario {
         needs
     }
 
-    /// The name of its file, without the ending.
+    /// The name of its file, without the extension.
     pub fn name(&self) -> String {
         self.path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
     }
@@ -153,12 +153,12 @@ fn spans_queues(request: &str) -> bool {
         || words.any(|word| is(word, "WORKER") || is(word, "DEAD-LETTER"))
 }
 
-/// Whether a connection of this name speaks the text dialect.
+/// Whether a connection of this name uses the text dialect.
 fn is_text(conn: &str) -> bool {
     conn.starts_with("text")
 }
 
-/// The bytes of a text line: as it stands, or words in quotes, joined.
+/// The bytes of a text line: literal, or words in quotes, joined.
 fn line_bytes(text: &str) -> Result<Vec<u8>, String> {
     if !text.starts_with('"') {
         return Ok(text.as_bytes().to_vec());

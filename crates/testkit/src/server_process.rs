@@ -1,4 +1,4 @@
-//! A `sureq` server as a process of its own, on ports that the system chose.
+//! A `sureq` server as a process of its own, on ports that the system chooses.
 
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use crate::client::{RespClient, TextClient};
 use crate::process::Process;
 
-/// How a server is started: the program, a wrapper around it if there is one, its arguments and environment.
+/// A description of how to start a server: the program, an optional wrapper, its arguments and environment.
 #[derive(Clone, Debug)]
 pub struct Launch {
     words: Vec<OsString>,
@@ -24,7 +24,7 @@ impl Launch {
         Self { words: vec![program.as_ref().to_owned()], environment: Vec::new() }
     }
 
-    /// `sureq serve` with its data in `dir`, on ports of the system's choice.
+    /// `sureq serve` with its data in `dir`, on ports that the system chooses.
     pub fn serve(program: &str, dir: &Path) -> Self {
         let mut home = OsString::from("file:");
         home.push(dir);
@@ -33,14 +33,14 @@ impl Launch {
             .args([home])
     }
 
-    /// More arguments. A later one does not replace an earlier one.
+    /// Adds arguments. A later one does not replace an earlier one.
     #[must_use]
     pub fn args<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         self.words.extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
         self
     }
 
-    /// Puts a program in front that runs the rest, as `strace` or `prlimit` do.
+    /// Adds a wrapper program that runs the rest, like `strace` or `prlimit`.
     #[must_use]
     pub fn under<A: AsRef<OsStr>>(mut self, wrapper: impl IntoIterator<Item = A>) -> Self {
         self.words.splice(0..0, wrapper.into_iter().map(|word| word.as_ref().to_owned()));
@@ -54,14 +54,14 @@ impl Launch {
         self
     }
 
-    /// Starts the process without waiting for anything.
+    /// Starts the process without waiting for the server.
     pub fn spawn(&self) -> Process {
         let mut command = Command::new(&self.words[0]);
         command.args(&self.words[1..]).envs(self.environment.iter().map(|(name, value)| (name, value)));
         Process::start(&mut command)
     }
 
-    /// Starts the server; none if it ends before it says where it listens.
+    /// Starts the server; an error with the process if it ends before it prints its addresses.
     pub fn try_start(&self) -> Result<Server, Process> {
         let process = self.spawn();
         let resp = process.try_find_in_stdout(|line| address_behind("Redis clients", line));
@@ -72,7 +72,7 @@ impl Launch {
         }
     }
 
-    /// Starts the server and waits until it says where it listens.
+    /// Starts the server and waits until it prints its addresses.
     pub fn start(&self) -> Server {
         let process = self.spawn();
         let resp = process.find_in_stdout(|line| address_behind("Redis clients", line));
@@ -84,14 +84,14 @@ impl Launch {
 /// A server that is ready.
 pub struct Server {
     process: Process,
-    /// Where it speaks RESP.
+    /// The address for RESP.
     pub resp: SocketAddr,
-    /// Where it speaks the text dialect.
+    /// The address for the text dialect.
     pub text: SocketAddr,
 }
 
 impl Server {
-    /// The process alone.
+    /// The process of the server.
     pub fn into_process(self) -> Process {
         self.process
     }
@@ -106,17 +106,17 @@ impl Server {
         TextClient::connect(self.text)
     }
 
-    /// Asks it to stop in good order.
+    /// Sends SIGTERM.
     pub fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
-    /// How much memory it holds.
+    /// The resident memory.
     pub fn resident_bytes(&self) -> u64 {
         self.status_bytes("VmRSS:")
     }
 
-    /// How much memory it held when that was most.
+    /// The peak of the resident memory.
     pub fn peak_bytes(&self) -> u64 {
         self.status_bytes("VmHWM:")
     }
@@ -128,16 +128,16 @@ impl Server {
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("it is in kilobytes") << 10
     }
 
-    /// How many files and sockets it has open.
+    /// The number of open files and sockets.
     pub fn open_files(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.id())).expect("the server is running").count()
     }
 
-    /// How much processor time it has used, in clock ticks of 10 ms.
+    /// The used CPU time, in clock ticks of 10 ms.
     pub fn cpu_ticks(&self) -> u64 {
         let stat =
             std::fs::read_to_string(format!("/proc/{}/stat", self.id())).expect("the server is running");
-        // The name in parentheses may hold anything; behind it come the state and then numbers.
+        // The name in parentheses may contain anything; after it come the state and then numbers.
         let numbers = stat.rsplit_once(')').map_or("", |(_, behind)| behind);
         numbers.split_whitespace().skip(11).take(2).filter_map(|n| n.parse::<u64>().ok()).sum()
     }
@@ -157,7 +157,7 @@ impl DerefMut for Server {
     }
 }
 
-/// The address on the line that begins with `what`.
+/// The address in a line that begins with `what`.
 fn address_behind(what: &str, line: &str) -> Option<SocketAddr> {
     line.trim_start().strip_prefix(what)?.split_whitespace().next()?.parse().ok()
 }

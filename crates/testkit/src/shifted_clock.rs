@@ -1,5 +1,5 @@
-//! The clocks of a process that is not ours, moved by hand: a small library is loaded before all others and shifts what it
-//! is told of the time.
+//! Manual clocks for another process: a small library is loaded into it before all others, and shifts the times that
+//! the system returns.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
@@ -24,7 +24,7 @@ pub struct ShiftedClock {
 impl Default for ShiftedClock {
     /// Clocks that are not shifted yet.
     fn default() -> Self {
-        let dir = tempfile::tempdir().expect("there is room for a directory");
+        let dir = tempfile::tempdir().expect("a temporary directory");
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/clock_shift.c");
         let options = ["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"].map(AsRef::as_ref);
         run("cc", &[&options[..], &[dir.path().join("shim.so").as_os_str(), source.as_ref()]].concat());
@@ -39,7 +39,7 @@ impl Default for ShiftedClock {
 }
 
 impl ShiftedClock {
-    /// The environment that makes a process use these clocks.
+    /// The environment variables that make a process use these clocks.
     pub fn environment(&self) -> [(&'static str, PathBuf); 2] {
         [("LD_PRELOAD", self.dir.path().join("shim.so")), ("CLOCK_SHIFT_FILE", self.dir.path().join("shift"))]
     }
@@ -50,21 +50,22 @@ impl ShiftedClock {
         self.write();
     }
 
-    /// Stops time at this wall-clock time; it is moved by hand from now on.
+    /// Stops time at this wall-clock time; from now on only the test moves it.
     pub fn freeze(&self, wall_ms: u64) {
         self.is_frozen.store(true, Ordering::Relaxed);
-        // Nothing is as old as the machine: a clock that begins at 0 would have it so.
+        // Monotonic time must be larger than any age: a clock that starts at 0 would make everything as old as the
+        // machine.
         self.passed_ms.store(DAY_MS, Ordering::Relaxed);
         self.set_wall(wall_ms.cast_signed() - DAY_MS);
     }
 
-    /// Sets the wall clock forth or back.
+    /// Sets the wall clock forward or back.
     pub fn jump(&self, ms: i64) {
         self.wall_ms.fetch_add(ms, Ordering::Relaxed);
         self.write();
     }
 
-    /// Lets time pass, by all clocks.
+    /// Lets time pass, on all clocks.
     pub fn pass(&self, ms: u64) {
         self.passed_ms.fetch_add(ms.cast_signed(), Ordering::Relaxed);
         self.write();

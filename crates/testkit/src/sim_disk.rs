@@ -1,11 +1,12 @@
-//! The simulated twin of the disk: a live image, which the code under test sees, and a durable image, which a power cut
-//! leaves.
+//! The simulated twin of the disk: a live image, which the code under test sees, and a durable image, which remains
+//! after a power cut.
 //!
-//! Every change is recorded as an [`Op`]; a run can be replayed op by op on another [`SimDisk`] and crashed during each of
-//! them. Calls can be made to fail. Nothing here is random: a seed decides what a crash keeps, so a failure can be repeated.
+//! Every change is recorded as an [`Op`]; a run can be replayed op by op on another [`SimDisk`] and crashed during
+//! each of them. Calls can be made to fail. Nothing here is random: a seed decides which data a crash keeps, so that
+//! a failure can be reproduced.
 //!
-//! A sync that fails behaves as Linux does: the unwritten pages count as clean from then on, so that they stay readable, are
-//! not durable, and a second sync reports success without writing them.
+//! A failed sync behaves as on Linux: the unwritten pages count as clean from then on, so that they stay readable,
+//! are not durable, and a second sync reports success without writing them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,7 +25,7 @@ use crash::{mix, sectors};
 /// The error for an unreadable sector.
 const EIO: i32 = 5;
 
-/// A change to the disk. Files are known by the order of their creation, since they outlive their names.
+/// A change to the disk. Files are numbered in the order of their creation, since they outlive their names.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "the fields are the arguments of the call")]
 pub enum Op {
@@ -43,7 +44,7 @@ pub enum FailureKind {
     Broken,
     /// `ENOSPC`, from calls that need space; half of a write has been done.
     Full,
-    /// A read or write does half of what it was asked and says so.
+    /// A read or write processes half of its bytes and reports that.
     Short,
     /// `EINTR`, from a read or write.
     Interrupted,
@@ -52,13 +53,13 @@ pub enum FailureKind {
 /// Which calls fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repeat {
-    /// The one.
+    /// The selected one.
     Once,
-    /// It and all after it.
+    /// The selected one and all after it.
     Sticky,
 }
 
-/// A disk that exists in memory. Clones are the same disk.
+/// A disk in memory. Clones share it.
 #[derive(Clone)]
 pub struct SimDisk {
     state: Arc<Mutex<DiskState>>,
@@ -75,9 +76,9 @@ struct DiskState {
     failure: Option<(u64, FailureKind, Repeat)>,
     failed: u64,
     entropy: u64,
-    /// How many bytes there is room for, if that is bounded.
+    /// The size of the disk, if it is limited.
     capacity: Option<u64>,
-    /// Parts of files that cannot be read.
+    /// Unreadable parts of files.
     bad: Vec<(usize, Range<u64>)>,
     bad_reads: u64,
 }
@@ -98,7 +99,7 @@ struct NameChange {
 }
 
 impl SimDisk {
-    /// An empty disk. The seed decides its entropy alone.
+    /// An empty disk. The seed decides only its entropy.
     pub fn new(seed: u64) -> SimDisk {
         SimDisk { state: Arc::new(Mutex::new(DiskState { entropy: mix(seed), ..DiskState::default() })) }
     }
@@ -112,12 +113,12 @@ impl SimDisk {
         disk
     }
 
-    /// The same disk, as the engine takes it.
+    /// The same disk, for the engine.
     pub fn shared(&self) -> Arc<dyn Disk> {
         Arc::new(self.clone())
     }
 
-    /// Puts a file in place, durably and unrecorded, as if it had always been there.
+    /// Adds a file, durably and unrecorded, as if it had always existed.
     pub fn put(&self, name: &str, bytes: Arc<Vec<u8>>) {
         let mut state = self.state();
         let file = state.files.len();
@@ -126,14 +127,14 @@ impl SimDisk {
         state.durable.insert(name.to_owned(), file);
     }
 
-    /// Takes a file away, durably and unrecorded, as if it had never been there.
+    /// Removes a file, durably and unrecorded, as if it had never existed.
     pub fn take(&self, name: &str) {
         let mut state = self.state();
         state.live.remove(name);
         state.durable.remove(name);
     }
 
-    /// Changes a file's content, unnoticed by those that have it open.
+    /// Changes the content of a file, unnoticed by code that has it open.
     pub fn edit(&self, name: &str, edit: impl FnOnce(&mut Vec<u8>)) {
         let mut state = self.state();
         let number = state.live[name];
@@ -159,12 +160,12 @@ impl SimDisk {
         self.state().trace.clone()
     }
 
-    /// How many changes were made so far.
+    /// The number of changes so far.
     pub fn trace_len(&self) -> usize {
         self.state().trace.len()
     }
 
-    /// Makes a recorded change.
+    /// Applies a recorded change.
     pub fn replay(&self, op: &Op) {
         self.state().apply(op);
     }
@@ -181,12 +182,12 @@ impl SimDisk {
         self.state().survivors(None, Crash { torn: Torn::First(0), content, names })
     }
 
-    /// Lets the call with this number fail, counted from the disk's beginning.
+    /// Makes the call with this number fail, counted from the creation of the disk.
     pub fn fail(&self, call: u64, kind: FailureKind, repeat: Repeat) {
         self.state().failure = Some((call, kind, repeat));
     }
 
-    /// Ends all failures. What an earlier failed sync dropped stays dropped.
+    /// Ends all failures. Data that an earlier failed sync dropped stays lost.
     pub fn heal(&self) {
         let mut state = self.state();
         state.failure = None;
@@ -195,40 +196,40 @@ impl SimDisk {
         }
     }
 
-    /// Lets every read fail that comes to this part of a file, whatever the file is called later. What was read before it is
-    /// read, as a real disk does.
+    /// Makes every read fail that reaches this part of a file, even if the file is renamed later. The bytes before
+    /// the part are read, as on a real disk.
     pub fn break_reads(&self, name: &str, part: Range<u64>) {
         let mut state = self.state();
         let file = state.live[name];
         state.bad.push((file, part));
     }
 
-    /// Ends what [`SimDisk::break_reads`] began.
+    /// Ends the effect of [`SimDisk::break_reads`].
     pub fn mend_reads(&self) {
         self.state().bad.clear();
     }
 
-    /// How many reads came to a part that cannot be read.
+    /// The number of reads that reached an unreadable part.
     pub fn bad_reads(&self) -> u64 {
         self.state().bad_reads
     }
 
-    /// How many calls were made so far, reads included.
+    /// The number of calls so far, including reads.
     pub fn calls(&self) -> u64 {
         self.state().calls
     }
 
-    /// How many calls failed so far.
+    /// The number of failed calls so far.
     pub fn failed(&self) -> u64 {
         self.state().failed
     }
 
-    /// How many files were removed whose removal is not durable yet.
+    /// The number of removed files whose removal is not durable yet.
     pub fn unsynced_removals(&self) -> usize {
         self.state().unsynced_names.iter().filter(|change| change.added.is_none()).count()
     }
 
-    /// How often files were synced.
+    /// The number of syncs of files.
     pub fn syncs(&self) -> usize {
         self.state().files.iter().map(|file| file.syncs).sum()
     }
@@ -382,7 +383,7 @@ impl DiskFile for SimFile {
     }
 }
 
-/// How much of a read or write is done.
+/// How much of a read or write is executed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extent {
     Whole,
@@ -390,7 +391,7 @@ enum Extent {
 }
 
 impl DiskState {
-    /// The space of all files with a name.
+    /// The space used by all files that have a name.
     fn used(&self) -> u64 {
         self.live.values().map(|&file| self.files[file].live.len() as u64).sum()
     }
@@ -399,7 +400,7 @@ impl DiskState {
         self.capacity.map_or(u64::MAX, |capacity| capacity.saturating_sub(self.used()))
     }
 
-    /// Counts a call and says how it goes.
+    /// Counts a call and decides its result.
     fn call(&mut self, operation: Operation) -> io::Result<Extent> {
         self.calls += 1;
         let Some((call, kind, repeat)) = self.failure else { return Ok(Extent::Whole) };
@@ -478,7 +479,7 @@ impl DiskState {
         self.unsynced_names.push(change);
     }
 
-    /// The disk after a power cut: what was synced, and what the crash keeps of the rest.
+    /// The disk after a power cut: the synced data, and the part of the rest that the crash keeps.
     fn survivors(&self, in_flight: Option<&Op>, crash: Crash) -> SimDisk {
         let mut names = self.durable.clone();
         for (number, change) in self.unsynced_names.iter().enumerate() {

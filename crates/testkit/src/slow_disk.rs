@@ -1,12 +1,12 @@
-//! A disk whose syncs take long, for one running process.
+//! A disk with slow syncs, for one running process.
 
 use std::process::Command;
 use std::time::Duration;
 
 use crate::process::Process;
 
-/// Has every sync of a running process take so long, whichever thread asks for it, until the answer is dropped. The
-/// delay is before the sync: what it is to make durable is not durable meanwhile.
+/// Delays every sync of a running process, in any thread, until the returned process is dropped. The delay is before
+/// the sync: the data is not durable meanwhile.
 pub fn slow_syncs(process: &Process, each: Duration) -> Process {
     let inject = format!("inject=fdatasync,fsync:delay_enter={}", each.as_micros());
     let mut strace = Command::new("strace");

@@ -11,10 +11,9 @@ use sureq_engine::fault::{Fault, Operation};
 use crate::patience::PATIENCE;
 use crate::sim_disk::{FailureKind, Repeat, SimDisk};
 
-/// A simulated disk behind a valve. Clones share the disk.
+/// A simulated disk with a valve. Clones share the disk.
 #[derive(Clone)]
 pub struct Valve {
-    /// The simulated disk.
     pub disk: SimDisk,
     control: Arc<Control>,
 }
@@ -26,7 +25,7 @@ struct Control {
 }
 
 #[derive(Default)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a tap of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a valve of its own")]
 struct ValveState {
     is_closed: bool,
     syncs: usize,
@@ -61,7 +60,7 @@ impl Valve {
         Self::default()
     }
 
-    /// The disk as the engine takes it.
+    /// The disk, for the engine.
     pub fn shared(&self) -> Arc<dyn Disk> {
         Arc::new(self.clone())
     }
@@ -71,36 +70,36 @@ impl Valve {
         self.control.lock().is_closed = true;
     }
 
-    /// Lets all of them go on.
+    /// Releases the blocked syncs.
     pub fn open(&self) {
         self.control.lock().is_closed = false;
         self.control.moved.notify_all();
     }
 
-    /// Waits until a sync of the log is held up.
+    /// Waits until a sync of the log is blocked.
     pub fn wait_until_held(&self) {
         let state = self.control.lock();
         drop(self.control.moved.wait_while(state, |state| state.held == 0));
     }
 
-    /// Holds up every read of a payload from now on.
+    /// Blocks every read of a payload from now on.
     pub fn hold_reads(&self) {
         self.control.lock().holds_reads = true;
     }
 
-    /// Lets all of them go on.
+    /// Releases the blocked reads.
     pub fn release_reads(&self) {
         self.control.lock().holds_reads = false;
         self.control.moved.notify_all();
     }
 
-    /// Waits until a read of a payload is held up.
+    /// Waits until a read of a payload is blocked.
     pub fn wait_until_read_is_held(&self) {
         let state = self.control.lock();
         drop(self.control.moved.wait_while(state, |state| state.reads_held == 0));
     }
 
-    /// How many bytes were read for payloads so far.
+    /// The number of bytes read for payloads so far.
     pub fn bytes_loaded(&self) -> usize {
         self.control.lock().bytes_loaded
     }
@@ -128,7 +127,7 @@ impl Valve {
         self.control.moved.notify_all();
     }
 
-    /// Waits until a sync of a file whose name begins so hangs, or its creation does.
+    /// Waits until a sync or the creation of a file hangs whose name begins with `name`.
     pub fn wait_until_hung(&self, name: &str) {
         let state = self.control.lock();
         let is_free = |state: &mut ValveState| !state.hung.iter().any(|hung| hung.starts_with(name));
@@ -137,7 +136,7 @@ impl Valve {
             .moved
             .wait_timeout_while(state, PATIENCE, is_free)
             .unwrap_or_else(PoisonError::into_inner);
-        assert!(!waited.timed_out(), "nothing that begins with {name:?} hangs");
+        assert!(!waited.timed_out(), "no file that begins with {name:?} hangs");
     }
 
     /// Blocks the compactor where it syncs the directory.
@@ -145,13 +144,13 @@ impl Valve {
         self.control.lock().holds_compactor = true;
     }
 
-    /// Lets it go on.
+    /// Releases the compactor.
     pub fn release_compactor(&self) {
         self.control.lock().holds_compactor = false;
         self.control.moved.notify_all();
     }
 
-    /// Whether it is held up.
+    /// Whether the compactor is blocked.
     pub fn is_compactor_held(&self) -> bool {
         self.control.lock().compactor_held
     }
@@ -176,12 +175,12 @@ impl Valve {
         self.control.lock().directory_syncs_after_failure
     }
 
-    /// Leaves no room for another file; what is written within files that are there has its room.
+    /// Leaves no space for another file; writes within existing files still have space.
     pub fn fill(&self) {
         self.control.lock().is_full = true;
     }
 
-    /// Makes room again.
+    /// Makes space again.
     pub fn make_room(&self) {
         self.control.lock().is_full = false;
     }
@@ -202,7 +201,7 @@ impl Control {
         if state.panics_in.as_deref() == thread::current().name() && state.panics_in.is_some() {
             let name = state.panics_in.take();
             drop(state);
-            panic!("{name:?} was to panic");
+            panic!("a test made {name:?} panic");
         }
     }
 
@@ -211,7 +210,7 @@ impl Control {
     }
 }
 
-/// All calls go through one at a time, so that the one that is to fail is the one that does.
+/// Calls are executed one at a time, so that exactly the selected one fails.
 impl Disk for Valve {
     fn list(&self) -> Result<Vec<String>, Fault> {
         let _one = self.control.lock();

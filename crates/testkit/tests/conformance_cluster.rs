@@ -1,4 +1,4 @@
-//! The conformance scenarios, played in a cluster: with all queues in one slot, and with each in its own.
+//! The conformance scenarios in a cluster: with all queues in one slot, and with each in its own.
 
 use sureq_testkit::conformance::exercise_with;
 use sureq_testkit::scenario::Restarts;

@@ -1,4 +1,4 @@
-//! The conformance scenarios, played in the home `core`.
+//! The conformance scenarios in the home `core`.
 
 use sureq_testkit::conformance::exercise;
 use sureq_testkit::subject::core::CORE;

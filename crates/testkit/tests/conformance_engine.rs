@@ -1,4 +1,4 @@
-//! The conformance scenarios, played in the home `engine`.
+//! The conformance scenarios in the home `engine`.
 
 use sureq_testkit::conformance::exercise;
 use sureq_testkit::subject::engine::ENGINE;

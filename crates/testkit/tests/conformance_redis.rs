@@ -1,4 +1,4 @@
-//! The conformance scenarios, played in the home `redis`.
+//! The conformance scenarios in the home `redis`.
 
 use sureq_testkit::conformance::exercise;
 use sureq_testkit::subject::redis::REDIS;

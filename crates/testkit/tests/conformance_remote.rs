@@ -1,4 +1,4 @@
-//! The conformance scenarios, played in the home `remote`.
+//! The conformance scenarios in the home `remote`.
 
 use sureq_testkit::conformance::exercise;
 use sureq_testkit::subject::remote::REMOTE;

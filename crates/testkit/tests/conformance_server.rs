@@ -1,4 +1,4 @@
-//! The conformance scenarios, played in the home `server`.
+//! The conformance scenarios in the home `server`.
 
 use sureq_testkit::conformance::exercise;
 use sureq_testkit::subject::server::SERVER;

@@ -1,4 +1,4 @@
-//! The conformance scenarios, played in the home `redis` on Valkey. What restarts do is the same as on Redis.
+//! The conformance scenarios in the home `redis` on Valkey, without extra restarts, which behave like those of Redis.
 
 use sureq_testkit::conformance::exercise_with;
 use sureq_testkit::scenario::Restarts;

@@ -1,4 +1,4 @@
-//! A home of your own works with the library, the worker and the server: this one logs what it is asked and forwards it.
+//! A home of your own works with the library, the worker and the server: this one logs commands and forwards them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
@@ -12,7 +12,7 @@ use sureq::{CleanReport, Cleaning, Outcome, Worker};
 use sureq_core::Reply;
 use sureq_testkit::local_server::LocalServer;
 
-/// Forwards to another home, and keeps a line for each command.
+/// Forwards to another home, and records a line for each command.
 #[derive(Clone, Debug)]
 struct Logging {
     inner: Arc<dyn Home>,
@@ -118,9 +118,9 @@ impl Home for Logging {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_home_of_your_own_serves_a_worker_of_the_library() {
-    let logging = Logging::in_front_of(&sureq::open("mem:").expect("memory is there"));
+    let logging = Logging::in_front_of(&sureq::open("mem:").expect("a home in memory opens"));
     let home = sureq::Home::from_api(logging.clone());
-    home.queue("emails").push("hello").await.expect("it is pushed");
+    home.queue("emails").push("hello").await.expect("the push succeeds");
     let worker = Worker::new(&home).work("emails", |payload: String| async move {
         assert_eq!(payload, "hello");
         Outcome::Done
@@ -131,14 +131,14 @@ async fn a_home_of_your_own_serves_a_worker_of_the_library() {
         tokio::task::yield_now().await;
     }
     handle.stop();
-    running.await.expect("it does not panic").expect("it stops in good order");
-    home.close_async().await.expect("it is closed in good order");
+    running.await.expect("it does not panic").expect("the stop is orderly");
+    home.close_async().await.expect("the stop is orderly");
     assert!(logging.has("Push") && logging.has("Ack") && logging.has("close"));
 }
 
 #[test]
 fn a_home_of_your_own_is_served_to_other_programs() {
-    let logging = Logging::in_front_of(&sureq::open("mem:").expect("memory is there"));
+    let logging = Logging::in_front_of(&sureq::open("mem:").expect("a home in memory opens"));
     let server = LocalServer::start(&sureq::Home::from_api(logging.clone()));
     let client = sureq::open(&server.url()).expect("the server listens");
     let mut replies = Replies::default();
@@ -147,7 +147,7 @@ fn a_home_of_your_own_is_served_to_other_programs() {
     let _ = client.api().execute(&[push, pop], &mut replies);
     assert!(matches!(replies.list[..], [Reply::Pushed(_), Reply::Tasks(_)]), "{:?}", replies.list);
     assert_eq!(replies.tasks[0].body, b"hello");
-    client.close().expect("it is closed in good order");
+    client.close().expect("the stop is orderly");
     server.stop();
     assert!(logging.has("Push") && logging.has("Pop"));
 }

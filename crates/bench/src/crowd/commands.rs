@@ -2,7 +2,7 @@
 
 use super::fixture::Fixture;
 
-/// Commands that are run one after the other, and measured together.
+/// Commands that run one after the other, and are measured together.
 pub(super) struct Step {
     pub(super) name: &'static str,
     pub(super) commands: Vec<Vec<Vec<u8>>>,
@@ -11,10 +11,10 @@ pub(super) struct Step {
 /// A large payload.
 const LARGE_BYTES: usize = 32 << 20;
 
-/// How often what changes little is run.
+/// The repetitions of commands that change little.
 const REPEATS: usize = 5;
 
-/// All steps; those that empty queues come last.
+/// All steps; those that empty queues are last.
 pub(super) fn all(fixture: &Fixture) -> Vec<Step> {
     let mut steps = lookups(fixture);
     steps.extend(changes(fixture));
@@ -95,7 +95,7 @@ fn workers(fixture: &Fixture) -> Vec<Step> {
     ]
 }
 
-/// What touches all tasks of a state.
+/// Commands that affect all tasks of a state.
 fn sweeping() -> Vec<Step> {
     vec![
         once("RQ.REVIVE ALL", "RQ.REVIVE dead ALL"),

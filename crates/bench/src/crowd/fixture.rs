@@ -1,4 +1,4 @@
-//! A store with very many of everything.
+//! A store with very many tasks, queues and workers.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -9,10 +9,10 @@ use crate::resp::{self, Token};
 
 /// Tasks in one command.
 const BATCH: u64 = 1_000;
-/// Far enough away for nothing to be due while the benchmark runs.
+/// Long enough that nothing becomes due while the benchmark runs.
 const HOUR_MS: &str = "3600000";
 
-/// Names of what there is.
+/// Names of queues, tasks and workers in the store.
 pub(super) struct Fixture {
     /// Workers with their incarnations. Each holds a share of the tasks in `leased`.
     pub(super) workers: Vec<String>,
@@ -105,7 +105,7 @@ fn ask_of(client: &mut Client, words: &[&str], more: &[String]) -> Result<Vec<St
     ask(client, &words)
 }
 
-/// Sends a command; answers the strings in its reply.
+/// Sends a command; returns the strings in its reply.
 fn ask(client: &mut Client, words: &[&str]) -> Result<Vec<String>, Box<dyn Error>> {
     let bytes: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
     resp::command(&mut client.output, &bytes);

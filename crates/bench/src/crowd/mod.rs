@@ -2,7 +2,7 @@
 //! state, queues and workers.
 //!
 //! * `fixture` fills the store.
-//! * `commands` lists the commands, those that empty queues last.
+//! * `commands` lists the commands; those that empty queues are last.
 //! * `probe` pushes, pops and inspects in a queue of its own and times each command. A thread beside it records the
 //!   delays of the machine, to distinguish them from those of the server.
 
@@ -32,13 +32,13 @@ pub(crate) struct Arguments {
     /// Tasks in each state: ready, delayed, leased, dead
     #[arg(long, value_name = "N", default_value = "1M", value_parser = parse_count)]
     tasks: u64,
-    /// Queues besides
+    /// Additional queues
     #[arg(long, value_name = "N", default_value = "10k", value_parser = parse_count)]
     queues: u64,
     /// Workers, which share the leased tasks
     #[arg(long, value_name = "N", default_value = "1k", value_parser = parse_count)]
     workers: u64,
-    /// Where the queues live
+    /// Homes of the queues
     #[arg(long, value_name = "HOME", default_values_t = [Lives::File, Lives::Module, Lives::Redis], value_delimiter = ',')]
     homes: Vec<Lives>,
     #[command(flatten)]
@@ -63,9 +63,9 @@ impl fmt::Display for Lives {
     }
 }
 
-/// No command of another client may wait longer.
+/// The limit for a command of another client.
 const AIM: Duration = Duration::from_millis(20);
-/// The probe goes on for so long after a command, since what a command leaves to be done later is part of its cost.
+/// How long the probe continues after a command, since deferred work of the command is part of its cost.
 const AFTERMATH: Duration = Duration::from_millis(100);
 
 /// The effect of one command on other clients.
@@ -75,7 +75,7 @@ struct Row {
     waits: Waits,
 }
 
-/// Measures, and prints a table for each home.
+/// Runs the measurement and prints a table for each home.
 pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
     let place = arguments.common.place()?;
     let mut journal = arguments.common.journal()?;
@@ -109,7 +109,7 @@ impl Lives {
         }
     }
 
-    /// Starts what the home needs; the last one speaks `RQ.*`.
+    /// Starts the servers of the home; the last one executes `RQ.*`.
     fn start(self, place: &Place) -> Result<Vec<Server>, Box<dyn Error>> {
         let mut servers = Vec::new();
         for target in self.targets() {
@@ -120,7 +120,7 @@ impl Lives {
     }
 }
 
-/// Runs a step beside the probe.
+/// Runs a step while the probe runs.
 fn measure(server: &Server, client: &mut Client, step: &Step) -> Result<Row, Box<dyn Error>> {
     let mut took = Duration::ZERO;
     let waits = probe::beside(server, || {

@@ -1,4 +1,4 @@
-//! The client that waits.
+//! The client whose waits are measured.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,17 +11,17 @@ use crate::servers::Server;
 
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// How long the probe's commands took.
+/// The durations of the probe's commands.
 pub(super) struct Waits {
     pub(super) count: usize,
     pub(super) longest: Duration,
-    /// The longest of those that only look. The others also wait until what was written before them is written.
+    /// The longest command that only reads. The others also wait until earlier writes are on disk.
     pub(super) longest_look: Duration,
-    /// The longest time by which the machine woke a sleeping thread too late meanwhile.
+    /// The longest delay with which the machine woke a sleeping thread meanwhile.
     pub(super) machine: Duration,
 }
 
-/// Pushes, pops and looks in a queue of its own, one command at a time, while `act` runs.
+/// Pushes, pops and inspects in a queue of its own, one command at a time, while `act` runs.
 pub(super) fn beside(
     server: &Server,
     act: impl FnOnce() -> Result<(), Box<dyn Error>>,

@@ -1,4 +1,4 @@
-//! beanstalkd's protocol. It knows no batches, and a job is deleted over the connection that reserved it.
+//! The protocol of beanstalkd. It has no batches, and a job is deleted over the connection that reserved it.
 
 use std::io::Write as _;
 
@@ -101,7 +101,7 @@ fn is(bytes: &[u8], tokens: &[Token], word: &[u8]) -> bool {
     matches!(tokens, [Token::Simple(line)] if bytes[line.clone()].starts_with(word))
 }
 
-/// A reply is a line, and bytes behind it if the line ends in their number.
+/// A reply is a line, followed by bytes if the line ends in their number.
 fn scan(bytes: &[u8], tokens: &mut Vec<Token>) -> Result<Option<usize>, String> {
     tokens.clear();
     let Some(line) = line_at(bytes, 0) else { return Ok(None) };

@@ -81,7 +81,7 @@ impl Dialect for List {
     }
 }
 
-/// Redis listens while it still reads its append-only file, and says so.
+/// Redis accepts connections while it still reads its append-only file, and replies with an error.
 pub(super) fn redis_loading(bytes: &[u8], tokens: &[Token]) -> bool {
     matches!(tokens, [Token::Error(text)] if bytes[text.clone()].starts_with(b"LOADING"))
 }

@@ -1,15 +1,15 @@
-//! The steps of a task, push, pop and ack, in the words of each system.
+//! The steps of a task, push, pop and ack, in the protocol of each system.
 //!
 //! | | push | pop | ack |
 //! |---|---|---|---|
 //! | [`Rq`], sureq | `RQ.PUSH q p …` | `RQ.POP COUNT n q` | `RQ.ACK q id …` |
 //! | [`LeasedRq`], sureq with leases | the same | `RQ.POP COUNT n LEASE ms WORKER w#n q` | `RQ.ACK q receipt …` |
 //! | [`List`], Redis lists | `LPUSH q p …` | `RPOPLPUSH q q:processing`, n times | `LREM q:processing -1 p`, n times |
-//! | [`Stream`], Redis Streams | `XADD q * p …`, n times | `XREADGROUP … COUNT n STREAMS q >` | `XACK q g id …`, `XDEL q id …` |
+//! | [`Stream`], Redis Streams | `XADD q * p …`, n times | `XREADGROUP … COUNT n …` | `XACK q g id …`, `XDEL q id …` |
 //! | [`Beanstalk`] | `put`, n times | `reserve-with-timeout 0`, n times | `delete id`, n times |
 //! | [`Nats`] | `PUB q`, n times | one pull of n | `+ACK` to each task's subject |
 //!
-//! Where a system knows no batches, a batch is so many requests sent at once.
+//! If a system has no batches, a batch consists of requests that are sent at once.
 
 mod beanstalk;
 mod list;
@@ -26,10 +26,10 @@ pub(crate) use stream::Stream;
 use crate::account::Account;
 use crate::resp::{self, Scan, Token};
 
-/// The queue that all dialects speak of.
+/// The queue of all dialects.
 pub(crate) const QUEUE: &[u8] = b"bench";
 
-/// What a round of requests does.
+/// The kind of a round of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Push,
@@ -47,62 +47,63 @@ impl Step {
     }
 }
 
-/// A system's words. Requests are appended to `out` by the connection with the number `me`; answers are the tokens of one
-/// reply, which point into `bytes`. A reading answers `None` if the reply does not fit the question.
+/// The protocol of a system. Requests are appended to `out` by the connection with the number `me`; replies are the
+/// tokens of one reply, which refer to `bytes`. Functions that read a reply return `None` if it does not fit the
+/// request.
 pub(crate) trait Dialect: Sync {
-    /// How its replies are cut into tokens.
+    /// The decoder of its replies.
     fn scanner(&self) -> Scan {
         resp::scan
     }
 
-    /// What a new connection says before anything else. It has no reply.
+    /// The first bytes of a new connection, which have no reply.
     fn greet(&self, _out: &mut Vec<u8>, _me: usize) {}
 
-    /// Makes the queue, where that does not happen by itself; answers how many replies come.
+    /// Creates the queue, if that does not happen automatically; returns the number of replies.
     fn prepare(&self, _out: &mut Vec<u8>, _me: usize) -> usize {
         0
     }
 
-    /// Asks whether the server is there.
+    /// Asks whether the server is ready.
     fn ping(&self, out: &mut Vec<u8>) {
         resp::command(out, &[b"PING"]);
     }
 
-    /// Whether this is the answer to a ping.
+    /// Whether this is the reply to a ping.
     fn ponged(&self, bytes: &[u8], tokens: &[Token]) -> bool {
         matches!(tokens, [Token::Simple(text)] if &bytes[text.clone()] == b"PONG")
     }
 
-    /// Whether this is the answer of a server that has started and cannot serve yet.
+    /// Whether this is the reply of a server that has started and is not ready yet.
     fn loading(&self, _bytes: &[u8], _tokens: &[Token]) -> bool {
         false
     }
 
-    /// How many of the tasks of a batch one reply speaks of.
+    /// The number of tasks of a batch in one reply.
     fn tasks_per_reply(&self, step: Step, batch: usize) -> usize;
 
-    /// How many replies an ack has.
+    /// The number of replies to an ack.
     fn replies_per_ack(&self) -> usize {
         1
     }
 
-    /// Asks to push a batch of new tasks.
+    /// Writes the pushes of a batch of new tasks.
     fn push(&self, out: &mut Vec<u8>, me: usize, tasks: usize, account: &mut Account);
 
-    /// Asks for a batch of tasks.
+    /// Writes pops of a batch of tasks.
     fn pop(&self, out: &mut Vec<u8>, me: usize, tasks: usize);
 
-    /// Asks for one task and waits until there is one.
+    /// Writes a pop of one task that waits until there is one.
     fn wait(&self, out: &mut Vec<u8>, me: usize);
 
-    /// Asks how many tasks the server holds, in whatever state.
+    /// Asks for the number of tasks in the server, in any state.
     fn count(&self, out: &mut Vec<u8>, me: usize);
 
-    /// Whether this is the answer to a push of so many tasks.
+    /// Whether this is the reply to a push of `tasks` tasks.
     fn pushed(&self, bytes: &[u8], tokens: &[Token], tasks: usize) -> bool;
 
-    /// Reads the answer to a pop: enters each delivery with `deliver`, appends the ack that it calls for to `acks`, and
-    /// answers how many tasks came.
+    /// Reads the reply to a pop: passes each delivery to `deliver`, appends its ack to `acks`, and returns the number
+    /// of tasks.
     fn popped(
         &self,
         me: usize,
@@ -112,19 +113,19 @@ pub(crate) trait Dialect: Sync {
         deliver: &mut dyn FnMut(&[u8]),
     ) -> Option<usize>;
 
-    /// Reads a reply to an ack, `last` if no more replies to it come: how many tasks are finished by it.
+    /// Reads a reply to an ack, with `last` if it is the last one; returns the number of tasks that it finished.
     fn acked(&self, tokens: &[Token], last: bool) -> Option<usize>;
 
-    /// Reads the answer to [`Dialect::count`].
+    /// Reads the reply to [`Dialect::count`].
     fn counted(&self, bytes: &[u8], tokens: &[Token]) -> Option<u64>;
 }
 
-/// Cuts `tasks` into batches; the last may be smaller.
+/// Splits `tasks` into batches; the last may be smaller.
 pub(crate) fn batches(tasks: usize, batch: usize) -> impl Iterator<Item = usize> {
     (0..tasks).step_by(batch).map(move |start| batch.min(tasks - start))
 }
 
-/// An answer that does not fit its question, in words.
+/// The text for a reply that does not fit its request.
 pub(crate) fn misfit(bytes: &[u8], tokens: &[Token], asked: &str) -> String {
     let text = |range: &std::ops::Range<usize>| String::from_utf8_lossy(&bytes[range.clone()]).into_owned();
     match tokens {
@@ -140,7 +141,7 @@ pub(crate) fn misfit(bytes: &[u8], tokens: &[Token], asked: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The tokens of a whole reply.
+    /// The tokens of a complete reply.
     pub(super) fn scan(dialect: &dyn Dialect, reply: &[u8]) -> Vec<Token> {
         let mut tokens = Vec::new();
         for end in 0..reply.len() {
@@ -150,14 +151,14 @@ mod tests {
         tokens
     }
 
-    /// What a request looks like on the wire.
+    /// The bytes of a request as text.
     pub(super) fn text(write: impl FnOnce(&mut Vec<u8>)) -> String {
         let mut out = Vec::new();
         write(&mut out);
         String::from_utf8_lossy(&out).into_owned()
     }
 
-    /// A reply with one task, whose payload is `body`, calls for this ack.
+    /// Checks that a reply with one task, whose payload is `body`, leads to this ack.
     pub(super) fn check_delivery(dialect: &dyn Dialect, reply: &[u8], acks: &[u8]) {
         let (mut out, mut payloads) = (Vec::new(), Vec::new());
         let tokens = scan(dialect, reply);
@@ -167,7 +168,7 @@ mod tests {
         assert_eq!(String::from_utf8_lossy(&out), String::from_utf8_lossy(acks));
     }
 
-    /// A reply that brings no task.
+    /// Checks a reply without a task.
     pub(super) fn check_empty(dialect: &dyn Dialect, reply: &[u8]) {
         let tokens = scan(dialect, reply);
         let count = dialect.popped(7, reply, &tokens, &mut Vec::new(), &mut |_| panic!("there is no task"));
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_an_answer_to_nothing() {
+    fn an_error_fits_no_request() {
         let check = |dialect: &dyn Dialect, reply: &[u8]| {
             let tokens = scan(dialect, reply);
             assert!(!dialect.ponged(reply, &tokens));

@@ -1,7 +1,8 @@
 //! NATS `JetStream` in its plain text protocol: a stream with work-queue retention in files, and one pull consumer.
 //!
-//! Every request carries the connection's own inbox, to which the server publishes its answer: the number of a published
-//! task, the tasks of a pull, or nothing at all behind an ack. The acks are therefore confirmed, as those of the other systems are.
+//! Every request carries the inbox of the connection, to which the server publishes its reply: the number of a
+//! published task, the tasks of a pull, or an empty message after an ack. The acks are therefore confirmed, like
+//! those of the other systems.
 
 use std::io::Write as _;
 
@@ -11,7 +12,7 @@ use crate::resp::{Scan, Token, line_at};
 
 const STREAM: &str =
     r#"{"name":"bench","subjects":["bench"],"retention":"workqueue","storage":"file","num_replicas":1}"#;
-/// Nothing is handed out again within a day, and nothing is held back.
+/// Tasks are not redelivered within a day, and not held back.
 const CONSUMER: &str = r#"{"stream_name":"bench","config":{"durable_name":"c","deliver_policy":"all","ack_policy":"explicit","ack_wait":86400000000000,"max_ack_pending":-1,"max_waiting":4096}}"#;
 
 /// `PUB` to the stream, `$JS.API.CONSUMER.MSG.NEXT`, and `+ACK`.
@@ -77,7 +78,7 @@ impl Dialect for Nats {
                 deliver(&bytes[payload.clone()]);
                 Some(1)
             }
-            // A message without a subject to ack to is a status: there is nothing.
+            // A message without a subject for an ack is a status: there are no tasks.
             [Token::Array(2), Token::Null, _] => Some(0),
             _ => None,
         }
@@ -111,7 +112,7 @@ fn answer<'a>(bytes: &'a [u8], tokens: &[Token]) -> Option<&'a str> {
     }
 }
 
-/// A message becomes its reply subject and its payload. What the server says of itself (`INFO`, `PING`) is passed over:
+/// A message becomes its reply subject and its payload. Messages of the server itself (`INFO`, `PING`) are skipped:
 /// it is started with a ping interval that is longer than any run.
 fn scan(bytes: &[u8], tokens: &mut Vec<Token>) -> Result<Option<usize>, String> {
     tokens.clear();

@@ -9,14 +9,14 @@ pub(crate) struct Rq;
 
 /// The same with leases: pops have a deadline and a worker, acks go by receipt.
 pub(crate) struct LeasedRq {
-    /// `name#n`, as `RQ.WORKER START` answered it.
+    /// `name#n`, from the reply to `RQ.WORKER START`.
     pub(crate) worker: String,
 }
 
-/// How long a lease is good for.
+/// The length of a lease.
 const LEASE_MS: &[u8] = b"30000";
 
-/// Reads tasks of so many fields, of which one is what the ack names.
+/// Reads tasks with this many fields, one of which is used for the ack.
 fn read_popped(
     bytes: &[u8],
     tokens: &[Token],
@@ -148,7 +148,7 @@ impl Dialect for Rq {
 
     fn counted(&self, _bytes: &[u8], tokens: &[Token]) -> Option<u64> {
         match tokens {
-            // RedisRQ's two fields come first: `undelivered` n `delivered` n.
+            // The two fields of RedisRQ are first: `undelivered` n `delivered` n.
             [Token::Array(_), _, Token::Integer(waiting), _, Token::Integer(taken), ..] => {
                 u64::try_from(waiting + taken).ok()
             }

@@ -1,5 +1,5 @@
-//! Redis Streams with one consumer group. A finished task is acknowledged and deleted; otherwise it would stay for
-//! ever.
+//! Redis Streams with one consumer group. A finished task is acknowledged and deleted; otherwise it would stay in the
+//! stream.
 
 use super::list::redis_loading;
 use super::{Dialect, QUEUE, Step};
@@ -66,7 +66,8 @@ impl Dialect for Stream {
     }
 
     fn count(&self, out: &mut Vec<u8>, _me: usize) {
-        // A task that was deleted and not acknowledged is no longer in the stream and still in the group's list.
+        // A task that was deleted and not acknowledged is no longer in the stream, but still in the list of the
+        // group.
         let script = b"local n = redis.call('XLEN', KEYS[1]) \
             local p = redis.call('XPENDING', KEYS[1], ARGV[1])[1] \
             if p > n then return p end return n";
@@ -92,7 +93,7 @@ impl Dialect for Stream {
             }
             _ => return None,
         };
-        // `[id, [field, payload]]` each; the ids go into both commands.
+        // Each is `[id, [field, payload]]`; the ids are used in both commands.
         let mut ids = Vec::with_capacity(count);
         for entry in entries.chunks(5) {
             let [Token::Array(2), Token::Bulk(id), Token::Array(2), _, Token::Bulk(payload)] = entry else {
@@ -110,7 +111,7 @@ impl Dialect for Stream {
         Some(count)
     }
 
-    /// The second of the two replies counts, that of `XDEL`.
+    /// Of the two replies, the second counts, that of `XDEL`.
     fn acked(&self, tokens: &[Token], last: bool) -> Option<usize> {
         match tokens {
             [Token::Integer(_)] if !last => Some(0),

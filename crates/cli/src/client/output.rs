@@ -21,7 +21,7 @@ pub(super) struct Output {
     reader: Reader,
 }
 
-/// What happens if the reader of standard output exits.
+/// The reaction to an exit of the reader of standard output.
 #[derive(Clone, Copy)]
 enum Reader {
     /// The command ends without an error.

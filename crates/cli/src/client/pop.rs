@@ -68,7 +68,7 @@ async fn pop(arguments: &PopArguments, home: Home, mut output: Output) -> Comman
     if tasks.is_empty() {
         return Ok(exit::NOTHING_THERE.into());
     }
-    // Popped tasks whose receipts nobody saw are an error.
+    // It is an error if the receipts of popped tasks cannot be printed.
     output.must_be_read();
     if !arguments.ack {
         write_tasks(arguments, &tasks.iter().collect::<Vec<_>>(), &mut output)?;

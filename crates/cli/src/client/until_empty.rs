@@ -9,14 +9,14 @@ use super::Typed;
 use crate::format::{number, relative};
 use crate::print;
 
-/// The interval of checks, since no signal says that a queue is empty.
+/// The interval of checks, since a home does not signal that a queue is empty.
 const POLL_EVERY: Duration = Duration::from_millis(100);
 
 /// Remaining tasks are printed after this time without a running program, and then at this interval.
 const REMIND_AFTER: Duration = Duration::from_secs(1);
 const REMIND_EVERY: Duration = Duration::from_secs(60);
 
-/// Returns when no queue has ready, delayed or leased tasks, or with the error of a home that refuses to tell.
+/// Returns when no queue has ready, delayed or leased tasks, or with the error of a home that refuses to report that.
 pub(super) async fn until_empty(queues: &[Typed], home: &Home, worker: &WorkerHandle) -> Result<(), Error> {
     let mut reminder = Reminder::default();
     loop {

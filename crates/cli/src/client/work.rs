@@ -355,8 +355,8 @@ impl Running {
         status
     }
 
-    /// Sends SIGTERM, and SIGKILL after `grace`. Its children are killed too, since the task is delivered to another worker
-    /// next.
+    /// Sends SIGTERM, and SIGKILL after `grace`. The children of the program are killed too, since the task is
+    /// delivered to another worker next.
     async fn stop(&mut self, grace: Duration) {
         self.signal(Signal::TERM);
         let _ = timeout(grace, self.child.wait()).await;

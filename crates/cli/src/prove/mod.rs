@@ -77,7 +77,7 @@ pub(crate) struct ProveArguments {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Break a promise, to see that it is noticed.
+    /// Break a guarantee, to test that the violation is found.
     #[arg(long, value_enum, hide = true)]
     sabotage: Option<Sabotage>,
 }
@@ -115,7 +115,8 @@ pub(crate) fn run_server(arguments: &ServeArguments) -> ExitCode {
     serve::run(arguments)
 }
 
-/// Exits when standard input closes: nothing is ever written to it, and the process that started this one holds its other end.
+/// Exits when standard input closes: nothing is ever written to it, and the process that started this one holds its
+/// other end.
 fn end_with_parent() {
     std::thread::spawn(|| {
         let _ = std::io::stdin().read(&mut [0]);
@@ -189,8 +190,8 @@ struct Stage {
 #[derive(Clone, Debug, Default)]
 struct Records {
     history: Arc<SharedHistory>,
-    /// Deliveries of tasks that had been delivered before, as reported by the home or seen by the workers. The home may count
-    /// deliveries that never arrived.
+    /// Deliveries of tasks that had been delivered before, as reported by the home or seen by the workers. The home
+    /// may count deliveries that never arrived.
     redelivered: Arc<AtomicU64>,
 }
 
@@ -259,8 +260,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits until the victim (a worker, or any worker if it is the server) holds tasks for several checks in a row. It holds
-    /// more than one batch if possible: one may be finished just before the kill.
+    /// Waits until the victim (a worker, or any worker if it is the server) holds tasks for several checks in a row.
+    /// It holds more than one batch if possible: one may be finished just before the kill.
     fn await_held(&self, victim: usize, is_interrupted: &AtomicBool) {
         let (since, mut looks) = (Instant::now(), 0);
         while looks < HELD_LOOKS && since.elapsed() < HOLD_WAIT && !is_interrupted.load(SeqCst) {

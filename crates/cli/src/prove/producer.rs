@@ -1,5 +1,5 @@
-//! The producers of a proof: they push tasks and record the confirmed ones. Sabotage is here too, which shows that a
-//! broken promise is found.
+//! The producers of a proof: they push tasks and record the confirmed ones. Sabotage is here too, to test that a
+//! broken guarantee is found.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -14,7 +14,7 @@ const BATCH: u64 = 50;
 const AHEAD_MAX: u64 = 20_000;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Ways to break a promise behind the home's back.
+/// Ways to break a guarantee through a second client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Sabotage {
     /// A confirmed task is removed.
@@ -31,7 +31,7 @@ pub(super) struct Producers {
 }
 
 impl Producers {
-    /// Pushes until it is over.
+    /// Pushes until the run is over.
     pub(super) async fn produce(&self) {
         while !self.is_over.load(SeqCst) {
             let counts = self.history.lock().counts();
@@ -52,7 +52,7 @@ impl Producers {
         }
     }
 
-    /// Breaks a promise, to test that it is noticed.
+    /// Breaks a guarantee, to test that the violation is found.
     pub(super) async fn break_it(&self, how: Sabotage) -> Result<()> {
         let push = self.history.lock().invoke_push(1);
         let payload = payload::encode(push.first);

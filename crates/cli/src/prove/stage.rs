@@ -154,9 +154,7 @@ impl Worker {
     pub(super) fn kill(&mut self) -> io::Result<()> {
         end(&mut self.child)?;
         if let Some(recorder) = self.recorder.take() {
-            recorder
-                .join()
-                .map_err(|_| io::Error::other("what a worker output could not be written down"))?;
+            recorder.join().map_err(|_| io::Error::other("cannot record the output of a worker"))?;
         }
         Ok(())
     }
@@ -168,8 +166,8 @@ impl Drop for Worker {
     }
 }
 
-/// Records a line that a worker said. Half a line says nothing: the kill cut it. A finish that it asked for and said nothing more
-/// about stays unknown.
+/// Records a line of a worker's output. An incomplete line, cut off by a kill, has no effect. A finish that was
+/// requested and not reported stays unknown.
 ///
 /// ```text
 /// take SENT RECEIVED NUMBER[+] …     tasks that it received; + if the home says that it delivered the task before

@@ -73,7 +73,7 @@ async fn finish(queue: &Queue, tasks: &[Task], sent: Time) {
     }
     print("ask".to_owned(), numbers.iter().flatten().map(u64::to_string));
     let receipts: Vec<_> = tasks.iter().map(Task::receipt).collect();
-    // After a lost reply, a refusal may mean that the task was finished before.
+    // After a lost reply, a refusal may mean that the task was already finished.
     let mut is_no_sure = true;
     let acked = loop {
         match queue.ack_all(&receipts).await {
@@ -105,7 +105,7 @@ fn taken(task: &Task, number: Option<u64>) -> String {
 /// The mark after the number of a redelivered task.
 pub(super) const AGAIN: &str = "+";
 
-/// One line in one write, so that a kill leaves none torn.
+/// Prints a line with one write, so that a kill leaves no torn lines.
 fn print(words: String, numbers: impl Iterator<Item = String>) {
     let line = numbers.fold(words, |line, number| line + " " + &number) + "\n";
     // The parent has exited, and so will this process.

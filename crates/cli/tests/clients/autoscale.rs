@@ -1,4 +1,4 @@
-//! The program of docs/use/clients/autoscaling.md, with a kubectl that writes down what it is asked for.
+//! The program of docs/use/clients/autoscaling.md, with a kubectl that records its calls.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,14 +10,14 @@ use tempfile::TempDir;
 
 use crate::{Fixture, root, scripts};
 
-/// There are always two replicas, whatever is asked for.
+/// Reports two replicas, regardless of earlier requests.
 const KUBECTL: &str =
     "#!/bin/sh\ncase $1 in get) echo 2 ;; *) echo \"$@\" >> \"$(dirname \"$0\")/asked\" ;; esac\n";
 
 fn scaler(it: &Fixture, settings: &[(&str, &str)]) -> (Process, TempDir) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let kubectl = dir.path().join("kubectl");
-    fs::write(&kubectl, KUBECTL).expect("there is room for a script");
+    fs::write(&kubectl, KUBECTL).expect("the script can be written");
     fs::set_permissions(&kubectl, fs::Permissions::from_mode(0o755)).expect("it is ours");
     let path = format!("{}:/usr/bin:/bin", dir.path().display());
     let mut command = Command::new(scripts::installed().join("venv/bin/python"));
@@ -30,7 +30,7 @@ fn asked(dir: &TempDir) -> String {
     fs::read_to_string(dir.path().join(Path::new("asked"))).unwrap_or_default()
 }
 
-/// Waits for so many looks, and answers what came of the last.
+/// Waits for this many looks at the queue, and returns the output of the last one.
 fn looks(scaler: &Process, count: usize) -> String {
     let seen = std::cell::Cell::new(0);
     scaler.find_in_stdout(|line| {
@@ -45,7 +45,7 @@ fn push_many(it: &Fixture) {
 }
 
 #[test]
-fn a_backlog_gets_more_workers_twice_as_many_at_most() {
+fn a_backlog_at_most_doubles_the_workers() {
     let it = Fixture::start();
     push_many(&it);
     let (scaler, dir) = scaler(&it, &[]);
@@ -54,7 +54,7 @@ fn a_backlog_gets_more_workers_twice_as_many_at_most() {
 }
 
 #[test]
-fn an_empty_queue_keeps_its_workers_until_it_was_calm_for_a_while() {
+fn an_empty_queue_keeps_its_workers_for_a_while() {
     let it = Fixture::start();
     let (patient, dir) = scaler(&it, &[]);
     assert_eq!(looks(&patient, 5), "2 -> 2");
@@ -65,7 +65,7 @@ fn an_empty_queue_keeps_its_workers_until_it_was_calm_for_a_while() {
 }
 
 #[test]
-fn no_more_workers_are_started_than_may_work() {
+fn no_more_workers_are_started_than_max_leased() {
     let it = Fixture::start();
     push_many(&it);
     it.server.client().say("RQ.CONFIG emails MAX-LEASED 3");

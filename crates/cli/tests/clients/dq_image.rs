@@ -1,5 +1,5 @@
-//! The image that stands in for DefferedQ's, as far as that goes without an engine to run it: the line that starts the
-//! server, the variables it reads, and the files it writes.
+//! The image that replaces that of DefferedQ, as far as this can be tested without a container engine: the line that
+//! starts the server, the variables that it reads, and the files that it writes.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -72,9 +72,9 @@ fn the_dq_image_starts_as_the_original_does() {
     assert_eq!(client.say("RESERVE"), format!("TASK {id} BODY x"));
     assert_eq!(client.say(&format!("DELETE {id}")), "ok");
     assert!(fs::exists(path("data/store")).expect("the directory is there"), "the tasks are on the volume");
-    assert!(log().contains("Value reserved"), "DQ_PROFILER_ENABLED logs what is done: {}", log());
+    assert!(log().contains("Value reserved"), "DQ_PROFILER_ENABLED logs requests: {}", log());
 
-    // The shell has made way for the server: what the engine signals is what ends.
+    // The shell was replaced by the server: a signal of the engine ends the server.
     server.signal(rustix::process::Signal::TERM);
     assert_eq!(server.exit_code(sureq_testkit::process::PATIENCE), 0);
 }

@@ -1,4 +1,4 @@
-//! The examples of docs/reference/commands.md, typed into redis-cli: what they show is what one sees.
+//! The examples of docs/reference/commands.md, run in redis-cli, print the documented output.
 
 use std::collections::HashMap;
 
@@ -7,21 +7,21 @@ use sureq_proto::verbs::TABLE;
 use crate::Fixture;
 use crate::redis_cli::redis_cli;
 
-/// Shorter numbers are meant as they stand; longer ones are ids, times and the like.
+/// Shorter numbers are compared literally; longer ones are ids, times and the like.
 const NAMED_DIGITS: usize = 4;
 
-/// Numbers of an example, and what they are this time.
+/// Numbers of an example, and the values that they have in this run.
 #[derive(Default)]
 struct Numbers(HashMap<String, String>);
 
 impl Numbers {
-    /// A command, with the numbers of this time.
+    /// A command with the numbers of this run.
     fn translate(&self, command: &str) -> String {
         let pieces = pieces(command);
         pieces.into_iter().map(|piece| self.0.get(piece).map_or(piece, String::as_str)).collect()
     }
 
-    /// Whether a line is the one that was expected; learns the numbers that it shows first.
+    /// Whether a line matches the expected one; first learns the numbers in it.
     fn agree(&mut self, expected: &str, seen: &str) -> bool {
         let (expected, seen) = (pieces(expected), pieces(seen));
         let mut pairs = expected.iter().zip(&seen);
@@ -44,7 +44,7 @@ fn is_named(piece: &str) -> bool {
     is_number(piece) && piece.len() >= NAMED_DIGITS
 }
 
-/// Numbers and what stands between them.
+/// The numbers of a line and the text between them.
 fn pieces(line: &str) -> Vec<&str> {
     let mut pieces = Vec::new();
     let mut rest = line;
@@ -58,7 +58,7 @@ fn pieces(line: &str) -> Vec<&str> {
     pieces
 }
 
-/// Words, of which those in quotes may have blanks.
+/// Splits a command into words; those in quotes may contain spaces.
 fn words(command: &str) -> Vec<&str> {
     let parts = command.split('"').enumerate();
     parts
@@ -70,7 +70,7 @@ fn words(command: &str) -> Vec<&str> {
 
 #[test]
 fn every_example_prints_what_its_page_shows() {
-    // Whoever subscribes goes on listening: `redis_cli_listens` shows that.
+    // A subscriber continues to listen: `redis_cli_listens` covers that.
     for row in TABLE.iter().filter(|row| !["SUBSCRIBE", "PSUBSCRIBE"].contains(&row.name)) {
         let (it, mut numbers) = (Fixture::start(), Numbers::default());
         let example = row.example.strip_prefix("> ").expect("an example begins with a command");

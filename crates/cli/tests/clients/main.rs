@@ -1,6 +1,7 @@
-//! Real clients, as they come, against the real binary: each with a server of its own.
+//! Real, unmodified clients against the real binary, each with a server of its own.
 //!
-//! What they need is installed by `./test`: redis-cli, redis-server and netcat by apt, redis-py and redis-queue by pip, ioredis by npm.
+//! `./test` installs their dependencies: redis-cli, redis-server and netcat by apt, redis-py and redis-queue by pip,
+//! ioredis by npm.
 
 mod autoscale;
 mod dq_image;
@@ -25,7 +26,7 @@ use tempfile::TempDir;
 /// The binary under test.
 const SUREQ: &str = env!("CARGO_BIN_EXE_sureq");
 
-/// A server with an empty store, which goes with it.
+/// A server with an empty store, which is removed with it.
 struct Fixture {
     server: Server,
     _dir: TempDir,
@@ -57,7 +58,7 @@ fn root() -> &'static Path {
     root.expect("the crate is two directories below the repository")
 }
 
-/// Runs a command on some input; it must end well.
+/// Runs a command with an input; it must succeed.
 fn run(command: &mut Command, input: &[u8]) -> Vec<u8> {
     let Output { status, stdout, stderr } = run_to_end(command, input);
     let (out, err) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));

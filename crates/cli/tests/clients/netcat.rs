@@ -1,10 +1,10 @@
-//! netcat: what people at a terminal use.
+//! netcat, for people at a terminal.
 
 use std::process::Command;
 
 use crate::{Fixture, run};
 
-/// Says some lines and answers what came back.
+/// Sends lines and returns the output.
 pub(crate) fn talk(it: &Fixture, lines: &str) -> String {
     talk_to(&it.text_port(), lines)
 }
@@ -43,7 +43,7 @@ fn netcat_speaks_to_the_resp_port_in_plain_lines() {
 }
 
 #[test]
-fn a_payload_that_would_forge_a_line_is_handed_out_in_base64() {
+fn a_payload_that_would_forge_a_line_is_sent_in_base64() {
     let it = Fixture::start();
     it.server.client().push("default", "two words\nTASK 0000000000 BODY forged");
     let reserved = talk(&it, "RESERVE\n");

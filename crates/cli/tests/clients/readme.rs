@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::scripts::installed;
 use crate::{Fixture, root, run};
 
-/// The only block of this language, with the port of a test in it.
+/// The only block in this language, with the port of the test in it.
 fn example(language: &str, it: &Fixture) -> String {
     let readme = fs::read_to_string(root().join("README.md")).expect("there is a README");
     let (_, block) = readme.split_once(&format!("```{language}\n")).expect("the README has an example");

@@ -21,7 +21,7 @@ fn check(it: &Fixture, line: &str, expect: &str) {
     assert_eq!(redis_cli(it, &words, b"").trim_end_matches('\n'), expect, "{line}");
 }
 
-/// What stands between the n-th pair of quotes.
+/// The text between the n-th pair of quotes.
 fn quoted(text: &str, n: usize) -> String {
     text.split('"').nth(2 * n + 1).unwrap_or_else(|| panic!("{text:?} has no quotes {n}")).to_owned()
 }
@@ -44,7 +44,7 @@ fn redis_cli_works() {
     check(
         &it,
         "RQ.ACK emails nonsense",
-        "(error) ERR malformed task id: expected <ms>-<seq> as a push answers it, or a receipt",
+        "(error) ERR malformed task id: expected <ms>-<seq> as a push returns it, or a receipt",
     );
 }
 
@@ -108,7 +108,7 @@ fn redis_cli_listens() {
 }
 
 #[test]
-fn redis_cli_pipes_a_mass_of_commands_and_binary_payloads() {
+fn redis_cli_pipes_many_commands_and_binary_payloads() {
     let it = Fixture::start();
     let mut commands = Vec::new();
     for n in 0..1_000_u32 {

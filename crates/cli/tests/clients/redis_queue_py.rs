@@ -5,7 +5,7 @@ use sureq_testkit::server_process::Launch;
 
 use crate::{SUREQ, scripts};
 
-/// One call of the published client; answers the words that it printed.
+/// Calls the published client once; returns the words that it printed.
 fn redis_queue_py(redis: &RedisServer, call: &[&str]) -> Vec<String> {
     let socket = redis.socket();
     let arguments =
@@ -28,14 +28,14 @@ fn the_published_redis_queue_shares_a_queue_in_both_directions() {
     let from_them = redis_queue_py(&redis, &["push", "from-python"]).remove(0);
     let from_us = client.push("jobs", "from-sureq");
     assert_eq!(client.counts("jobs"), (2, 0));
-    // Each takes what the other pushed.
+    // Each program takes the task that the other pushed.
     let popped = client.pop("jobs", 1);
     assert_eq!((&popped[0].id, &popped[0].payload[..]), (&from_them, &b"from-python"[..]));
     assert_eq!(redis_queue_py(&redis, &["pop"]), [&from_us[..], "from-sureq"]);
     assert_eq!(client.counts("jobs"), (0, 2));
-    assert!(client.pop("jobs", 1).is_empty(), "both are taken, and neither is late");
+    assert!(client.pop("jobs", 1).is_empty(), "both tasks are taken, and neither is late");
     assert_eq!(redis_queue_py(&redis, &["pop"]), ["None", "None"]);
-    // What one marks as done, the other drops where it meets it.
+    // A task that one program marks as done is removed by the next operation of the other that finds its entry.
     redis_queue_py(&redis, &["done", &from_us]);
     assert_eq!(client.counts("jobs"), (0, 1));
     assert!(client.ack("jobs", &from_them));

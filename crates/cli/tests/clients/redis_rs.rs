@@ -6,7 +6,7 @@ use redis::{AsyncConnectionConfig, Client, Commands as _, RedisResult, Value, cm
 
 use crate::Fixture;
 
-/// What RQ.POP answers.
+/// The reply to RQ.POP.
 type Popped = Vec<(String, String, Vec<u8>)>;
 
 fn client(it: &Fixture, protocol: &str) -> Client {
@@ -55,7 +55,7 @@ fn blocking_story(client: &Client) -> RedisResult<()> {
     assert_eq!(cmd("TYPE").arg("emails").query::<String>(&mut connection)?, "RELIABLEQ");
     assert_eq!(connection.del::<_, i64>("emails")?, 1);
 
-    let error = connection.set::<_, _, ()>("a", "b").expect_err("there are only queues");
+    let error = connection.set::<_, _, ()>("a", "b").expect_err("SET is not supported");
     assert!(error.to_string().contains("unknown command 'SET'"), "{error}");
     assert_eq!(
         cmd("RQ.POP").arg("BLOCK").arg(20).arg("emails").query::<Option<Popped>>(&mut connection)?,
@@ -108,7 +108,7 @@ fn redis_rs_multiplexed_speaks_resp2_and_resp3() -> RedisResult<()> {
 
 async fn multiplexed_story(client: &Client) -> RedisResult<()> {
     let mut shared = client.get_multiplexed_async_connection().await?;
-    // Its default gives up on any reply after half a second, and so also on a pop that waits.
+    // Its default timeout for a reply is half a second, which also ends a waiting pop.
     let patient = AsyncConnectionConfig::new().set_response_timeout(None);
     let mut waiter = client.get_multiplexed_async_connection_with_config(&patient).await?;
     let waiting = tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! Subscribing answers byte for byte what a real Redis answers, on which clients rely.
+//! The replies to subscriptions are byte for byte those of a real Redis, on which clients rely.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -34,7 +34,7 @@ impl Redis {
     }
 }
 
-/// All that is answered to these lines, as it comes, until the connection is closed.
+/// All bytes that answer these lines, until the connection is closed.
 fn talk(mut stream: impl Read + Write, lines: &[&str]) -> String {
     for line in lines {
         stream.write_all(&encode(&line.split(' ').collect::<Vec<_>>())).expect("the server reads");
@@ -44,13 +44,13 @@ fn talk(mut stream: impl Read + Write, lines: &[&str]) -> String {
     String::from_utf8(replies).expect("replies are text")
 }
 
-/// What is behind the answer to HELLO, which tells who the server is.
+/// The bytes after the reply to HELLO, which contains the name of the server.
 fn behind_hello(replies: &str) -> &str {
     replies.rsplit_once("$7\r\nmodules\r\n*0\r\n").map_or(replies, |(_, behind)| behind)
 }
 
 #[test]
-fn subscribing_is_answered_as_redis_does() {
+fn subscriptions_are_answered_like_redis() {
     let (it, redis) = (Fixture::start(), Redis::start());
     let check = |lines: &[&str]| {
         let ours = TcpStream::connect(it.server.resp).expect("the server accepts");
@@ -85,7 +85,7 @@ fn subscribing_is_answered_as_redis_does() {
             "NOPE a",
         ],
     ];
-    // In RESP2 all of these are refused; in RESP3 they tell how the two servers are.
+    // In RESP2 all of these are refused; in RESP3 their replies differ between the two servers.
     check(&["SUBSCRIBE a", "ECHO x", "CLIENT GETNAME", "HELLO 3", "TIME", "PUBSUB NUMPAT", "INFO", "QUIT"]);
     for story in stories {
         check(&[story, &["QUIT"]].concat());

@@ -1,11 +1,11 @@
-//! Clients of other languages; their stories are told in `clients/`.
+//! Clients in other languages; their scripts are in `clients/`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::{Fixture, root, run};
 
-/// Where `./test` installs the clients: beside the build, never in the source.
+/// The directory where `./test` installs the clients: beside the build, never in the source.
 pub(crate) fn installed() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("clients")
 }
@@ -21,7 +21,7 @@ fn node(script: &str, arguments: &[&str]) -> String {
 }
 
 fn tell(command: &mut Command) -> String {
-    String::from_utf8(run(command, b"")).expect("a story is told in text")
+    String::from_utf8(run(command, b"")).expect("the script prints text")
 }
 
 #[test]

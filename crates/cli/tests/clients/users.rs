@@ -1,4 +1,4 @@
-//! Real clients that say who they are.
+//! Real clients that authenticate.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use crate::{SUREQ, run, run_to_end, scripts};
 
 const PASSWORD: &str = "open sesame";
 
-/// A server that knows root by a password and mailer by a token.
+/// A server with the user root, who has a password, and the user mailer, who has a token.
 struct Guarded {
     server: Server,
     token: String,
@@ -30,7 +30,7 @@ fn start() -> Guarded {
          [[user]]\nname = \"mailer\"\ntokens = [\"{}\"]\nallow.produce = [\"emails*\"]\n",
         hash[0], token[1]
     );
-    std::fs::write(&file, text).expect("there is room for a file");
+    std::fs::write(&file, text).expect("the file can be written");
     let launch = Launch::serve(SUREQ, &dir.path().join("data"));
     let server = launch.args(["--text-user", "root", "--users"]).args([file]).start();
     Guarded { server, token: token[0].clone(), _dir: dir }

@@ -1,7 +1,7 @@
-//! The worker loops of docs/use/clients, as a user copies them, against failures of all that takes part.
+//! The worker loops of docs/use/clients, as a user copies them, under failures of all parties.
 //!
-//! `clients/worker_story.py` and its twin give them tasks that tell what happens to them: one that waits at a [`Gate`],
-//! one that watches whether it is still wanted, one that fails.
+//! `clients/worker_story.py` and its twin in JavaScript give them tasks that report their progress: one that waits at
+//! a [`Gate`], one that watches whether it is cancelled, one that fails.
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -26,7 +26,7 @@ enum Language {
     Node,
 }
 
-/// A server that can be started again where it was, and the scripts where their client is found.
+/// A server that can be restarted at its address, and a directory with the scripts.
 struct House {
     language: Language,
     server: Server,
@@ -46,14 +46,14 @@ impl House {
             {
                 let from = root().join(script);
                 let to = dir.path().join(from.file_name().expect("a script has a name"));
-                std::fs::copy(from, to).expect("there is room for a script");
+                std::fs::copy(from, to).expect("the script can be written");
             }
         }
         let asks = RefCell::new(server.client());
         Self { language, server, asks, dir }
     }
 
-    /// A script, ready to be run; what it needs to know is in its environment.
+    /// A script, ready to run; its settings are in the environment.
     fn script(&self, name: &str, settings: &[(&str, &str)]) -> Command {
         let mut command = match self.language {
             Language::Python => {
@@ -77,7 +77,7 @@ impl House {
         Process::start(&mut self.script("worker_story", settings))
     }
 
-    /// Starts the server that was killed again, at the same address.
+    /// Restarts the killed server at the same address.
     fn start_again(&mut self) {
         let mut home = OsString::from("file:");
         home.push(self.dir.path().join("data"));
@@ -109,11 +109,11 @@ impl House {
         self.say("RQ.WORKER LIST").list()
     }
 
-    /// How many clients wait for a task.
+    /// The number of clients that wait for a task.
     fn waiting(&self) -> usize {
         let clients = self.say("INFO clients").text();
         let line = clients.lines().find_map(|line| line.strip_prefix("blocked_clients:"));
-        line.expect("INFO tells who waits").trim().parse().expect("it is a number")
+        line.expect("INFO has the field").trim().parse().expect("it is a number")
     }
 }
 
@@ -126,7 +126,7 @@ fn field_of(map: Value, field: &str) -> i64 {
     }
 }
 
-/// Hears what becomes of tasks.
+/// Receives notices about tasks.
 struct Subscriber(RespClient);
 
 impl Subscriber {
@@ -136,13 +136,13 @@ impl Subscriber {
         Self(client)
     }
 
-    /// The id of the next one.
+    /// The id in the next notice.
     fn next(&mut self) -> String {
         self.0.reply().list().pop().expect("a message has a payload").text()
     }
 }
 
-/// Where a task waits until the test lets it go on.
+/// Blocks a task until the test lets it continue.
 struct Gate(TcpListener);
 
 impl Gate {
@@ -154,10 +154,10 @@ impl Gate {
         format!("wait {}", self.0.local_addr().expect("it is bound"))
     }
 
-    /// Waits for a delivery to begin; it goes on when what is answered is dropped.
+    /// Waits until a delivery begins; its task continues when the returned stream is dropped.
     fn began(&self, worker: &Process, delivery: usize) -> TcpStream {
         says(worker, &format!("began {delivery}"));
-        self.0.accept().expect("it connects before it says so").0
+        self.0.accept().expect("the task connects before it reports").0
     }
 }
 
@@ -173,7 +173,7 @@ fn ends_well(worker: &mut Process) {
     assert_eq!(worker.exit_code(PATIENCE), 0, "{worker}");
 }
 
-/// The scripts as they stand in the documents.
+/// The scripts exactly as in the documents.
 fn produced_tasks_are_finished(language: Language) {
     let house = House::new(language);
     let mut done = Subscriber::new(&house, "done");
@@ -189,7 +189,7 @@ fn produced_tasks_are_finished(language: Language) {
     let expected: Vec<_> =
         ids.iter().zip(["one", "two", "three"]).map(|(id, of)| format!("{id} {of}")).collect();
     assert_eq!(worker.stdout().lines().collect::<Vec<_>>(), expected);
-    assert_eq!(house.workers(), [], "it said goodbye, and did not wait to be missed");
+    assert_eq!(house.workers(), [], "the worker is deregistered, and did not have to time out");
     assert_eq!((house.info("finished"), house.info("leased")), (3, 0));
 }
 
@@ -212,7 +212,7 @@ fn a_failing_task_is_retried_and_dies_with_its_reason(language: Language) {
     assert!(meta.contains(&Value::Bulk(told.into())), "{meta:?}");
 }
 
-fn a_stop_in_the_middle_of_a_task_finishes_it_and_takes_no_other(language: Language) {
+fn a_stop_in_the_middle_of_a_task_finishes_it_and_pops_no_other(language: Language) {
     let (house, gate) = (House::new(language), Gate::new());
     let first = house.add(&gate.payload(), &[]);
     let second = house.add("say", &[]);
@@ -229,7 +229,7 @@ fn a_stop_in_the_middle_of_a_task_finishes_it_and_takes_no_other(language: Langu
     assert_eq!((house.info("ready"), house.info("leased"), house.explain(&second, "lost")), (1, 0, 0));
 }
 
-fn a_stop_that_takes_too_long_gives_the_task_back_at_no_cost(language: Language) {
+fn a_stop_that_takes_too_long_returns_the_task_at_no_cost(language: Language) {
     let (house, gate) = (House::new(language), Gate::new());
     let id = house.add(&gate.payload(), &[]);
     let mut worker = house.worker(&[("TTL_MS", "4000"), ("GRACE_MS", "1")]);
@@ -241,11 +241,11 @@ fn a_stop_that_takes_too_long_gives_the_task_back_at_no_cost(language: Language)
     assert_eq!(house.workers(), []);
 }
 
-fn the_task_of_a_worker_that_is_killed_comes_to_another(language: Language) {
+fn the_task_of_a_killed_worker_is_delivered_to_another(language: Language) {
     let (house, gate) = (House::new(language), Gate::new());
     let mut done = Subscriber::new(&house, "done");
     let id = house.add(&gate.payload(), &[]);
-    // The lease is far too long to be what brings it back.
+    // The lease is far too long to be the reason for the redelivery.
     let mut first = house.worker(&[("TTL_MS", "1000"), ("LEASE_MS", "3600000")]);
     let _waiting = gate.began(&first, 1);
     first.kill9();
@@ -257,13 +257,13 @@ fn the_task_of_a_worker_that_is_killed_comes_to_another(language: Language) {
     assert_eq!(first.stdout(), "began 1\n");
 }
 
-fn a_server_that_is_killed_and_started_again_is_no_hindrance(language: Language) {
+fn a_worker_survives_a_restart_of_its_server(language: Language) {
     let (mut house, gate) = (House::new(language), Gate::new());
     let held = house.add(&gate.payload(), &[]);
     let mut worker = house.worker(&[]);
     let waiting = gate.began(&worker, 1);
     house.server.kill9();
-    // The task is done while there is nobody to tell.
+    // The task is done while the server is down.
     drop(waiting);
     says(&worker, "did 1");
     match language {
@@ -271,13 +271,13 @@ fn a_server_that_is_killed_and_started_again_is_no_hindrance(language: Language)
         Language::Node => logs(&worker, "ECONNREFUSED"),
     }
     house.start_again();
-    // Its answer may come before anyone listens; the count stays.
+    // The ack may arrive before there is a subscriber; the count stays.
     while house.info("finished") == 0 {
         assert!(!worker.has_ended(), "{worker}");
     }
     assert_eq!(house.say(&format!("RQ.EXPLAIN q {held}")), Value::Null);
 
-    // And once more while it waits for work.
+    // The same while it waits for work.
     while house.waiting() == 0 {
         assert!(!worker.has_ended(), "{worker}");
     }
@@ -297,17 +297,17 @@ fn a_task_that_takes_longer_than_its_lease_keeps_it(language: Language) {
     let id = house.add(&gate.payload(), &[]);
     let worker = house.worker(&[("TTL_MS", "4000"), ("LEASE_MS", "5000")]);
     let waiting = gate.began(&worker, 1);
-    assert_eq!(house.say("RQ.POP BLOCK 6000 q"), Value::Null, "nobody else gets it: {worker}");
+    assert_eq!(house.say("RQ.POP BLOCK 6000 q"), Value::Null, "no other client gets it: {worker}");
     drop(waiting);
     assert_eq!(done.next(), id);
     says(&worker, "did 1");
 }
 
-fn a_task_whose_delivery_is_lost_on_the_way_comes_back(language: Language) {
+fn a_task_whose_delivery_is_lost_in_transit_is_redelivered(language: Language) {
     let house = House::new(language);
     let mut done = Subscriber::new(&house, "done");
     let relay = relay_that_loses(house.server.resp, "say something");
-    // The heart beats on: only the lease can bring it back.
+    // Its heartbeats continue: only the end of the lease can requeue the task.
     let worker = house.worker(&[("SUREQ_URL", &format!("redis://{relay}")), ("LEASE_MS", "1000")]);
     while house.waiting() == 0 {
         assert!(!worker.has_ended(), "{worker}");
@@ -318,7 +318,7 @@ fn a_task_whose_delivery_is_lost_on_the_way_comes_back(language: Language) {
     assert_eq!(worker.stdout_so_far(), "did 2\n", "{worker}");
 }
 
-/// Passes everything on, but the first bytes from the server that hold `text`: there it cuts the connection.
+/// Forwards everything, except the first bytes from the server that contain `text`: there it cuts the connection.
 fn relay_that_loses(server: SocketAddr, text: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
     let address = listener.local_addr().expect("it is bound");
@@ -346,7 +346,7 @@ fn pass(mut from: &TcpStream, mut to: &TcpStream, may_pass: impl Fn(&[u8]) -> bo
             break;
         }
     }
-    // Whichever end is gone already does not matter.
+    // It does not matter which end is already closed.
     let _ = from.shutdown(Shutdown::Both);
     let _ = to.shutdown(Shutdown::Both);
 }
@@ -363,7 +363,7 @@ fn a_cancelled_task_is_reported_and_not_retried(language: Language) {
     assert_eq!(house.say(&format!("RQ.EXPLAIN q {id}")), Value::Null);
 }
 
-fn a_worker_that_was_taken_for_dead_starts_anew_and_finishes_nothing_twice(language: Language) {
+fn a_worker_that_was_declared_lost_restarts_and_finishes_nothing_twice(language: Language) {
     let house = House::new(language);
     let mut done = Subscriber::new(&house, "done");
     let id = house.add("watch", &[]);
@@ -392,12 +392,12 @@ macro_rules! in_both_languages {
 in_both_languages! {
     produced_tasks_are_finished
     a_failing_task_is_retried_and_dies_with_its_reason
-    a_stop_in_the_middle_of_a_task_finishes_it_and_takes_no_other
-    a_stop_that_takes_too_long_gives_the_task_back_at_no_cost
-    the_task_of_a_worker_that_is_killed_comes_to_another
-    a_server_that_is_killed_and_started_again_is_no_hindrance
+    a_stop_in_the_middle_of_a_task_finishes_it_and_pops_no_other
+    a_stop_that_takes_too_long_returns_the_task_at_no_cost
+    the_task_of_a_killed_worker_is_delivered_to_another
+    a_worker_survives_a_restart_of_its_server
     a_task_that_takes_longer_than_its_lease_keeps_it
-    a_task_whose_delivery_is_lost_on_the_way_comes_back
+    a_task_whose_delivery_is_lost_in_transit_is_redelivered
     a_cancelled_task_is_reported_and_not_retried
-    a_worker_that_was_taken_for_dead_starts_anew_and_finishes_nothing_twice
+    a_worker_that_was_declared_lost_restarts_and_finishes_nothing_twice
 }

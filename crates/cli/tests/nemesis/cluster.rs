@@ -1,4 +1,4 @@
-//! A home in a cluster of six through the library, with `durability=replicated`.
+//! A home in a cluster of six servers through the library, with `durability=replicated`.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use sureq_testkit::redis_cluster::RedisCluster;
 
 use crate::{Fault, torment};
 
-/// How long a failover may take on a busy machine.
+/// The time that a failover may take on a busy machine.
 const TAKE_OVER: Duration = Duration::from_secs(60);
 
 /// Keys of the two queues, which are in different slots.
 const KEYS: [&str; 2] = ["{even}", "{odd}"];
 
-/// Returns once the replica of a primary that is gone has taken over.
+/// Waits until the replica of a primary that is gone has taken over.
 fn until_replaced(cluster: &RedisCluster, key: &str, replica: usize) {
     until_within("the replica takes over", TAKE_OVER, || {
         cluster.owners_as_seen_by(replica, key).0 == replica

@@ -1,4 +1,4 @@
-//! The same with the safety off: if these showed nothing wrong, the other tests would show nothing at all.
+//! Controls: the same tests with the safety off must find losses, or the others prove nothing.
 
 use sureq_testkit::home_load::{Access, Asking, Habits, HomeLoad};
 use sureq_testkit::load::seeded;
@@ -11,7 +11,7 @@ use crate::{ASKING, PAIRS, QUEUES, SUREQ, load, redis};
 
 const KILLS: usize = 5;
 
-/// Kills a home under load that does not keep what it confirms.
+/// Kills a home under load that does not store everything that it confirms.
 fn kill_without_safety(access: Access, mut kill: impl FnMut()) {
     let load: HomeLoad = load(access, &mut seeded());
     load.run(PAIRS, || {
@@ -22,13 +22,13 @@ fn kill_without_safety(access: Access, mut kill: impl FnMut()) {
         load.until_confirmed(100);
     });
     let found = load.drain();
-    assert!(found.lost > 0, "kills that lose nothing show nothing: {found:?}");
+    assert!(found.lost > 0, "kills that lose no task prove nothing: {found:?}");
     assert_eq!((found.phantom, found.torn), (0, 0), "{found:?}");
 }
 
 #[test]
 fn kills_at_the_level_none_lose_tasks() {
-    let dir = tempfile::tempdir().expect("there is room for a directory");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let launch = Launch::serve(SUREQ, dir.path()).args(["--durability", "none"]);
     let mut server = launch.start();
     let proxy = FaultyProxy::before(server.resp);
@@ -47,10 +47,10 @@ fn kills_of_a_redis_without_persistence_lose_tasks() {
     kill_without_safety(Access::Library(world.url()), || world.server.crash());
 }
 
-/// Workers whose leases end earlier than they know.
+/// Workers whose leases end earlier than they expect.
 #[test]
-fn leases_that_end_early_are_held_by_two() {
-    let dir = tempfile::tempdir().expect("there is room for a directory");
+fn tasks_whose_leases_end_early_have_two_holders() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let server = Launch::serve(SUREQ, dir.path()).start();
     let asking = Asking { lease_ms: 100, ..ASKING };
     let load = HomeLoad::with(Access::Resp(server.resp), QUEUES, asking, Habits::Mixed, seeded());

@@ -1,4 +1,5 @@
-//! The embedded home behind `sureq serve`, on a disk of its own: by RESP, and as a `sureq://` home through the library.
+//! The embedded home behind `sureq serve`, on a disk of its own: by RESP, and as a `sureq://` home through the
+//! library.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -39,10 +40,10 @@ impl World {
         self.proxy.lead_to(&[self.server.resp]);
     }
 
-    /// Cuts the power, and starts anew with what is on the disk.
+    /// Cuts the power, and restarts with the contents of the disk.
     fn lose_power(&mut self, slow: Option<Process>) {
-        // A sync that is under way during the cut may wrongly report success: no client may hear of it. A suspended
-        // server would finish its syncs first.
+        // A sync during the cut may wrongly report success, so no client may receive a reply. A suspended server
+        // would finish its syncs first.
         let dark = self.proxy.black_out();
         self.image.cut_power();
         self.server.signal(Signal::KILL);
@@ -85,13 +86,13 @@ const FAULTS: [Fault<World>; 14] = [
     }),
     ("full disk", |world, load, _| {
         fill(world, load);
-        std::fs::remove_file(world.filler()).expect("it is there");
+        std::fs::remove_file(world.filler()).expect("it exists");
     }),
     ("kill on a full disk", |world, load, _| {
         fill(world, load);
         world.server.kill9();
         world.start_again();
-        std::fs::remove_file(world.filler()).expect("it is there");
+        std::fs::remove_file(world.filler()).expect("it exists");
     }),
     ("slow disk", |world, _, rng| {
         let slow = slow_syncs(&world.server, Duration::from_millis(rng.u64(10..400)));
@@ -118,12 +119,12 @@ const FAULTS: [Fault<World>; 14] = [
     ("slow network", |world, _, rng| crate::slow_network(&world.proxy, rng)),
 ];
 
-/// Takes all room of the disk, until pushes are refused.
+/// Takes all free space of the disk, until pushes are refused.
 fn fill(world: &World, load: &HomeLoad) {
     let mut file = File::create(world.filler()).expect("there is an inode");
     let chunk = vec![b'x'; 1 << 20];
     let mut bytes = chunk.len();
-    // Large pieces first, and then whatever fits.
+    // Large pieces first, then smaller ones.
     while bytes > 0 {
         if file.write_all(&chunk[..bytes]).is_err() {
             bytes /= 2;

@@ -1,5 +1,6 @@
-//! Every home over real sockets, under load, while it is harmed: killed, suspended, cut off, slowed down, filled up,
-//! failed over. Nothing confirmed may be lost, nothing finished come back, no two workers hold the same task.
+//! Every home over real sockets, under load and faults: it is killed, suspended, cut off, slowed down, filled up,
+//! failed over. No confirmed task may be lost, no finished task may be redelivered, and no two workers may hold the
+//! same task.
 //!
 //! Each round applies every fault of a home once, in an order and with times that follow from `SUREQ_TEST_SEED`;
 //! `SUREQ_TEST_SCALE` multiplies the rounds.
@@ -24,7 +25,7 @@ const SUREQ: &str = env!("CARGO_BIN_EXE_sureq");
 const PAIRS: usize = 4;
 const QUEUES: &[&[u8]] = &[b"even", b"odd"];
 
-/// How workers ask. A fault may last longer than a lease, and a lease longer than a fault.
+/// The load. A fault may last longer than a lease, and a lease longer than a fault.
 const ASKING: Asking = Asking {
     count: 8,
     block: Some(sureq_core::command::Block::Millis(50)),
@@ -32,7 +33,7 @@ const ASKING: Asking = Asking {
     believed_ms: 1_000,
 };
 
-/// What a fault does: harm a home for a while, and leave it able to serve.
+/// Applies a fault: harms a home for a while, and leaves it able to serve.
 type Act<W> = fn(&mut W, &HomeLoad, &mut Rng);
 
 /// A fault and its name.
@@ -43,7 +44,7 @@ fn load(access: Access, rng: &mut Rng) -> HomeLoad {
     HomeLoad::with(access, QUEUES, ASKING, Habits::Mixed, rng.fork())
 }
 
-/// Harms a home under load; in the end, its history must be legal.
+/// Applies faults to a home under load; in the end, its history must be legal.
 fn torment<W>(world: &mut W, access: Access, faults: &[Fault<W>], rounds: u64) {
     let mut rng = seeded();
     let load = load(access, &mut rng);
@@ -58,13 +59,13 @@ fn torment<W>(world: &mut W, access: Access, faults: &[Fault<W>], rounds: u64) {
                 println!("{name} after {confirmed} confirmed, for {:?}", since.elapsed());
             }
         }
-        // The home carries on by itself.
+        // The home recovers by itself.
         load.until_confirmed(100);
     });
     load.finish();
 }
 
-/// Lets a fault last, for less than a lease or for longer.
+/// Lets a fault last for less than a lease, or for longer.
 fn last(rng: &mut Rng) {
     std::thread::sleep(Duration::from_millis(rng.u64(50..1_500)));
 }
@@ -73,12 +74,12 @@ fn cut(proxy: &FaultyProxy) {
     proxy.cut();
 }
 
-/// Cuts within a reply, or between two.
+/// Cuts connections within a reply, or between two.
 fn cut_within_a_reply(proxy: &FaultyProxy, rng: &mut Rng) {
     proxy.cut_after(rng.usize(..200));
 }
 
-/// What was sent is lost, and nobody is told until later.
+/// Loses everything that is sent, while the connections stay open for some time.
 fn half_open(proxy: &FaultyProxy, rng: &mut Rng) {
     let hanging = proxy.hang();
     last(rng);

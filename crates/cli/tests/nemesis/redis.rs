@@ -15,14 +15,14 @@ use sureq_testkit::slow_disk::slow_syncs;
 
 use crate::{Fault, torment};
 
-/// A server of this kind, and a network before it.
+/// A server of this kind, with a network in front of it.
 pub(crate) struct World {
     pub(crate) server: RedisServer,
     pub(crate) proxy: FaultyProxy,
 }
 
 impl World {
-    /// What `start` starts at a port.
+    /// Starts a server at a port with `start`.
     pub(crate) fn start(start: impl FnOnce(&str) -> RedisServer) -> Self {
         let port = free_port();
         let server = start(&port.to_string());
@@ -46,7 +46,7 @@ impl World {
     }
 }
 
-/// What happens to a Redis.
+/// The faults of a Redis.
 pub(crate) const FAULTS: [Fault<World>; 11] = [
     ("kill", |world, _, _| world.server.crash()),
     ("restart", |world, _, _| world.server.restart()),

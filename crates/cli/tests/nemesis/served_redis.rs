@@ -10,7 +10,7 @@ use crate::{Fault, SUREQ, redis, torment};
 struct World {
     servers: [Server; 2],
     launch: Launch,
-    /// Between clients and servers.
+    /// The network between clients and servers.
     proxy: FaultyProxy,
     redis: redis::World,
 }

@@ -1,4 +1,4 @@
-//! `sureq clean`, as an operator meets it.
+//! `sureq clean`, used like an operator would.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ fn url(redis: &RedisServer, layout: &str) -> String {
     format!("{}?layout={layout}", redis.url())
 }
 
-/// Runs `sureq clean` to its end: the exit code, and what it printed.
+/// Runs `sureq clean` to its end: the exit code, and its output.
 fn clean(args: &[&str]) -> (i32, String, String) {
     let mut process = Launch::new(SUREQ).args(["clean"]).args(args).spawn();
     (process.exit_code(PATIENCE), process.stdout(), process.stderr())
 }
 
-/// Sends lines to Redis as they are.
+/// Sends raw lines to Redis.
 fn send(redis: &RedisServer, lines: &[&str]) {
     let mut connection = redis.connect();
     for line in lines {
@@ -74,7 +74,7 @@ fn abandoned_tasks_are_requeued_in_every_layout_and_counted_per_queue() {
 }
 
 #[test]
-fn homes_that_need_no_cleaning_say_so() {
+fn cleaning_other_homes_is_refused() {
     let redis = RedisServer::start();
     let dir = scratch();
     for home in [redis.url(), format!("file:{}", dir.path().join("data").display()), "mem:".to_owned()] {

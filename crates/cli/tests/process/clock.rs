@@ -1,4 +1,4 @@
-//! A wall clock that jumps: nothing comes early, nothing stands still, no id comes twice.
+//! A wall clock that jumps: no task is early, none is stuck, and no id is assigned twice.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::{scratch, serve};
 const DAY: i64 = 86_400;
 const YEAR: i64 = 365 * DAY;
 
-/// A machine whose wall clock is set at will.
+/// A machine whose wall clock the test sets.
 struct Machine {
     dir: TempDir,
     clock: ShiftedClock,
@@ -25,7 +25,7 @@ impl Machine {
         Self { dir: scratch(), clock: ShiftedClock::default() }
     }
 
-    /// Sets the clock to so many seconds ahead of the truth.
+    /// Sets the clock this many seconds ahead of true time.
     fn set_clock(&self, seconds: i64) {
         self.clock.set_wall(seconds * 1_000);
     }
@@ -36,27 +36,27 @@ impl Machine {
     }
 }
 
-/// The server's idea of the wall clock, in seconds.
+/// The wall clock of the server, in seconds.
 fn wall(server: &Server) -> i64 {
     server.client().say("TIME").list().swap_remove(0).text().parse().expect("TIME answers a number")
 }
 
-/// Pushes a task; its id must be above all before it.
+/// Pushes a task; its id must be larger than all earlier ones.
 fn push_above(server: &Server, last: &mut u64) {
     let id = id_number(&server.client().push("q", "x"));
     assert!(id > *last, "{id} came after {last}");
     *last = id;
 }
 
-/// A task of half a second comes after half a second, and a wait in vain ends when it should.
+/// A task with a delay of half a second is delivered after half a second, and a pop without a task times out on time.
 fn assert_time_passes(server: &Server) {
     let (machine, began) = (MachineWatch::start(), Instant::now());
     server.text_client().add(500, "delayed");
-    assert_eq!(server.client().pop("default", 1), [], "it is not due");
+    assert_eq!(server.client().pop("default", 1), [], "the task is not due");
     let task = server.client().say("RQ.POP BLOCK 5000 default");
     let took = began.elapsed();
     assert_eq!(task.tasks()[0].payload, b"delayed");
-    assert!(took >= Duration::from_millis(499), "it came after {took:?}");
+    assert!(took >= Duration::from_millis(499), "the task was delivered after {took:?}");
     machine.assert_within(took, Duration::from_secs(2), "a delay of 500 ms");
     assert_eq!(server.client().say("RQ.POP BLOCK 50 default"), Value::Null);
     server.client().say("RQ.RECOVER default 1 0");
@@ -78,16 +78,16 @@ fn a_clock_that_jumps_under_a_running_server_changes_nothing() {
         push_above(&server, &mut last);
         assert_time_passes(&server);
         push_above(&server, &mut last);
-        // The time is read after the counts: between the other way round the lease may rightly run out.
+        // The time is read after the counts: in the other order, the lease might rightly end in between.
         let has_lapsed = lease.counts("leased") != (0, 1);
-        assert!(!has_lapsed || taken.elapsed() >= Duration::from_millis(2900), "the lease ran out early");
+        assert!(!has_lapsed || taken.elapsed() >= Duration::from_millis(2900), "the lease ended early");
     }
-    assert_ne!(lease.say("RQ.POP BLOCK 5000 leased"), Value::Null, "the lease runs out");
+    assert_ne!(lease.say("RQ.POP BLOCK 5000 leased"), Value::Null, "the lease ends");
     assert!(!server.stderr_so_far().contains("panic"), "{}", *server);
 }
 
 #[test]
-fn a_clock_that_was_moved_while_the_server_was_down_neither_hurries_nor_holds_up_anything() {
+fn a_clock_set_while_the_server_was_down_neither_hurries_nor_delays_tasks() {
     let machine = Machine::new();
     let mut last = 0;
     for (shift, crash) in [(0, false), (-DAY, true), (-YEAR, false), (YEAR, true), (0, false), (-YEAR, true)]
@@ -118,15 +118,15 @@ fn a_delay_is_kept_when_the_clock_is_set_back_while_the_server_is_down() {
     let server = machine.launch().start();
     let task = server.client().say("RQ.POP BLOCK 12000 default");
     let took = began.elapsed();
-    assert_ne!(task, Value::Null, "it stands still");
-    assert!(took >= Duration::from_millis(1900), "it came after {took:?}");
+    assert_ne!(task, Value::Null, "the delay never ends");
+    assert!(took >= Duration::from_millis(1900), "the task was delivered after {took:?}");
 }
 
 #[test]
-fn a_crash_that_takes_tasks_and_a_clock_set_back_repeat_no_id() {
+fn a_crash_that_loses_tasks_and_a_clock_set_back_repeat_no_id() {
     let machine = Machine::new();
     let launch = machine.launch().args(["--durability", "none", "--segment-bytes", "1MB"]);
-    // From the fortieth write on the log hangs, while clients are told at once, as this level has it.
+    // From the fortieth write on the log hangs, while pushes are still confirmed, as this level allows.
     let hang = "inject=pwrite64:delay_enter=60000000:when=40+";
     let hanging =
         launch.clone().under(["strace", "-f", "-o", "/dev/null", "-e", "trace=pwrite64", "-e", hang]);
@@ -141,6 +141,6 @@ fn a_crash_that_takes_tasks_and_a_clock_set_back_repeat_no_id() {
 
     machine.set_clock(-DAY);
     let server = launch.start();
-    assert!(server.client().counts("q").0 < pushed, "the crash took nothing, and so shows nothing");
+    assert!(server.client().counts("q").0 < pushed, "the crash must lose pushes, or the test proves nothing");
     push_above(&server, &mut last);
 }

@@ -1,5 +1,5 @@
-//! A backlog larger than the cache, read back from the disk by real clients: in order, by both dialects, whatever else they
-//! send, and with damage told.
+//! A backlog larger than the cache, which real clients read back from the disk: in order, in both dialects, with
+//! other commands in between, and with damage that is reported.
 
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ fn launch(data: &Path) -> Launch {
     serve(data).args(["--cache", "1MB", "--segment-bytes", "1MB", "--text-line-max", "64KB"])
 }
 
-/// A server that has a backlog and none of it in memory.
+/// A server with a backlog, none of which is in memory.
 fn cold(data: &Path) -> Server {
     let mut server = launch(data).start();
     let mut client = server.client();
@@ -44,7 +44,7 @@ fn numbers(tasks: &[sureq_testkit::client::Task]) -> Vec<usize> {
 }
 
 #[test]
-fn a_backlog_comes_back_in_order_however_it_is_asked_for() {
+fn a_backlog_is_delivered_in_order_by_all_kinds_of_pops() {
     let dir = scratch();
     let server = cold(&dir.path().join("data"));
     let mut client = server.client();
@@ -59,7 +59,7 @@ fn a_backlog_comes_back_in_order_however_it_is_asked_for() {
     for _ in 0..5 {
         expect(numbers(&client.pop("q", 100)));
     }
-    // A cold pop, with many other commands behind it.
+    // A pop that reads from the disk, with many other commands after it.
     let pop = encode(&["RQ.POP", "COUNT", "20", "q"]);
     let turn = [&pop[..], &encode(&["PING"]), &encode(&["RQ.PUSH", "other", "x"]), &pop].concat();
     client.send_raw(&turn.repeat(10)).expect("the server reads");
@@ -71,7 +71,7 @@ fn a_backlog_comes_back_in_order_however_it_is_asked_for() {
     }
     let shown = client.say("RQ.INSPECT q 0 100");
     assert!(matches!(shown, Value::Array(ref tasks) if tasks.len() == 100), "{shown:?}");
-    // Who goes away with the answer under way gives its tasks back.
+    // A client that disconnects before it has the reply returns the tasks.
     let mut gone = server.client();
     gone.begin("RQ.POP CONN COUNT 50 q");
     drop(gone);
@@ -83,7 +83,7 @@ fn a_backlog_comes_back_in_order_however_it_is_asked_for() {
     assert_eq!(left, (950..TASKS).collect::<Vec<_>>());
 }
 
-/// A disk that takes its time over the payload of one is no reason for others to wait, even where one thread serves them all.
+/// A slow read of one client's payload does not delay others, even if one thread serves all of them.
 #[test]
 fn a_slow_read_delays_only_its_own_client() {
     const SLOW: Duration = Duration::from_millis(700);
@@ -108,15 +108,15 @@ fn a_slow_read_delays_only_its_own_client() {
     }
     assert!(longest < SLOW / 3, "others waited for {longest:?}");
     assert_eq!(numbers(&taker.reply().tasks()), [0, 1, 2, 3, 4]);
-    assert!(asked.elapsed() >= SLOW, "it was not read from the disk: {:?}", asked.elapsed());
+    assert!(asked.elapsed() >= SLOW, "the payloads were not read from the disk: {:?}", asked.elapsed());
 }
 
-/// The file of the log and the offset where these bytes are.
+/// The file of the log and the offset that contain these bytes.
 fn find(data: &Path, bytes: &[u8]) -> (PathBuf, u64) {
-    let files = std::fs::read_dir(data).expect("it is there").map(|entry| entry.expect("it is there").path());
+    let files = std::fs::read_dir(data).expect("it exists").map(|entry| entry.expect("it exists").path());
     let segments = files.filter(|path| path.extension().is_some_and(|extension| extension == "seg"));
     let found = segments.filter_map(|path| {
-        let content = std::fs::read(&path).expect("it is there");
+        let content = std::fs::read(&path).expect("it exists");
         let at = content.windows(bytes.len()).position(|window| window == bytes)?;
         Some((path, at as u64))
     });
@@ -129,7 +129,7 @@ fn a_payload_damaged_under_a_running_server_is_reported_and_set_aside() {
     let data = dir.path().join("data");
     let server = cold(&data);
     let (file, at) = find(&data, payload(700).as_bytes());
-    let open = std::fs::File::options().write(true).open(&file).expect("it is there");
+    let open = std::fs::File::options().write(true).open(&file).expect("it exists");
     open.write_all_at(b"?", at + 1000).expect("it can be damaged");
     let (mut client, mut other) = (server.client(), server.client());
     let mut seen = Vec::new();

@@ -1,4 +1,4 @@
-//! The commands that ask a home, as a shell has them: words in, lines and exit codes out.
+//! The client commands in a shell: words in, lines and exit codes out.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
@@ -12,7 +12,7 @@ use sureq_testkit::process::{PATIENCE, Process};
 use crate::users::People;
 use crate::{SUREQ, scratch, serve};
 
-/// What the command says and how it ends.
+/// The output and the exit code of a command.
 pub(crate) struct Said {
     pub(crate) code: i32,
     pub(crate) out: String,
@@ -26,7 +26,7 @@ pub(crate) fn command(home: &str, words: &[&str]) -> Command {
 }
 
 fn said(output: Output) -> Said {
-    let text = |bytes| String::from_utf8(bytes).expect("it speaks UTF-8");
+    let text = |bytes| String::from_utf8(bytes).expect("the output is UTF-8");
     Said { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn sureq(home: &str, words: &[&str]) -> Said {
     said(command(home, words).stdin(Stdio::null()).output().expect("it starts"))
 }
 
-/// The same with lines on its standard input.
+/// The same, with lines on standard input.
 pub(crate) fn fed(home: &str, words: &[&str], input: &[u8]) -> Said {
     let mut child = command(home, words)
         .stdin(Stdio::piped())
@@ -42,14 +42,14 @@ pub(crate) fn fed(home: &str, words: &[&str], input: &[u8]) -> Said {
         .stderr(Stdio::piped())
         .spawn()
         .expect("it starts");
-    // A command that is refused may end before it reads anything.
+    // A command that is refused may end before it reads its input.
     if let Err(error) = child.stdin.take().expect("it is piped").write_all(input) {
         assert_eq!(error.kind(), ErrorKind::BrokenPipe, "{error}");
     }
     said(child.wait_with_output().expect("it ends"))
 }
 
-/// What went well, line by line.
+/// The output of a command that must succeed, line by line.
 pub(crate) fn lines(home: &str, words: &[&str]) -> Vec<String> {
     let Said { code, out, err } = sureq(home, words);
     assert_eq!(code, 0, "{words:?}: {err}");
@@ -72,7 +72,7 @@ pub(crate) fn on_server(address: SocketAddr) -> String {
 }
 
 #[test]
-fn tasks_go_in_as_words_files_and_lines_and_come_out_as_they_were() {
+fn tasks_are_pushed_as_arguments_files_and_lines_and_popped_unchanged() {
     let dir = scratch();
     let home = &in_dir(dir.path());
     let file = dir.path().join("bytes");
@@ -144,26 +144,26 @@ fn a_closed_pipe_ends_the_command_without_an_error() {
     assert_eq!((said.code, said.err.as_str()), (0, ""));
 }
 
-/// A server that greets, and then answers one command after the other with these.
+/// A server that greets, and then answers one command after the other with these replies.
 fn fake(answers: &'static [&'static str]) -> String {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has free ports");
     let address = listener.local_addr().expect("it is bound");
     std::thread::spawn(move || {
-        let (mut client, _) = listener.accept().expect("it is asked");
+        let (mut client, _) = listener.accept().expect("the command connects");
         let mut room = [0; 4096];
         let greeting = "%1\r\n$6\r\nserver\r\n$5\r\nsureq\r\n";
         for answer in [greeting].iter().chain(answers) {
-            let heard = client.read(&mut room).expect("it asks");
-            assert!(heard > 0, "it wants {answer}");
+            let heard = client.read(&mut room).expect("the command sends a request");
+            assert!(heard > 0, "the command did not ask for {answer}");
             client.write_all(answer.as_bytes()).expect("it listens");
         }
-        // It goes when the client does, or at once.
+        // The connection closes when the client closes it, or at once.
         drop(listener);
     });
     on_server(address)
 }
 
-/// A task of each of two queues.
+/// The reply with one task of each of two queues.
 const POPPED: &str = "*2\r\n\
     *5\r\n$1\r\na\r\n$3\r\n1-1\r\n$3\r\none\r\n$7\r\n1-1@1.1\r\n:1\r\n\
     *5\r\n$1\r\nb\r\n$3\r\n1-2\r\n$3\r\ntwo\r\n$7\r\n1-2@1.1\r\n:1\r\n";
@@ -188,7 +188,7 @@ fn tasks_finished_before_an_error_are_printed() {
     let refused = pop_and_ack(&[POPPED, "*1\r\n$7\r\n1-1@1.1\r\n", "-UNAVAILABLE nothing was done: no\r\n"]);
     assert_eq!((refused.code, refused.out.as_str()), (69, "one\n"));
     assert!(refused.err.contains("1 task printed; then nothing was done: no"), "{}", refused.err);
-    // A task that may be delivered again is not printed: that would be twice.
+    // A task that may be redelivered is not printed: otherwise it could be printed twice.
     let unknown =
         pop_and_ack(&[POPPED, "*1\r\n$7\r\n1-1@1.1\r\n", "-UNKNOWN it may have been done or not: no\r\n"]);
     assert_eq!((unknown.code, unknown.out.as_str()), (70, "one\n"));
@@ -196,7 +196,7 @@ fn tasks_finished_before_an_error_are_printed() {
 }
 
 #[test]
-fn no_number_is_too_large_to_be_refused() {
+fn numbers_that_are_too_large_are_refused() {
     let dir = scratch();
     let home = &in_dir(dir.path());
     let most = "18446744073709551615";
@@ -217,7 +217,7 @@ fn no_number_is_too_large_to_be_refused() {
 }
 
 #[test]
-fn a_push_that_is_cut_off_says_how_far_it_came() {
+fn an_interrupted_push_reports_the_confirmed_tasks() {
     let dir = scratch();
     let server = serve(&dir.path().join("data")).start();
     let home = &on_server(server.resp);
@@ -228,7 +228,7 @@ fn a_push_that_is_cut_off_says_how_far_it_came() {
     let ready = info_of(home, "q")["ready"].clone();
     let confirmed = format!("{} tasks confirmed; then the queue is full", thousands(&ready));
     assert!(said.err.contains(&confirmed) && ready.as_u64() >= Some(1_000), "{ready}: {}", said.err);
-    // One by one they are counted one by one.
+    // Payloads that are pushed one by one are counted one by one.
     lines(home, &["config", "few", "max-length=3"]);
     let said = fed(home, &["push", "few", "--tries", "2"], b"1\n2\n3\n4\n5\n");
     assert!(said.err.contains("3 tasks confirmed; then the queue is full"), "{}", said.err);
@@ -238,14 +238,14 @@ fn info_of(home: &str, queue: &str) -> serde_json::Value {
     serde_json::from_str(&lines(home, &["stats", queue, "--json"]).concat()).expect("it is JSON")
 }
 
-/// 1,234 of 1234, below a million.
+/// 1234 as 1,234; below a million.
 fn thousands(number: &serde_json::Value) -> String {
     let number = number.as_u64().expect("a number");
     if number < 1_000 { number.to_string() } else { format!("{},{:03}", number / 1_000, number % 1_000) }
 }
 
 #[test]
-fn a_closed_pipe_ends_the_printing_of_ids_and_not_the_push() {
+fn a_closed_pipe_stops_printing_ids_but_not_the_push() {
     let dir = scratch();
     let home = &in_dir(dir.path());
     let mut child = command(home, &["push", "q", "--ids"])
@@ -267,7 +267,7 @@ fn a_closed_pipe_ends_the_printing_of_ids_and_not_the_push() {
 }
 
 #[test]
-fn a_line_is_pushed_before_the_next_one_comes() {
+fn each_line_is_pushed_before_the_next_one_arrives() {
     let dir = scratch();
     let server = serve(&dir.path().join("data")).start();
     let home = &on_server(server.resp);
@@ -278,7 +278,7 @@ fn a_line_is_pushed_before_the_next_one_comes() {
         .expect("it starts");
     let (mut stdin, stdout) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
     let mut ids = BufReader::new(stdout).lines();
-    // Half a line holds up none that is whole.
+    // An incomplete line does not hold up complete ones.
     for (text, whole) in [("one\n", 1), ("two\nthree\nfo", 2), ("ur\n", 1)] {
         stdin.write_all(text.as_bytes()).expect("it reads");
         for _ in 0..whole {
@@ -291,7 +291,7 @@ fn a_line_is_pushed_before_the_next_one_comes() {
 }
 
 #[test]
-fn who_may_not_is_refused_and_a_worker_does_not_try_again() {
+fn a_user_without_the_role_is_refused_and_a_worker_does_not_retry() {
     let dir = scratch();
     let people = People::write(dir.path());
     let server = people.launch(dir.path(), "root").start();
@@ -304,9 +304,9 @@ fn who_may_not_is_refused_and_a_worker_does_not_try_again() {
         "NOPERM user 'mailer' may not run 'rq.push' on 'other'",
     );
     for words in [
-        // It may not take from there.
+        // The user may not pop from that queue.
         &["work", "other", "--", "true"][..],
-        // It may take, and not look whether there is more.
+        // The user may pop, but not read whether tasks are left.
         &["work", "emails", "--until-empty", "--", "true"],
     ] {
         let mut process = Process::start(&mut command(&worker, words));
@@ -320,12 +320,12 @@ fn a_setting_that_is_a_time_has_its_unit() {
     let dir = scratch();
     let home = &in_dir(dir.path());
     check_refused(home, &["config", "q"], 1, "there is no store in");
-    assert!(!dir.path().join("store").exists(), "who looks makes nothing");
+    assert!(!dir.path().join("store").exists(), "reading a setting creates nothing");
     let set = |change: &str| lines(home, &["config", "q", change])[0].clone();
     check_refused(home, &["config", "q", "lease=30"], 2, "lease=30: write a number with its unit");
     check_refused(home, &["config", "q", "lease=101y"], 2, "lease=101y: write at most 36600d");
     assert_eq!(set("lease=30s"), "lease        30000ms");
-    assert_eq!(set("LEASE=30000ms"), "lease        30000ms", "what is shown can be set");
+    assert_eq!(set("LEASE=30000ms"), "lease        30000ms", "the printed value can be set");
     assert_eq!(set("lease=0.5ms"), "lease        1ms");
     assert!(lines(home, &["config", "q", "--json"]).concat().contains(r#""lease":"1""#));
     assert_eq!(set("lease=0"), "lease        0");
@@ -360,7 +360,7 @@ fn names_and_payloads_are_any_bytes() {
 }
 
 #[test]
-fn from_the_end_is_from_the_first_if_there_are_fewer() {
+fn a_start_before_the_first_task_lists_all_tasks() {
     let dir = scratch();
     let home = &in_dir(dir.path());
     lines(home, &["push", "q", "a", "b", "c", "d"]);
@@ -370,7 +370,7 @@ fn from_the_end_is_from_the_first_if_there_are_fewer() {
 }
 
 #[test]
-fn homes_are_measured_side_by_side() {
+fn bench_compares_two_homes() {
     let (dir, other) = (scratch(), scratch());
     let words = ["bench", "--tasks", "200", "--rounds", "1", "--json", "--against", &in_dir(other.path())];
     let measured = lines(&in_dir(dir.path()), &words);
@@ -380,7 +380,7 @@ fn homes_are_measured_side_by_side() {
 }
 
 #[test]
-fn shells_and_manual_readers_get_their_pages() {
+fn completions_and_manual_pages_are_printed() {
     let dir = scratch();
     assert!(lines("mem:", &["completions", "bash"]).len() > 100);
     let pages = dir.path().join("man");

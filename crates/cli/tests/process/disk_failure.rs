@@ -1,4 +1,4 @@
-//! A disk that fails or dawdles: nothing is confirmed that is not safe, and the process says what happened.
+//! A disk that fails or hangs: only durable changes are confirmed, and the process reports the failure.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -20,18 +20,18 @@ fn under_strace(launch: Launch, log: &Path, inject: &str) -> Launch {
     launch.under(strace.into_iter().chain([log.as_os_str()]))
 }
 
-/// The same for syncs of the log alone: the preallocator syncs too, and how often it has by then is anybody's guess.
+/// The same for syncs of the log only: the preallocator syncs too, an unpredictable number of times.
 fn under_strace_of_the_log(launch: Launch, data: &Path, log: &Path, inject: &str) -> Launch {
     let segment = data.join("00000000000000000001.seg");
     let strace = ["strace", "-f", "-e", "trace=fdatasync", "-e", inject, "-P"].map(AsRef::as_ref);
     launch.under(strace.into_iter().chain([segment.as_os_str(), "-o".as_ref(), log.as_os_str()]))
 }
 
-/// Pushes one task after another until the server is gone; answers the ids that were confirmed.
+/// Pushes one task after another until the server is gone; returns the confirmed ids.
 fn push_until_gone(client: &mut RespClient) -> Vec<String> {
     let mut confirmed = Vec::new();
     loop {
-        assert!(confirmed.len() < 1000, "the failure went unnoticed");
+        assert!(confirmed.len() < 1000, "the failure was not noticed");
         let command = sureq_testkit::client::encode(&["RQ.PUSH", "q", &confirmed.len().to_string()]);
         if client.send_raw(&command).is_err() {
             return confirmed;
@@ -43,11 +43,11 @@ fn push_until_gone(client: &mut RespClient) -> Vec<String> {
     }
 }
 
-/// What `strace` saw of the sync that failed.
+/// The failed sync, according to `strace`.
 struct Failure {
-    /// Syncs that the same thread had done with success.
+    /// Successful syncs of the same thread before it.
     before: usize,
-    /// Syncs of the same file afterwards, by anyone.
+    /// Syncs of the same file after it, by any thread.
     after: usize,
 }
 
@@ -63,13 +63,13 @@ fn read_log(log: &Path) -> Failure {
     }
 }
 
-/// The file that a line of the log is about.
+/// The file descriptor in a line of the trace.
 fn descriptor(line: &str) -> Option<&str> {
     line.split_once("fdatasync(")?.1.split([')', ' ']).next()
 }
 
 #[test]
-fn a_failed_sync_confirms_nothing_more_is_not_repeated_and_ends_the_process() {
+fn a_failed_sync_is_not_repeated_and_ends_the_process() {
     for sync in [30, 31, 77] {
         let dir = scratch();
         let (data, log) = (dir.path().join("data"), dir.path().join("strace"));
@@ -95,9 +95,9 @@ fn a_failed_sync_confirms_nothing_more_is_not_repeated_and_ends_the_process() {
     }
 }
 
-/// Rule 2, for subscribers: what they were told is found after the failure.
+/// Rule 2, for subscribers: every task in their messages exists after the failure.
 #[test]
-fn a_subscriber_hears_nothing_that_a_failed_sync_takes_back() {
+fn a_subscriber_gets_no_message_that_a_failed_sync_undoes() {
     let dir = scratch();
     let (data, log) = (dir.path().join("data"), dir.path().join("strace"));
     let inject = "inject=fdatasync:error=EIO:when=40";
@@ -107,9 +107,13 @@ fn a_subscriber_hears_nothing_that_a_failed_sync_takes_back() {
     let confirmed = push_until_gone(&mut server.client());
     assert_eq!(server.exit_code(Duration::from_secs(5)), DISK_FAILED, "{}", *server);
     let heard = std::iter::from_fn(|| subscriber.read().ok()).count();
-    assert!(heard > 0 && heard <= confirmed.len(), "heard {heard} of {} confirmed pushes", confirmed.len());
+    assert!(
+        heard > 0 && heard <= confirmed.len(),
+        "{heard} messages for {} confirmed pushes",
+        confirmed.len()
+    );
     let found = serve(&data).start().client().pop("q", 1000).len();
-    assert!(heard <= found, "heard of {heard} tasks, and {found} are there");
+    assert!(heard <= found, "{heard} messages, but only {found} tasks");
 }
 
 #[test]
@@ -126,16 +130,17 @@ fn a_sync_that_fails_at_the_start_refuses_to_start_and_harms_nothing() {
         let inject = format!("inject=fdatasync:error=EIO:when={sync}");
         let mut process = under_strace(serve(&data), &log, &inject).spawn();
         assert_ne!(process.exit_code(Duration::from_secs(10)), 0, "{process}");
-        assert!(process.stdout().is_empty(), "it never said that it was ready:\n{process}");
+        assert!(process.stdout().is_empty(), "it never reported that it was ready:\n{process}");
     }
     let server = serve(&data).start();
     assert_eq!(server.client().pop("q", 10)[0].id, id);
 }
 
-/// How long each sync takes once the disk hangs: longer than all that is asked meanwhile.
+/// The duration of each sync while the disk hangs: longer than all requests meanwhile.
 const HANG: Duration = Duration::from_secs(5);
 
-/// Every sync hangs, that of the log and that of the file with the mark for ids, and so long by the clock that the mark is used up.
+/// Every sync hangs, that of the log and that of the file with the upper bound for ids, for so long that the bound is
+/// used up.
 #[test]
 fn a_disk_that_hangs_delays_confirmations_and_nothing_else() {
     let (dir, clock) = (scratch(), ShiftedClock::default());
@@ -145,7 +150,7 @@ fn a_disk_that_hangs_delays_confirmations_and_nothing_else() {
     pusher.push("q", "before");
     let hanging = slow_syncs(&server, HANG);
     clock.pass(60_000);
-    // One push is being synced now; it must neither be confirmed early nor hold others up.
+    // One push is being synced now; it must neither be confirmed early nor delay others.
     let asked = Instant::now();
     pusher.begin("RQ.PUSH q x");
     queued.send_raw(&encode(&["RQ.POP", "q"])).expect("the server reads");
@@ -171,7 +176,7 @@ fn a_disk_that_hangs_delays_confirmations_and_nothing_else() {
     assert!(!queued.reply().list().is_empty());
 }
 
-/// Whether no byte of an answer has come.
+/// Whether no byte of a reply has arrived.
 fn is_unanswered(client: &RespClient) -> bool {
     client.stream().set_nonblocking(true).expect("it is open");
     let peeked = client.stream().peek(&mut [0]);
@@ -179,9 +184,9 @@ fn is_unanswered(client: &RespClient) -> bool {
     peeked.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
 }
 
-/// A stop does not wait for ever for a disk that hangs.
+/// A stop does not wait indefinitely for a disk that hangs.
 #[test]
-fn a_stop_on_a_disk_that_hangs_ends_and_says_so() {
+fn a_stop_on_a_disk_that_hangs_ends_with_a_report() {
     let dir = scratch();
     let mut server = serve(dir.path()).start();
     let mut pusher = server.client();
@@ -191,8 +196,8 @@ fn a_stop_on_a_disk_that_hangs_ends_and_says_so() {
     assert_eq!(server.client().say("PING").text(), "PONG");
     server.terminate();
     server.find_in_stderr(|line| line.contains("did not answer").then_some(()));
-    // The process is gone for the system only when the calls that hang have ended, here as on a real disk.
+    // The process only ends when the hanging calls have returned, as on a real disk.
     drop(hanging);
     assert_eq!(server.exit_code(PATIENCE), DISK_FAILED, "{}", *server);
-    assert!(!serve(dir.path()).start().client().pop("q", 100).is_empty(), "what was confirmed is there");
+    assert!(!serve(dir.path()).start().client().pop("q", 100).is_empty(), "confirmed tasks are kept");
 }

@@ -1,4 +1,4 @@
-//! `sureq dq`: DefferedQ's own command line, as its users know it.
+//! `sureq dq`: the command line of DefferedQ, used like its users do.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -11,12 +11,12 @@ use sureq_testkit::server_process::Launch;
 
 use crate::{SUREQ, scratch};
 
-/// The command with its data in `dir`, on a port of the system's choice.
+/// The command with its data in `dir`, on a port that the system chooses.
 fn dq(dir: &Path) -> Launch {
     Launch::new(SUREQ).args(["dq", "-p", "0", "-home"]).args([format!("file:{}", dir.display())])
 }
 
-/// Waits for the line that says where it listens; answers the line too.
+/// Waits for the line with the address, and connects; returns the line too.
 fn connect(process: &Process) -> (TextClient, String) {
     let line =
         process.find_in_stderr(|line| line.starts_with("Listening ").then(|| line.trim_end().to_owned()));
@@ -57,7 +57,7 @@ fn a_bad_flag_ends_with_2_and_the_usage() {
 }
 
 #[test]
-fn an_address_that_cannot_be_had_ends_with_1() {
+fn an_unavailable_address_ends_with_1() {
     let (dir, taken) = (scratch(), std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free"));
     let port = taken.local_addr().expect("it is bound").port().to_string();
     for (host, port) in [("127.0.0.1", &*port), ("127.0.0.1", "70000"), ("no.such.host.invalid", "1")] {
@@ -114,7 +114,7 @@ fn a_link_named_dq_is_the_command_itself() {
     assert!(help.stderr().starts_with(&format!("Usage of {}:\n", link.display())), "{help}");
 }
 
-/// This dialect has no way to wait: whoever wants to know asks again, at a pace that leaves the machine to others.
+/// This dialect has no waiting requests: a client has to poll, with a pause that leaves the CPU to others.
 const PACE: Duration = Duration::from_millis(10);
 
 #[test]
@@ -126,7 +126,7 @@ fn a_quiet_connection_is_closed_and_a_busy_one_is_not() {
         line.split(' ').nth(1).and_then(|address| address.parse().ok()).expect("it names an address");
     let mut quiet = TextClient::connect(address);
     let began = Instant::now();
-    // A busy one speaks more often than the limit, for longer than the limit.
+    // The busy client sends more often than the limit, for longer than the limit.
     while began.elapsed() < Duration::from_millis(4_500) {
         assert_eq!(busy.say("RESERVE"), "nil");
         std::thread::sleep(PACE * 10);
@@ -140,11 +140,11 @@ fn a_quiet_connection_is_closed_and_a_busy_one_is_not() {
     machine.assert_within(took, Duration::from_secs(5), "a limit of three seconds");
 }
 
-/// Asks until there is a task. Answers when it came, in seconds since `began`.
+/// Polls until there is a task. Returns when it was delivered, in seconds since `began`.
 fn reserve_at(client: &mut TextClient, began: Instant) -> f64 {
     let deadline = Instant::now() + Duration::from_secs(10);
     while client.say("RESERVE") == "nil" {
-        assert!(Instant::now() < deadline, "the task never came back");
+        assert!(Instant::now() < deadline, "the task was never requeued");
         std::thread::sleep(PACE);
     }
     began.elapsed().as_secs_f64()
@@ -163,7 +163,7 @@ fn the_watcher_returns_a_stuck_task_twice_and_then_deletes_it() {
         machine.assert_within(
             Duration::from_secs_f64(taken),
             Duration::from_secs_f64(due + 0.9),
-            "a task that comes back",
+            "a task that is requeued",
         );
     }
     let deadline = Instant::now() + Duration::from_secs(5);
@@ -177,23 +177,23 @@ fn the_watcher_returns_a_stuck_task_twice_and_then_deletes_it() {
 }
 
 #[test]
-fn the_watcher_of_one_reservation_leaves_the_next_alone() {
+fn the_watcher_of_one_reservation_does_not_affect_the_next() {
     let dir = scratch();
     let process = dq(dir.path()).args(["-rtt", "3", "-rta", "9"]).spawn();
     let (mut client, _) = connect(&process);
     let id = client.add(0, "x");
     client.say("RESERVE");
-    // Real time is what the watcher goes by; the same story by a clock that is moved by hand is `text-watcher-timer.txt`.
+    // The watcher uses real time; `text-watcher-timer.txt` tests the same with a manual clock.
     std::thread::sleep(Duration::from_millis(1_800));
     assert_eq!(client.say(&format!("RETURN {id} 0")), "ok");
     client.say("RESERVE");
-    // The first reservation would have lapsed by now, had it not been given back.
+    // The first reservation would have lapsed by now if the task had not been returned.
     std::thread::sleep(Duration::from_millis(1_500));
     assert!(client.say("STATS").starts_with("TASKS 0 RESERVED 1 "));
     assert_eq!(client.say(&format!("DELETE {id}")), "ok");
 }
 
-/// Users of the original run several on one host, in one directory.
+/// Users of the original run several servers on one host, in one directory.
 #[test]
 fn a_second_server_in_a_directory_is_refused_with_advice() {
     let dir = scratch();
@@ -217,9 +217,9 @@ fn numbers_are_read_in_every_base_of_go() {
     assert!(connect(&process).1.ends_with(" with options -ict=10 -rtt=8 -rta=16 -debug=false"));
 }
 
-/// The banner is for whoever asks first of all, and in two dashes; the usage for everybody.
+/// The two-dash forms print the banner first; all forms print the usage.
 #[test]
-fn help_is_given_wherever_it_is_asked_for() {
+fn help_is_printed_for_any_help_flag() {
     for args in [&["dq", "-help"][..], &["dq", "-p", "0", "--help"]] {
         let mut process = Launch::new(SUREQ).args(args.iter().copied()).spawn();
         assert_eq!(process.exit_code(Duration::from_secs(5)), 0, "{args:?}");

@@ -1,4 +1,5 @@
-//! The same words mean the same on every home: nothing is dropped, doubled or miscounted without a word, and the exit code says so.
+//! Commands mean the same in every home: tasks are neither dropped, duplicated nor miscounted silently, and the exit
+//! code reports each failure.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use crate::users::People;
 use crate::{SUREQ, scratch, serve};
 use rustix::process::Signal;
 
-/// A home of each kind that keeps tasks its own way.
+/// One home of each kind.
 struct Homes {
     urls: Vec<String>,
     _server: Server,
@@ -30,7 +31,7 @@ impl Homes {
         Self { urls, _server: server, _redis: redis, _dir: dir }
     }
 
-    /// With a queue called `q` everywhere.
+    /// With a queue called `q` in each home.
     fn with_queue() -> Self {
         let homes = Self::start();
         for home in &homes.urls {
@@ -40,7 +41,7 @@ impl Homes {
     }
 }
 
-/// A Redis with the keys of another program, asked as it is and through a server in front of it.
+/// A Redis in the layout of another program, used directly and through a server.
 struct Layout {
     urls: Vec<String>,
     _server: Server,
@@ -83,7 +84,7 @@ fn a_name_is_for_one_task() {
 }
 
 #[test]
-fn arguments_that_make_no_sense_make_no_store() {
+fn invalid_arguments_create_no_store() {
     let dir = scratch();
     let home = &in_dir(dir.path());
     check_refused(home, &["push", "q", "x", "y", "--name", "n"], 2, "--name is for one task");
@@ -99,7 +100,7 @@ fn arguments_that_make_no_sense_make_no_store() {
 }
 
 #[test]
-fn tasks_that_are_there_already_are_not_counted_as_pushed() {
+fn existing_tasks_are_not_counted_as_pushed() {
     let homes = Homes::start();
     for home in &homes.urls {
         let said = fed(home, &["push", "u", "--unique"], b"a\na\nb\na\n");
@@ -124,7 +125,7 @@ fn arguments_that_are_pushed_one_by_one_are_counted_when_one_is_refused() {
     }
 }
 
-/// What is refused for want of room may work later: a script tells that from what never will.
+/// A push that is refused for lack of room may succeed later: its exit code differs from that of a permanent refusal.
 #[test]
 fn a_full_queue_or_home_exits_with_try_again() {
     let homes = Homes::start();
@@ -149,7 +150,7 @@ fn a_full_queue_or_home_exits_with_try_again() {
     assert_eq!(said.code, 75, "{}", said.err);
 }
 
-/// The keys of other programs say how many tasks there are, and nothing else: what is not counted is not zero.
+/// The layouts of other programs contain only the number of tasks: unknown counts are not zero.
 #[test]
 fn unknown_counts_of_other_programs_are_not_zero() {
     for name in ["redis-queue", "work-queue", "worqr"] {
@@ -187,7 +188,7 @@ fn a_pop_without_a_lease_prints_a_handle_that_acks_the_task() {
     for home in layouts.iter().flat_map(|layout| &layout.urls).chain(&homes.urls) {
         lines(home, &["push", "q", "one", "two", "three"]);
         let popped = &json_lines(home, &["pop", "q", "--no-lease"])[0];
-        assert_ne!(popped["delivery"], 0, "{home}: a delivery that is not known is not zero");
+        assert_ne!(popped["delivery"], 0, "{home}: an unknown delivery number is not zero");
         let receipt = popped["receipt"].as_str().expect("a receipt");
         assert_eq!(lines(home, &["ack", "q", receipt]), [format!("{receipt} finished")], "{home}");
         let taken = sureq(home, &["pop", "q", "--no-lease", "--ack", "--raw", "-n", "2"]);
@@ -197,7 +198,7 @@ fn a_pop_without_a_lease_prints_a_handle_that_acks_the_task() {
 }
 
 #[test]
-fn no_task_at_all_is_not_asked_for() {
+fn a_count_of_zero_tasks_is_refused() {
     let homes = Homes::with_queue();
     let layout = Layout::start("work-queue");
     for home in homes.urls.iter().chain(&layout.urls) {
@@ -209,12 +210,12 @@ fn no_task_at_all_is_not_asked_for() {
 }
 
 #[test]
-fn more_than_one_answer_holds_is_shown_all_the_same() {
+fn more_tasks_than_fit_into_one_reply_are_listed() {
     let homes = Homes::start();
     let dir = scratch();
     let large = dir.path().join("large");
-    // Two of them are more than one answer carries.
-    std::fs::write(&large, vec![b'x'; 33 << 20]).expect("there is room");
+    // Two of these payloads exceed the size of one reply.
+    std::fs::write(&large, vec![b'x'; 33 << 20]).expect("the file can be written");
     let file = large.to_str().expect("a path");
     for home in &homes.urls {
         for _ in 0..2 {
@@ -258,13 +259,13 @@ fn incarnations_are_text_in_json() {
         assert_eq!(explained["incarnation"], workers[0]["incarnation"], "{home}");
         assert_eq!((&explained["worker"], &explained["cancelled"]), (&"w".into(), &false.into()), "{home}");
         check_refused(home, &["workers", "--yes"], 2, "--fail");
-        // Its program goes with it.
+        // The program ends with its worker.
         worker.signal(Signal::TERM);
         assert!(worker.ends_within(PATIENCE), "{home}: {worker}");
     }
 }
 
-/// A worker called w whose program runs for a task of q, and that task's id.
+/// Starts a worker called w that runs a program for a task of q; returns it and the task's id.
 fn working(home: &str) -> (Process, String) {
     let id = lines(home, &["push", "q", "a"]).concat();
     let words =
@@ -279,8 +280,8 @@ fn a_payload_beyond_the_limit_is_refused_by_its_limit() {
     let homes = Homes::with_queue();
     let dir = scratch();
     let (large, huge) = (dir.path().join("large"), dir.path().join("huge"));
-    std::fs::write(&large, vec![b'x'; 50 << 20]).expect("there is room");
-    std::fs::write(&huge, vec![b'x'; (64 << 20) + 1]).expect("there is room");
+    std::fs::write(&large, vec![b'x'; 50 << 20]).expect("the file can be written");
+    std::fs::write(&huge, vec![b'x'; (64 << 20) + 1]).expect("the file can be written");
     let (large, huge) = (large.to_str().expect("a path"), huge.to_str().expect("a path"));
     for home in &homes.urls {
         check_refused(
@@ -292,10 +293,10 @@ fn a_payload_beyond_the_limit_is_refused_by_its_limit() {
         check_refused(home, &["push", "q", "--file", huge, "--tries", "1"], 1, "the payload is too large");
         assert_eq!(count(home, "q", "ready"), 1, "{home}");
     }
-    // Many that are small enough can be too much for one command.
+    // Payloads of a valid size can together be too large for one command.
     let three = ["push", "q", "--file", large, "--file", large, "--file", large];
     check_refused(&homes.urls[1], &three, 1, "the sum of the payloads is too large: at most 134217728 bytes");
-    // A line that does not end is not read to its end.
+    // A line without an end is not read completely.
     let line = vec![b'x'; (64 << 20) + 1];
     let said = fed(&homes.urls[1], &["push", "q"], &line);
     assert_eq!(said.code, 1);
@@ -404,7 +405,7 @@ fn explain_prints_dates_and_all_fields() {
         let fields = &json_lines(home, &["explain", "q", &ids[0]])[0];
         let time = |name: &str| fields[name].as_u64().expect("a time");
         let lease = time("lease_ends") - time("taken_at");
-        // On Redis, deadlines count from the end of a millisecond that has begun.
+        // On Redis, deadlines count from the end of the current millisecond.
         let longest = if home.starts_with("redis") { 60_001 } else { 60_000 };
         assert!((60_000..=longest).contains(&lease), "{home}: {fields}");
         lines(home, &["return", "q", &ids[0], "--failed", "no\u{1b}way", "--dead"]);
@@ -415,7 +416,7 @@ fn explain_prints_dates_and_all_fields() {
 }
 
 #[test]
-fn less_than_was_asked_for_is_no_success() {
+fn partial_success_exits_with_an_error() {
     let homes = Homes::start();
     for home in &homes.urls {
         let ids = lines(home, &["push", "q", "a", "b", "c", "d"]);
@@ -463,7 +464,7 @@ fn leases_are_extended_and_tasks_buried_and_deleted() {
 }
 
 #[test]
-fn who_is_not_let_in_has_no_permission() {
+fn refused_credentials_exit_with_no_permission() {
     let dir = scratch();
     let people = People::write(dir.path());
     let server = people.launch(dir.path(), "root").start();
@@ -474,7 +475,7 @@ fn who_is_not_let_in_has_no_permission() {
     check_refused(&format!("{}?pass=wrong", redis.url()), &["push", "q", "x"], 77, "WRONGPASS");
     let home = format!("{}?pass=secret", redis.url());
     assert_eq!(lines(&home, &["queues"]), ["no queue has tasks"]);
-    // Who is let in, and may only look.
+    // A user who can log in and has only read permissions.
     let mut root =
         redis::Client::open(format!("{}?pass=secret", redis.url())).and_then(|root| root.get_connection());
     let root = root.as_mut().expect("it listens");
@@ -505,7 +506,7 @@ fn an_idle_worker_prints_what_it_waits_for() {
 }
 
 #[test]
-fn a_program_that_fails_is_not_run_again_at_once_where_nothing_is_delayed() {
+fn a_failing_program_is_not_retried_at_once_in_homes_without_delays() {
     let dir = scratch();
     for name in ["redis-queue", "work-queue", "worqr"] {
         let layout = Layout::start(name);
@@ -522,7 +523,7 @@ fn a_program_that_fails_is_not_run_again_at_once_where_nothing_is_delayed() {
 }
 
 #[test]
-fn a_name_that_is_empty_is_seen() {
+fn an_empty_name_is_printed_as_quotes() {
     let homes = Homes::start();
     for home in &homes.urls {
         lines(home, &["push", "", "a"]);
@@ -532,7 +533,7 @@ fn a_name_that_is_empty_is_seen() {
 }
 
 #[test]
-fn a_task_without_an_id_that_is_there_already_is_told() {
+fn an_existing_task_without_an_id_is_reported() {
     let layout = Layout::start("worqr");
     for (home, first) in layout.urls.iter().zip(["pushed", "already exists"]) {
         assert_eq!(lines(home, &["push", "q", "a", "--unique"]), [first]);
@@ -540,7 +541,7 @@ fn a_task_without_an_id_that_is_there_already_is_told() {
     }
 }
 
-/// A pipe that nobody reads any more.
+/// A pipe without a reader.
 fn unread() -> Stdio {
     let (reader, writer) = std::io::pipe().expect("there are pipes");
     drop(reader);
@@ -548,7 +549,7 @@ fn unread() -> Stdio {
 }
 
 #[test]
-fn tasks_that_were_taken_and_not_shown_are_no_success() {
+fn popped_tasks_that_cannot_be_printed_exit_with_an_error() {
     let homes = Homes::start();
     for home in &homes.urls {
         lines(home, &["push", "q", "a", "b"]);
@@ -563,7 +564,7 @@ fn tasks_that_were_taken_and_not_shown_are_no_success() {
 }
 
 #[test]
-fn workers_are_not_counted_where_there_are_none_to_count() {
+fn workers_are_not_counted_in_homes_without_workers() {
     let layout = Layout::start("work-queue");
     for home in &layout.urls {
         assert!(json_lines(home, &["stats"])[0]["workers"].is_null(), "{home}");

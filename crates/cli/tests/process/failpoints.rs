@@ -1,5 +1,5 @@
-//! Crashes at every step of rolling, recycling, copying forward, taking checkpoints, giving segments up and starting, three
-//! times in a row each: nothing confirmed is lost, and nothing finished comes back.
+//! Crashes at every step of rolling, recycling, compaction, checkpoints, retiring segments and starting, three times
+//! in a row each: no confirmed task is lost, and no finished task is redelivered.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -20,8 +20,9 @@ use sureq_testkit::server_process::{Launch, Server};
 
 use crate::serve;
 
-/// The steps, and how often each is passed before the crash: those that a start comes to as well at its first time, and
-/// under load. Where one step is come to only after a crash at another, they take turns.
+/// The failpoints, each with the number of times that it is passed before the crash. Steps that a start also reaches
+/// crash the first time, and again later under load. Steps that are only reached after a crash at another one
+/// alternate with it.
 const STEPS: [&[&str]; 30] = [
     &["segment.before-sync:1"],
     &["segment.before-sync:3"],
@@ -55,21 +56,21 @@ const STEPS: [&[&str]; 30] = [
     &["forward.half:1"],
 ];
 
-/// Steps that only a full disk leads to; and that of making a spare of a dead segment, which elsewhere is a matter of luck once
-/// the start is over.
+/// Steps that only a full disk leads to, and the step that turns a dead segment into a spare, which other tests reach
+/// only by chance after the start.
 const STEPS_WHEN_FULL: [&str; 4] =
     ["spare.given-up:1", "checkpoint.older-dropped:1", "retire.before-rename:3", "retire.after-rename:3"];
 
-/// Steps of a backup or a repair, which `store_files` crashes at.
+/// Steps of a backup or a repair, at which the tests of `store_files` crash.
 pub(crate) const STEPS_OF_COPIES: [&str; 2] = ["copy.segment-written:3", "copy.before-unmark:1"];
 
 /// The step of a start that finds a tail larger than a segment.
 const STEP_OF_A_GIANT: &str = "recover.after-confirm:1";
 
-/// How long a step may take to be reached.
+/// The time limit for reaching a step.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A life that ends at a step.
+/// Runs a server until it crashes at its step.
 fn live(launch: &Launch, act: impl FnOnce(&Server)) -> Process {
     match launch.try_start() {
         Err(process) => process,
@@ -95,7 +96,7 @@ fn expect_crash(step: &str, mut process: Process) {
 fn crash_at(steps: &[&[&str]]) {
     let mut rng = seeded();
     for turns in steps {
-        let dir = tempfile::tempdir_in("/dev/shm").expect("there is room for a directory");
+        let dir = tempfile::tempdir_in("/dev/shm").expect("a temporary directory");
         let launch = serve(&dir.path().join("data")).args(["--segment-bytes", "64KB"]);
         let history = SharedHistory::default();
         let load = Load { producers: 3, consumers: 3, pipeline: 8, ..Load::default() };
@@ -132,7 +133,7 @@ fn a_crash_at_every_further_step_three_times_in_a_row_loses_nothing() {
 
 const QUEUE: &str = "q";
 
-/// Pushes until it is refused. Only a server that is gone is an error.
+/// Pushes until a push is refused. Only a lost connection is an error.
 fn push_until_refused(client: &mut RespClient, history: &SharedHistory) -> io::Result<()> {
     loop {
         let mut commands = Vec::new();
@@ -158,7 +159,7 @@ fn push_until_refused(client: &mut RespClient, history: &SharedHistory) -> io::R
     }
 }
 
-/// Takes and finishes tasks for as long as there are any.
+/// Takes and finishes tasks until there are none.
 fn finish(client: &mut RespClient, history: &SharedHistory) -> io::Result<()> {
     loop {
         let sent = Time::now();
@@ -173,7 +174,7 @@ fn finish(client: &mut RespClient, history: &SharedHistory) -> io::Result<()> {
     }
 }
 
-/// Takes whatever room there is, and all that comes, until it is told to stop.
+/// Takes all free space, including space that becomes free, until `is_over`.
 fn take_all_room(path: &Path, is_over: &AtomicBool) {
     let mut file = File::create(path).expect("there are files enough");
     while !is_over.load(Ordering::Relaxed) {
@@ -181,10 +182,10 @@ fn take_all_room(path: &Path, is_over: &AtomicBool) {
             thread::yield_now();
         }
     }
-    std::fs::remove_file(path).expect("it is there");
+    std::fs::remove_file(path).expect("it exists");
 }
 
-/// Fills the disk, and empties the queue while others take all room that comes of it, over and over.
+/// Repeatedly fills the disk, and then empties the queue while another file takes all space that becomes free.
 fn fill_and_finish(server: &Server, mount: &Path, history: &SharedHistory) {
     let turn = || -> io::Result<()> {
         let mut client = RespClient::try_connect(server.resp)?;
@@ -222,7 +223,7 @@ fn a_crash_at_every_step_of_making_room_three_times_in_a_row_loses_nothing() {
 
 #[test]
 fn a_crash_while_a_tail_larger_than_a_segment_is_confirmed_loses_nothing() {
-    let dir = tempfile::tempdir_in("/dev/shm").expect("there is room for a directory");
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a temporary directory");
     let launch = serve(&dir.path().join("data")).args(["--segment-bytes", "64KB"]);
     let (mut server, payload) = (launch.start(), vec![b'x'; 1 << 20]);
     let id = server.client().push("q", &payload);
@@ -232,13 +233,13 @@ fn a_crash_while_a_tail_larger_than_a_segment_is_confirmed_loses_nothing() {
         expect_crash(STEP_OF_A_GIANT, armed.spawn());
     }
     let task = launch.start().client().pop("q", 1).remove(0);
-    assert!(task.id == id && task.payload == payload, "it is there as it was");
+    assert!(task.id == id && task.payload == payload, "the task is unchanged");
 }
 
-/// The names of all steps in the source of the engine.
+/// The names of all failpoints in the source of the engine.
 fn names_in(directory: &Path, names: &mut BTreeSet<String>) {
-    for entry in std::fs::read_dir(directory).expect("it is there") {
-        let path = entry.expect("it is there").path();
+    for entry in std::fs::read_dir(directory).expect("it exists") {
+        let path = entry.expect("it exists").path();
         if path.is_dir() {
             names_in(&path, names);
         } else {
@@ -250,7 +251,7 @@ fn names_in(directory: &Path, names: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn no_step_is_left_out() {
+fn every_step_is_tested() {
     let mut names = BTreeSet::new();
     names_in(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/src"), &mut names);
     let steps = STEPS
@@ -261,5 +262,5 @@ fn no_step_is_left_out() {
         .chain(&STEPS_OF_COPIES)
         .chain([&STEP_OF_A_GIANT]);
     let tried: BTreeSet<String> = steps.filter_map(|step| Some(step.split_once(':')?.0.to_owned())).collect();
-    assert_eq!(names, tried, "in the source, and crashed at");
+    assert_eq!(names, tried, "the failpoints in the source and those in this test");
 }

@@ -1,4 +1,4 @@
-//! Too much of everything: memory stays bounded, and those who behave are served.
+//! Floods of data, commands and connections: memory stays bounded, and other clients are served.
 
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -16,7 +16,7 @@ use crate::{await_line, scratch, serve};
 
 const MB: u64 = 1 << 20;
 
-/// Writes until the server closes, or fails the test once it has taken `most` bytes.
+/// Writes until the server closes the connection; fails the test if it accepts `most` bytes.
 fn write_until_closed(mut stream: TcpStream, most: u64) {
     let (chunk, mut written) = (vec![b'x'; 64 << 10], 0);
     while written < most {
@@ -25,7 +25,7 @@ fn write_until_closed(mut stream: TcpStream, most: u64) {
             Err(_) => return,
         }
     }
-    panic!("{most} bytes without an end were taken");
+    panic!("the server read {most} bytes without a line end");
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn an_endless_line_is_cut_off_on_either_port() {
 }
 
 #[test]
-fn a_text_line_that_is_too_long_is_complained_of_once_and_the_next_is_executed() {
+fn a_too_long_text_line_is_refused_once_and_the_next_is_executed() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let mut text = server.text_client();
@@ -56,7 +56,7 @@ fn a_text_line_that_is_too_long_is_complained_of_once_and_the_next_is_executed()
 }
 
 #[test]
-fn headers_that_announce_much_cost_little() {
+fn headers_that_announce_large_commands_allocate_little() {
     raise_file_limit();
     let dir = scratch();
     let server = serve(dir.path()).start();
@@ -76,7 +76,7 @@ fn headers_that_announce_much_cost_little() {
     assert!(grown < 1000 * (64 << 10), "grew by {grown} bytes for 1000 connections");
 }
 
-/// Writes what the server takes; answers how much that is once it takes no more for a while.
+/// Writes until the server stops reading; returns the number of bytes that it accepted.
 fn write_until_refused(mut stream: &TcpStream, bytes: &[u8]) -> usize {
     stream.set_write_timeout(Some(Duration::from_millis(500))).expect("a positive time");
     let mut written = 0;
@@ -102,7 +102,7 @@ fn a_million_commands_sent_without_reading_are_held_back_and_all_answered() {
     let reply = format!("$32\r\n{payload}\r\n");
     let stream = TcpStream::connect(server.resp).expect("the server accepts");
     let written = write_until_refused(&stream, commands.as_bytes());
-    assert!(written < commands.len(), "everything was taken, although nothing was read");
+    assert!(written < commands.len(), "the server read everything, although its replies were not read");
     let grown = server.resident_bytes().saturating_sub(before);
     assert!(grown < 48 * MB, "grew by {grown} bytes");
     assert_eq!(other.say("PING").text(), "PONG", "others are served meanwhile");
@@ -116,7 +116,7 @@ fn a_million_commands_sent_without_reading_are_held_back_and_all_answered() {
         let mut room = vec![0; expected.len()];
         for _ in 0..count / 1000 {
             (&stream).read_exact(&mut room).expect("every command is answered");
-            assert!(room == expected.as_bytes(), "an answer is not what was asked for");
+            assert!(room == expected.as_bytes(), "a reply does not match its command");
         }
     });
     let grown = server.resident_bytes().saturating_sub(before);
@@ -145,7 +145,7 @@ fn two_thousand_connections_are_served() {
 }
 
 #[test]
-fn a_storm_of_short_connections_leaves_nothing_behind() {
+fn many_short_connections_leak_nothing() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let mut observer = server.client();
@@ -169,12 +169,12 @@ fn a_storm_of_short_connections_leaves_nothing_behind() {
     });
     await_clients(&mut observer, 1);
     await_line(&mut observer, 0);
-    // A connection that is accepted is a client only when its thread has it.
+    // An accepted connection counts as a client only when its thread has it.
     until("nothing is left open", || server.open_files() <= files + 2);
 }
 
 #[test]
-fn connections_beyond_the_limit_are_turned_away_and_the_log_keeps_its_descriptors() {
+fn connections_beyond_the_limit_are_refused_and_the_log_keeps_its_descriptors() {
     let dir = scratch();
     let launch = serve(dir.path())
         .args(["--segment-bytes", "1MB", "--threads", "1"])
@@ -184,17 +184,17 @@ fn connections_beyond_the_limit_are_turned_away_and_the_log_keeps_its_descriptor
     assert_eq!(first.say("PING").text(), "PONG");
     let mut crowd: Vec<RespClient> = (0..100).map(|_| server.client()).collect();
     crowd.retain_mut(|client| {
-        // One that is turned away may be gone before it has asked.
+        // A refused connection may be closed before it has sent anything.
         let _ = client.send_raw(b"PING\r\n");
         match client.read() {
             Ok(Value::Error(why)) => assert_eq!(why, "ERR max number of clients reached"),
             Ok(pong) => return pong.text() == "PONG",
-            Err(error) => assert_ne!(error.kind(), ErrorKind::WouldBlock, "neither served nor turned away"),
+            Err(error) => assert_ne!(error.kind(), ErrorKind::WouldBlock, "neither served nor refused"),
         }
         false
     });
     assert!((10..64).contains(&crowd.len()), "{} were served", crowd.len());
-    // More than a few segments: the log needs descriptors too.
+    // Enough for several segments: the log needs descriptors too.
     for _ in 0..80 {
         first.push("q", vec![b'x'; 100 << 10]);
     }
@@ -203,16 +203,16 @@ fn connections_beyond_the_limit_are_turned_away_and_the_log_keeps_its_descriptor
     assert_eq!(server.client().counts("q"), (80, 0));
 }
 
-/// Returns once so many are connected. There is no signal but the look itself.
+/// Waits until this many clients are connected; polls, since nothing signals it.
 fn await_clients(observer: &mut RespClient, count: usize) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !observer.say("INFO clients").text().contains(&format!("connected_clients:{count}\r\n")) {
-        assert!(Instant::now() < deadline, "never were {count} connected");
+        assert!(Instant::now() < deadline, "{count} clients never connected");
         thread::yield_now();
     }
 }
 
-/// Returns once the files are there that a store prepares ahead, each of which takes a descriptor while it is written.
+/// Waits for the files that a store prepares in advance, each of which takes a descriptor while it is written.
 fn await_reserve(dir: &Path) {
     let is_prepared = |entry: &fs::DirEntry| {
         let is_spare = entry.file_name().to_string_lossy().starts_with("spare-");
@@ -226,9 +226,9 @@ fn await_reserve(dir: &Path) {
 }
 
 #[test]
-fn without_descriptors_the_connections_go_on_and_nothing_spins() {
+fn without_descriptors_connections_continue_and_no_thread_spins() {
     let dir = scratch();
-    // Small segments: preparing large ones ahead would count as work.
+    // Small segments: preparing large ones in advance would count as work.
     let server = serve(dir.path()).args(["--segment-bytes", "1MB"]).start();
     let mut first = server.client();
     assert_eq!(first.say("PING").text(), "PONG");
@@ -237,12 +237,12 @@ fn without_descriptors_the_connections_go_on_and_nothing_spins() {
     run("prlimit", &["--pid", &pid, &format!("--nofile={files}:")]);
     let mut late = server.client();
     late.begin("PING");
-    // What is measured is how little it does in this time.
+    // The test measures how little CPU the server uses in this time.
     let ticks = server.cpu_ticks();
     thread::sleep(Duration::from_secs(1));
     let spent = server.cpu_ticks() - ticks;
     assert!(spent < 10, "{spent} % of a core were spent on waiting for a descriptor");
-    assert_eq!(first.push("q", "x").split('-').count(), 2, "who is connected is served");
+    assert_eq!(first.push("q", "x").split('-').count(), 2, "existing connections are served");
     run("prlimit", &["--pid", &pid, "--nofile=1024:"]);
     assert_eq!(late.reply().text(), "PONG");
 }

@@ -1,5 +1,6 @@
-//! Rule 10 on real disks: where there is no room left, or no more is allowed, pushes are refused, tasks are taken and finished
-//! all the same, and it passes by itself when there is room. A disk that takes no changes at all ends the server.
+//! Rule 10 on real disks: without free space, or beyond a quota, pushes are refused, tasks can still be taken and
+//! finished, and the server recovers by itself when there is space again. A disk that accepts no changes at all ends
+//! the server.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -21,36 +22,36 @@ use crate::{scratch, serve};
 
 const DISK_FAILED: i32 = 74;
 
-/// So many tasks are taken and finished on a full disk, one by one.
+/// The number of tasks that are taken and finished on a full disk, one by one.
 const FINISHED: usize = 10_000;
 
-/// How many clients share in that.
+/// The number of clients that do so.
 const CLIENTS: usize = 16;
 
-/// Who takes the room.
+/// How the disk is filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Filler {
-    /// Those who push.
+    /// By pushes.
     Pushes,
-    /// Another file.
+    /// By another file.
     File,
-    /// Other files, which take no room but are too many.
+    /// By too many other files, which take no space.
     Files,
 }
 
-/// The ids of tasks that are there.
+/// The ids of existing tasks.
 type Ids = BTreeSet<String>;
 
 fn push_of(queue: &str, bytes: usize) -> Vec<u8> {
     encode(&[b"RQ.PUSH".as_slice(), queue.as_bytes(), &vec![b'x'; bytes]])
 }
 
-/// Pushes many at once; answers what was confirmed, and the first refusal.
+/// Pushes many tasks at once; returns the confirmed ids, and the first refusal.
 fn push_many(client: &mut RespClient, count: usize, bytes: usize) -> (Vec<String>, Option<String>) {
     push_all(client, count, &push_of("q", bytes).repeat(count))
 }
 
-/// The same with pushes of any kind.
+/// The same with any commands.
 fn push_all(client: &mut RespClient, count: usize, commands: &[u8]) -> (Vec<String>, Option<String>) {
     client.send_raw(commands).expect("the server reads");
     let (mut ids, mut refused) = (Vec::new(), None);
@@ -63,7 +64,7 @@ fn push_all(client: &mut RespClient, count: usize, commands: &[u8]) -> (Vec<Stri
     (ids, refused)
 }
 
-/// Pushes until it is told that there is no room.
+/// Pushes until a push is refused for lack of space.
 fn push_until_refused(mut push: impl FnMut() -> (Vec<String>, Option<String>), ids: &mut Ids) {
     let since = Instant::now();
     loop {
@@ -73,7 +74,7 @@ fn push_until_refused(mut push: impl FnMut() -> (Vec<String>, Option<String>), i
             assert!(is_no_space(&refused), "{refused}");
             return;
         }
-        assert!(since.elapsed() < Duration::from_secs(60), "the disk is full, and nobody says so");
+        assert!(since.elapsed() < Duration::from_secs(60), "the disk is full, and no push is refused");
     }
 }
 
@@ -81,7 +82,7 @@ fn is_no_space(refused: &str) -> bool {
     refused.starts_with("NOSPACE no space left on the disk")
 }
 
-/// Whether the server says that the disk is full.
+/// Whether the server reports that the disk is full.
 fn is_full(client: &mut RespClient) -> bool {
     says_full(client.say("INFO persistence"))
 }
@@ -90,8 +91,8 @@ fn says_full(info: Value) -> bool {
     info.text().lines().any(|line| line == "disk_full:1")
 }
 
-/// Tries a push between two looks at what the server says: whoever is full before and after refuses it. Answers the task
-/// that was pushed.
+/// Tries a push between two reads of the server's state: if the disk is full before and after it, the push must be
+/// refused. Returns the id of the pushed task.
 fn try_push(client: &mut RespClient) -> Option<String> {
     let look = encode(&["INFO", "persistence"]);
     client.send_raw(&[&look[..], &push_of("q", 100), &look].concat()).expect("the server reads");
@@ -104,16 +105,16 @@ fn try_push(client: &mut RespClient) -> Option<String> {
             None
         }
         pushed => {
-            assert!(!(was_full && is_full), "the disk is full, and a push is taken");
+            assert!(!(was_full && is_full), "a push succeeded on a full disk");
             pushed.ids().pop()
         }
     }
 }
 
-/// How many tasks a client finishes before it tries a push.
+/// The number of tasks that a client finishes before it tries a push.
 const FINISHED_PER_PUSH: usize = 100;
 
-/// Takes so many tasks one by one and finishes each; answers how many pushes were refused meanwhile.
+/// Takes and finishes `count` tasks one by one; returns how many pushes were refused meanwhile.
 fn finish(server: &Server, count: usize, ids: &mut Ids) -> usize {
     let (shared, refused) = (Mutex::new(std::mem::take(ids)), AtomicUsize::new(0));
     thread::scope(|scope| {
@@ -137,7 +138,7 @@ fn finish(server: &Server, count: usize, ids: &mut Ids) -> usize {
     refused.into_inner()
 }
 
-/// Whatever else takes tasks away or keeps them goes on as well.
+/// The other commands that remove or keep tasks work on a full disk as well.
 fn extend_return_cancel_and_delete(client: &mut RespClient, ids: &mut Ids) {
     let pop = |client: &mut RespClient| {
         let task = client.say("RQ.POP LEASE 60000 q").tasks().pop().expect("there are more");
@@ -155,13 +156,13 @@ fn extend_return_cancel_and_delete(client: &mut RespClient, ids: &mut Ids) {
     }
 }
 
-/// Takes all that is left and compares it with what must be.
+/// Takes all remaining tasks and compares them with the expected ones.
 fn drain(client: &mut RespClient, ids: &mut Ids) {
     take_all(client, ids);
     assert!(ids.is_empty(), "{} tasks are lost", ids.len());
 }
 
-/// Takes and finishes all that waits.
+/// Takes and finishes all waiting tasks.
 fn take_all(client: &mut RespClient, ids: &mut Ids) {
     for queue in ["q", STAYS] {
         loop {
@@ -182,21 +183,21 @@ fn take_all(client: &mut RespClient, ids: &mut Ids) {
 fn push_within_a_second(client: &mut RespClient) {
     let (machine, since) = (MachineWatch::start(), Instant::now());
     while let Value::Error(error) = client.say("RQ.PUSH later x") {
-        let what = format_args!("there is room, and yet: {error}; a push");
+        let what = format_args!("there is space again, but: {error}; a push");
         machine.assert_within(since.elapsed(), Duration::from_secs(1), what);
     }
 }
 
-/// Takes all the room that is left; answers the files that did.
+/// Takes all remaining space; returns the files that do.
 fn fill(mount: &Path, filler: Filler) -> Vec<PathBuf> {
     let mut files = Vec::new();
     match filler {
         Filler::Pushes => {}
         Filler::File => {
             files.push(mount.join("filler"));
-            let mut file = File::create(&files[0]).expect("there is room");
+            let mut file = File::create(&files[0]).expect("the file can be written");
             while file.write_all(&[b'x'; 4096]).is_ok() {}
-            file.sync_all().expect("what was taken is there");
+            file.sync_all().expect("the file is on disk");
         }
         Filler::Files => loop {
             let path = mount.join(format!("filler-{}", files.len()));
@@ -211,7 +212,7 @@ fn fill(mount: &Path, filler: Filler) -> Vec<PathBuf> {
 
 const FULL: &str = "disk of the store is full";
 
-/// It was said that there is little room before it was said that there is none, and before that nothing is refused.
+/// Checks that the server warned about little space before it reported a full disk, and refused nothing before that.
 fn expect_warning(server: &Server) {
     server.find_in_stderr(|line| line.contains(FULL).then_some(()));
     let said = server.stderr_so_far();
@@ -219,28 +220,28 @@ fn expect_warning(server: &Server) {
     assert!(warned.is_some() && warned < full, "{said}");
 }
 
-/// A queue that nobody takes from.
+/// A queue whose tasks are not popped.
 const STAYS: &str = "stays";
 
-/// Fills the disk with tasks of which most stay, so that no room comes back with the others.
+/// Fills the disk with tasks most of which stay, so that finishing the others frees no space.
 fn fill_with_pairs(client: &mut RespClient, ids: &mut Ids) {
     let pairs = [push_of("q", 100), push_of(STAYS, 1500)].concat().repeat(50);
     push_until_refused(|| push_all(client, 100, &pairs), ids);
 }
 
-/// All in one life of the server: full, it takes no pushes and all else; drained, it takes them again.
+/// Without a restart: a full disk refuses pushes and allows everything else; a drained queue accepts pushes again.
 fn check_one_life(launch: &Launch, count: usize) {
     let server = launch.start();
     let (mut client, mut ids) = (server.client(), Ids::new());
     fill_with_pairs(&mut client, &mut ids);
-    assert!(is_full(&mut client), "it refuses pushes");
+    assert!(is_full(&mut client), "pushes are refused");
     expect_warning(&server);
     let refused = finish(&server, count, &mut ids);
     extend_return_cancel_and_delete(&mut client, &mut ids);
     assert!(refused >= CLIENTS, "only {refused} pushes were refused");
     drain(&mut client, &mut ids);
     push_within_a_second(&mut client);
-    assert!(!is_full(&mut client), "it takes pushes");
+    assert!(!is_full(&mut client), "pushes are accepted");
     assert_eq!(client.pop("later", 10).len(), 1);
 }
 
@@ -265,7 +266,7 @@ fn check(mount: &Path, filler: Filler) {
     finish(&server, FINISHED / 2, &mut ids);
     let mut client = server.client();
     for file in files {
-        std::fs::remove_file(file).expect("it is there");
+        std::fs::remove_file(file).expect("it exists");
     }
     if filler == Filler::Pushes {
         drain(&mut client, &mut ids);
@@ -280,7 +281,7 @@ fn a_small_disk_in_memory_that_is_filled_by_pushes() {
 }
 
 #[test]
-fn a_small_disk_in_memory_that_is_filled_by_others() {
+fn a_small_disk_in_memory_that_is_filled_by_another_file() {
     check(Tmpfs::new("size=32m").path(), Filler::File);
 }
 
@@ -295,7 +296,7 @@ fn a_small_disk_that_is_filled_by_pushes() {
 }
 
 #[test]
-fn a_small_disk_that_is_filled_by_others() {
+fn a_small_disk_that_is_filled_by_another_file() {
     check(LoopImage::new(64 << 20).path(), Filler::File);
 }
 
@@ -318,7 +319,7 @@ fn a_shortage_of_files_is_reported_in_advance() {
     assert!((32 << 20..64 << 20).contains(&field("disk_free_bytes:")), "{info}");
     client.push("q", "x");
     for n in 0..260 {
-        File::create(tmpfs.path().join(format!("filler-{n}"))).expect("there is room");
+        File::create(tmpfs.path().join(format!("filler-{n}"))).expect("the file can be written");
     }
     server.find_in_stderr(|line| (line.contains("is almost full") && line.contains("inodes")).then_some(()));
     assert!(!server.stderr_so_far().contains("MB are left"), "there is room for bytes");
@@ -326,25 +327,25 @@ fn a_shortage_of_files_is_reported_in_advance() {
 }
 
 #[test]
-fn a_full_disk_in_memory_in_one_life_of_the_server() {
+fn a_full_disk_in_memory_without_a_restart() {
     let disk = Tmpfs::new("size=32m");
     check_one_life(&serve(&disk.path().join("data")), FINISHED);
 }
 
 #[test]
-fn a_full_disk_in_one_life_of_the_server() {
+fn a_full_disk_without_a_restart() {
     let disk = LoopImage::new(64 << 20);
     check_one_life(&serve(&disk.path().join("data")), FINISHED);
 }
 
-/// Where what is written over is written elsewhere, unless a file asks for its place.
+/// A file system that writes changed data elsewhere, unless a file disables that.
 #[test]
-fn a_full_disk_that_copies_on_write_in_one_life_of_the_server() {
+fn a_full_disk_with_copy_on_write_without_a_restart() {
     let disk = Btrfs::new(128 << 20);
     check_one_life(&serve(&disk.path().join("data")).args(["--segment-bytes", "512KB"]), 2_000);
 }
 
-/// Takes and finishes tasks until it has finished so many, or is not answered any more.
+/// Takes and finishes `count` tasks, or ends when the server does not answer.
 fn finish_while_answered(client: &mut RespClient, count: usize, ids: &mut Ids) -> io::Result<()> {
     set_patience(client.stream(), Duration::from_secs(2));
     for _ in 0..count {
@@ -357,12 +358,12 @@ fn finish_while_answered(client: &mut RespClient, count: usize, ids: &mut Ids) -
     Ok(())
 }
 
-/// At the limit of a quota btrfs has no room for a name, nor to write over what is there: that may end the server. Pushes are
-/// refused before, and nothing is lost by it.
+/// At the limit of a quota, btrfs can neither create a name nor overwrite data, which may end the server. Pushes are
+/// refused before that, and no task is lost.
 #[test]
 fn a_quota_that_is_used_up_and_raised_loses_nothing() {
     let quota = Quota::new(32 << 20);
-    // A store cannot see how much it may take, and would make its segments as large as the disk suggests.
+    // A store cannot see its quota, and would make its segments as large as the disk suggests.
     let launch = serve(&quota.path().join("data")).args(["--segment-bytes", "512KB"]);
     let (mut server, mut ids) = (launch.start(), Ids::new());
     let mut client = server.client();
@@ -375,8 +376,8 @@ fn a_quota_that_is_used_up_and_raised_loses_nothing() {
         server = launch.start();
     }
     let mut client = server.client();
-    until("it takes pushes again", || !matches!(client.say("RQ.PUSH later x"), Value::Error(_)));
-    // What nobody was told of is held by nobody.
+    until("pushes are accepted again", || !matches!(client.say("RQ.PUSH later x"), Value::Error(_)));
+    // Tasks whose delivery was never reported have no holder.
     for task in client.say("RQ.RECOVER q 10 0").list() {
         let id = task.field(0);
         assert!(client.ack("q", &id) && ids.remove(&id), "{id} was pushed");
@@ -385,7 +386,7 @@ fn a_quota_that_is_used_up_and_raised_loses_nothing() {
     assert!(ids.len() <= usize::from(finished.is_err()), "{} tasks are lost", ids.len());
 }
 
-/// What the kernel says of a quota, on any file system: there is no room to be had for a while.
+/// Any file system with a quota: the kernel reports for a while that there is no space.
 #[test]
 fn a_quota_that_the_kernel_reports() {
     let dir = scratch();
@@ -393,21 +394,21 @@ fn a_quota_that_the_kernel_reports() {
     let (mut ids, mut first) = (Ids::new(), launch.start());
     ids.extend(push_many(&mut first.client(), 500, 100).0);
     first.kill9();
-    // Whoever prepares segments asks twice a second.
+    // The preallocator of segments retries twice a second.
     let inject = "inject=fallocate:error=EDQUOT:when=1..12";
     let strace = ["strace", "-f", "--seccomp-bpf", "-e", "trace=fallocate", "-e", inject, "-o", "/dev/null"];
     let server = launch.under(strace).start();
     let mut client = server.client();
     push_until_refused(|| push_many(&mut client, 100, 100), &mut ids);
-    assert!(is_full(&mut client), "it refuses pushes");
-    assert!(finish(&server, 480, &mut ids) > 0, "it refuses pushes");
-    until("it takes pushes again", || !is_full(&mut client));
+    assert!(is_full(&mut client), "pushes are refused");
+    assert!(finish(&server, 480, &mut ids) > 0, "pushes are refused");
+    until("pushes are accepted again", || !is_full(&mut client));
     push_within_a_second(&mut client);
     drain(&mut client, &mut ids);
 }
 
 #[test]
-fn a_disk_that_becomes_read_only_ends_the_server_and_keeps_it_from_starting() {
+fn a_read_only_disk_ends_the_server_and_prevents_its_start() {
     let image = LoopImage::new(64 << 20);
     let launch = serve(&image.path().join("data"));
     let mut server = launch.start();
@@ -415,9 +416,9 @@ fn a_disk_that_becomes_read_only_ends_the_server_and_keeps_it_from_starting() {
     client.push("q", "kept");
     image.make_read_only();
     client.send_raw(&encode(&["RQ.PUSH", "q", "lost"])).expect("the server reads");
-    assert!(!matches!(client.read(), Ok(Value::Array(_))), "nothing can be confirmed any more");
+    assert!(!matches!(client.read(), Ok(Value::Array(_))), "nothing can be confirmed");
     assert_eq!(server.exit_code(Duration::from_secs(5)), DISK_FAILED, "{}", *server);
-    // A sync that was under way fails in its own words.
+    // A sync that was in progress fails with a different error.
     let reasons = ["Read-only file system", "Input/output error"];
     assert!(reasons.iter().any(|reason| server.stderr().contains(reason)), "{}", *server);
 

@@ -1,4 +1,5 @@
-//! Bytes that no client should send: an error or a close, nothing executed, nobody else disturbed.
+//! Invalid bytes: the server replies with an error or closes the connection, executes nothing, and other clients are
+//! not affected.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -16,7 +17,7 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Sends bytes and reads until the server closes; what it does not close fails the test.
+/// Sends bytes and reads until the server closes the connection; fails if it does not.
 fn answer_until_close(address: SocketAddr, bytes: &[u8]) -> String {
     let mut stream = connect(address);
     // The server may close before it has read everything.
@@ -33,7 +34,7 @@ fn answer_until_close(address: SocketAddr, bytes: &[u8]) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// Nothing was executed, and the server is well.
+/// Checks that nothing was executed, and that the server still works.
 fn assert_unharmed(server: &Server) {
     let mut client = server.client();
     assert_eq!(client.say("DBSIZE"), Value::Int(0), "something was executed");
@@ -75,7 +76,7 @@ fn malformed_resp_closes_the_connection_before_the_next_push() {
 }
 
 #[test]
-fn empty_and_null_arrays_and_empty_lines_are_passed_over() {
+fn empty_and_null_arrays_and_empty_lines_are_ignored() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let mut client = server.client();
@@ -85,7 +86,7 @@ fn empty_and_null_arrays_and_empty_lines_are_passed_over() {
 }
 
 #[test]
-fn http_and_tls_on_either_port_are_closed_without_a_word_and_execute_nothing() {
+fn http_and_tls_on_either_port_are_closed_silently_and_execute_nothing() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let commands = "RQ.PUSH default executed\r\nADD 0 executed\r\n";
@@ -113,7 +114,7 @@ fn a_request_split_at_every_byte_is_still_http() {
     for address in [server.resp, server.text] {
         let mut stream = connect(address);
         stream.set_nodelay(true).expect("it is a TCP stream");
-        // It is closed somewhere in between.
+        // The connection is closed somewhere in between.
         let _ = request.iter().try_for_each(|byte| stream.write_all(&[*byte]));
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
@@ -200,7 +201,7 @@ fn slow_writers_are_served_and_do_not_delay_others() {
 }
 
 #[test]
-fn names_and_payloads_come_back_byte_for_byte_or_are_refused() {
+fn names_and_payloads_are_returned_unchanged_or_refused() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let mut client = server.client();
@@ -240,7 +241,7 @@ fn the_largest_payload_is_kept_over_a_restart_and_a_larger_one_is_refused() {
     assert_unharmed(&server);
 }
 
-/// What a push that is too large is answered, which may come before all of it is sent.
+/// The reply to a push that is too large, which may arrive before all of it is sent.
 fn answer_or_close(server: &Server, payload: &[u8]) -> String {
     let mut client = server.client();
     let _ = client.send_raw(&sureq_testkit::client::encode(&[b"RQ.PUSH", &b"q"[..], payload]));

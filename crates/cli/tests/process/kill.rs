@@ -1,4 +1,4 @@
-//! `kill -9`, under load and at rest: nothing confirmed is lost, nothing finished comes back.
+//! `kill -9`, under load and at rest: no confirmed task is lost, and no finished task is redelivered.
 
 use sureq_testkit::history::{Findings, SharedHistory};
 use sureq_testkit::load::{Load, scale, seeded};

@@ -1,4 +1,4 @@
-//! Start and stop: one server per directory, and an end in good order.
+//! Start and stop: one server per directory, and an orderly end.
 
 use std::time::{Duration, Instant};
 
@@ -48,13 +48,13 @@ fn a_stop_under_load_answers_everything_that_it_executed() {
         let load = Load { pushes: 2_000 + rng.u64(..2_000), ..Load::default() };
         load.run(server.resp, &mut rng, &history, || server.terminate());
         assert_eq!(server.exit_code(Duration::from_secs(5)), 0, "{}", *server);
-        assert_eq!(blocked.reply(), Value::Null, "a blocked pop is told that its time is up");
+        assert_eq!(blocked.reply(), Value::Null, "a blocked pop times out");
     }
     let server = serve(dir.path()).start();
     Load::default().drain(server.resp, &history);
     let history = history.into_inner();
     assert_eq!(history.findings(0), Findings::default(), "{history}");
-    assert_eq!(history.executed_unconfirmed(), 0, "executed, and its client was never told: {history}");
+    assert_eq!(history.executed_unconfirmed(), 0, "executed, but not confirmed to its client: {history}");
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_stop_waits_for_a_client_that_reads_slowly() {
     let dir = scratch();
     let mut server = serve(dir.path()).start();
     let (mut client, mut slow, mut blocked) = (server.client(), server.client(), server.client());
-    // More than the system holds for a connection.
+    // More than the system buffers for a connection.
     let payload = vec![b'x'; 32 << 20];
     client.push("q", &payload);
     slow.begin("RQ.INSPECT q 0 1");
@@ -71,14 +71,14 @@ fn a_stop_waits_for_a_client_that_reads_slowly() {
     await_line(&mut client, 1);
 
     server.terminate();
-    assert_eq!(blocked.reply(), Value::Null, "it is stopping");
+    assert_eq!(blocked.reply(), Value::Null, "the server is stopping");
     let answered = slow.reply().list().remove(0).list().swap_remove(1);
     assert!(answered.bytes() == payload, "a payload was changed");
     assert_eq!(server.exit_code(Duration::from_secs(5)), 0, "{}", *server);
 }
 
 #[test]
-fn a_stop_right_after_the_start_is_in_good_order() {
+fn a_stop_right_after_the_start_is_orderly() {
     let dir = scratch();
     for signal in [Signal::TERM, Signal::INT].repeat(5) {
         let mut server = serve(dir.path()).start();
@@ -93,7 +93,7 @@ fn a_second_signal_ends_at_once_and_loses_nothing() {
     let mut server = serve(dir.path()).start();
     let mut client = server.client();
     let id = client.push("q", vec![b'x'; 1 << 20]);
-    // A client that asks for much and reads nothing keeps the server from ending.
+    // A client that requests much and reads nothing keeps the server from ending.
     let mut greedy = server.client();
     greedy.send_raw(&encode(&["RQ.INSPECT", "q", "0", "1"]).repeat(64)).expect("the server reads");
     let mut blocked = server.client();
@@ -102,7 +102,7 @@ fn a_second_signal_ends_at_once_and_loses_nothing() {
     assert_eq!(greedy.stream().peek(&mut [0]).expect("an answer comes"), 1);
 
     server.terminate();
-    assert_eq!(blocked.reply(), Value::Null, "it is stopping");
+    assert_eq!(blocked.reply(), Value::Null, "the server is stopping");
     assert!(!server.has_ended(), "{}", *server);
     let (machine, asked) = (MachineWatch::start(), Instant::now());
     server.terminate();
@@ -112,7 +112,7 @@ fn a_second_signal_ends_at_once_and_loses_nothing() {
 }
 
 #[test]
-fn a_server_that_was_suspended_goes_on_where_time_is() {
+fn a_suspended_server_continues_at_the_current_time() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let (mut client, mut text) = (server.client(), server.text_client());
@@ -122,7 +122,7 @@ fn a_server_that_was_suspended_goes_on_where_time_is() {
     server.suspend();
     let mut waiting = server.client();
     waiting.begin("RQ.POP BLOCK 100 empty");
-    // The suspension itself is what is tested: no signal could shorten it.
+    // The test is about the suspension itself: no signal could shorten it.
     std::thread::sleep(Duration::from_secs(3));
     server.resume();
 
@@ -131,7 +131,7 @@ fn a_server_that_was_suspended_goes_on_where_time_is() {
     assert_eq!(
         again.iter().map(|task| &task.id).collect::<Vec<_>>(),
         [&leased],
-        "its lease has run out meanwhile"
+        "its lease has ended meanwhile"
     );
     assert!(text.say("RESERVE").ends_with("BODY delayed"));
     assert!(client.ack("q", &leased));

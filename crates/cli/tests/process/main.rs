@@ -1,4 +1,4 @@
-//! The real binary as a process: crashed, stopped, starved and lied to.
+//! The real binary as a process: crashed, stopped, without resources, and with hostile clients.
 
 mod clean;
 mod clock;
@@ -42,17 +42,17 @@ use sureq_testkit::server_process::Launch;
 /// The binary under test.
 const SUREQ: &str = env!("CARGO_BIN_EXE_sureq");
 
-/// A server with its data in `dir`, on ports of the system's choice.
+/// A server with its data in `dir`, on ports that the system chooses.
 fn serve(dir: &Path) -> Launch {
     Launch::serve(SUREQ, dir)
 }
 
-/// A directory that is gone at the end of the test.
+/// A directory that is removed at the end of the test.
 fn scratch() -> tempfile::TempDir {
-    tempfile::tempdir().expect("there is room for a directory")
+    tempfile::tempdir().expect("a temporary directory")
 }
 
-/// Returns once so many wait. What is asked is the server itself; there is no other signal to wait for.
+/// Waits until this many pops wait; polls the server, since nothing signals it.
 fn await_line(observer: &mut RespClient, waiting: i64) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while waiting_now(observer) != waiting {
@@ -64,5 +64,5 @@ fn await_line(observer: &mut RespClient, waiting: i64) {
 fn waiting_now(observer: &mut RespClient) -> i64 {
     let info = observer.say("INFO clients").text();
     let line = info.lines().find_map(|line| line.strip_prefix("blocked_clients:"));
-    line.and_then(|count| count.trim().parse().ok()).expect("INFO counts who waits")
+    line.and_then(|count| count.trim().parse().ok()).expect("INFO counts waiting clients")
 }

@@ -1,5 +1,6 @@
-//! `--memory`: at the limit pushes are refused, everything else goes on, and it passes when there is room again. Connections
-//! count, and so does all that a task has; what is counted is about what is used.
+//! `--memory`: at the limit pushes are refused, everything else continues, and pushes are accepted again when there
+//! is memory. Connections count, and so does everything that belongs to a task; the counted memory is close to the
+//! used memory.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +10,12 @@ use sureq_testkit::server_process::{Launch, Server};
 
 use crate::{SUREQ, scratch, serve};
 
-/// A server that keeps nothing.
+/// A server with a home in memory.
 pub(crate) fn in_memory() -> Launch {
     Launch::new(SUREQ).args(["serve", "--resp", "127.0.0.1:0", "--text", "127.0.0.1:0", "--home", "mem:"])
 }
 
-/// Pushes so many tasks with one command; answers what was said if that was refused.
+/// Pushes `count` tasks with one command; returns their ids or the refusal.
 fn push(client: &mut RespClient, count: usize) -> Result<Vec<String>, String> {
     let argv: Vec<String> =
         ["RQ.PUSH", "q"].into_iter().map(str::to_owned).chain((0..count).map(|n| n.to_string())).collect();
@@ -45,7 +46,7 @@ fn at_the_limit_pushes_are_refused_and_tasks_are_finished() {
         assert!(held.len() < 1_000_000, "the limit is never reached");
         match push(&mut client, 1000) {
             Err(refused) => break refused,
-            // A task that is held takes up much more than one that waits.
+            // A leased task takes much more memory than a waiting one.
             Ok(_) => held.extend(client.pop("q", 1000).into_iter().map(|task| task.id)),
         }
     };
@@ -65,7 +66,7 @@ fn connections_and_their_unfinished_requests_count() {
     let limits = ["--cache", "1MB", "--memory", "17MB"];
     let server = serve(&dir.path().join("data")).args(limits).start();
     let mut client = server.client();
-    push(&mut client, 1).expect("there is room");
+    push(&mut client, 1).expect("the limit is not reached");
     let half = [&b"*3\r\n$7\r\nRQ.PUSH\r\n$1\r\nq\r\n$8000000\r\n"[..], &vec![b'x'; 7_000_000]].concat();
     let others: Vec<RespClient> = (0..3)
         .map(|_| {
@@ -75,7 +76,7 @@ fn connections_and_their_unfinished_requests_count() {
         })
         .collect();
     await_push(&mut client, false);
-    let task = client.pop("q", 1).pop().expect("there is one");
+    let task = client.pop("q", 1).pop().expect("a task is ready");
     assert!(client.ack("q", &task.id));
     drop(others);
     await_push(&mut client, true);
@@ -89,7 +90,7 @@ fn connections_and_their_unfinished_requests_count() {
     push(&mut client, 1).expect("idle connections take up little");
 }
 
-/// Sends so many commands, some at a time, and looks at each reply.
+/// Sends `count` commands, some at a time, and checks each reply.
 fn pipelined(
     client: &mut RespClient,
     count: usize,
@@ -132,7 +133,7 @@ fn bury_with_reasons(client: &mut RespClient, queue: &str, count: usize) {
 fn used(client: &mut RespClient) -> u64 {
     let info = client.say("INFO memory").text();
     let line = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
-    line.and_then(|bytes| bytes.trim().parse().ok()).expect("INFO tells it")
+    line.and_then(|bytes| bytes.trim().parse().ok()).expect("INFO has the field")
 }
 
 #[test]
@@ -146,7 +147,7 @@ fn counted_memory_is_close_to_used_memory() {
     for (what, fill, count) in cases {
         let server = in_memory().start();
         let mut client = server.client();
-        // What a process needs to begin with is no part of it.
+        // The basic memory of a process does not count.
         fill(&mut client, "before", 1_000);
         let before = (used(&mut client), server.resident_bytes());
         fill(&mut client, "q", count);
@@ -174,7 +175,7 @@ fn a_restart_counts_the_same() {
     assert!((85..=115).contains(&(after * 100 / before)), "{before} bytes are {after} after a restart");
 }
 
-/// How often a server that still runs has said this.
+/// How often a running server has logged this.
 fn said(server: &Server, what: &str) -> usize {
     server.stderr_so_far().matches(what).count()
 }
@@ -183,7 +184,7 @@ fn said(server: &Server, what: &str) -> usize {
 fn a_home_in_memory_is_bounded_too() {
     let server = in_memory().args(["--memory", "16MB"]).start();
     let mut client = server.client();
-    push(&mut client, 2).expect("there is room");
+    push(&mut client, 2).expect("the limit is not reached");
     let held = client.say("RQ.POP COUNT 2 LEASE 60000 q").list();
     let mut pushed = 0;
     let payload = "x".repeat(1 << 10);

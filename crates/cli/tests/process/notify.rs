@@ -1,4 +1,5 @@
-//! Subscribers: they hear what happened, in order, and nothing that a crash could take back; and nobody waits for them.
+//! Subscribers: they get every message in order, and none that a crash could undo; and no other client waits for
+//! them.
 
 use std::io::Read as _;
 use std::thread;
@@ -13,7 +14,7 @@ use crate::{scratch, serve};
 
 const MB: u64 = 1 << 20;
 
-/// A client that speaks this version.
+/// A client that uses this version of RESP.
 fn client(server: &Server, version: u8) -> RespClient {
     let mut client = server.client();
     if version == 3 {
@@ -22,7 +23,7 @@ fn client(server: &Server, version: u8) -> RespClient {
     client
 }
 
-/// A message as one text: its words, one behind the other.
+/// A message as one text: its words, separated by spaces.
 fn told(value: Value) -> String {
     let word = |value: Value| match value {
         Value::Int(n) => n.to_string(),
@@ -36,7 +37,7 @@ fn hear(client: &mut RespClient) -> String {
     told(client.reply())
 }
 
-/// Sends a command; answers the first thing that comes then.
+/// Sends a command; returns the first message or reply after it.
 fn say(client: &mut RespClient, line: &str) -> String {
     told(client.say(line))
 }
@@ -48,7 +49,7 @@ fn info(client: &mut RespClient, field: &str) -> u64 {
     found.and_then(|n| n.trim().parse().ok()).unwrap_or_else(|| panic!("no {field} in {info}"))
 }
 
-/// Returns once INFO says so. The server itself is asked; there is no other signal to wait for.
+/// Waits until INFO reports this value; polls the server, since nothing signals it.
 fn await_info(client: &mut RespClient, field: &str, value: u64) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while info(client, field) != value {
@@ -58,7 +59,7 @@ fn await_info(client: &mut RespClient, field: &str, value: u64) {
 }
 
 #[test]
-fn a_subscriber_hears_the_life_of_a_task() {
+fn a_subscriber_gets_a_message_for_each_step_of_a_task() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     for version in [2, 3] {
@@ -103,7 +104,7 @@ fn timed_events_and_the_other_dialect_send_notices_too() {
     heard(&mut subscriber, "work:default 1");
     text.add(30, "later");
     heard(&mut subscriber, "work:default 1");
-    // The connection of a CONN lease goes, and so does a lease whose time is over.
+    // The connection of a CONN lease is closed, and another lease ends.
     let mut worker = server.client();
     assert_eq!(worker.say("RQ.POP COUNT 1 CONN default").list().len(), 1);
     drop(worker);
@@ -116,9 +117,9 @@ fn timed_events_and_the_other_dialect_send_notices_too() {
     heard(&mut subscriber, &format!("done:default {id}"));
 }
 
-/// What stands behind SUBSCRIBE in the same bytes is refused as it would be in the next ones.
+/// Commands after SUBSCRIBE in the same packet are refused like those in later ones.
 #[test]
-fn in_resp2_a_subscriber_changes_nothing() {
+fn in_resp2_a_subscriber_can_only_manage_subscriptions() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let mut subscriber = server.client();
@@ -148,13 +149,13 @@ fn in_resp2_a_subscriber_changes_nothing() {
 }
 
 #[test]
-fn in_resp3_a_subscriber_does_everything_and_hears_while_it_waits() {
+fn in_resp3_a_subscriber_can_run_commands_and_gets_messages_while_it_waits() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let mut subscriber = client(&server, 3);
     say(&mut subscriber, "SUBSCRIBE sureq:work:q");
     assert_eq!(subscriber.say("PING").text(), "PONG");
-    // The reply to its own push may come before or behind what it hears of it.
+    // The reply to its own push may arrive before or after the message about it.
     subscriber.begin("RQ.PUSH q mine");
     let mut both = [subscriber.reply().list().len(), subscriber.reply().list().len()];
     both.sort_unstable();
@@ -204,7 +205,7 @@ fn other_clients_see_subscriptions() {
     assert_eq!(observer.say("PUBSUB CHANNELS").list().len(), 0);
 }
 
-/// Ten thousand of each kind on one connection, and a thousand connections on one channel.
+/// Ten thousand subscriptions of each kind on one connection, and a thousand connections on one channel.
 #[test]
 fn many_subscriptions_and_many_subscribers() {
     raise_file_limit();
@@ -235,7 +236,7 @@ fn many_subscriptions_and_many_subscribers() {
     }
     assert_eq!(hear(&mut one), "message sureq:work:q77 1");
     assert_eq!(hear(&mut one), "pmessage sureq:work:*-9999 sureq:work:q-9999 1");
-    machine.assert_within(asked.elapsed(), Duration::from_secs(10), "to tell them all");
+    machine.assert_within(asked.elapsed(), Duration::from_secs(10), "messages to all of them");
     drop(crowd);
     one.begin("UNSUBSCRIBE");
     one.begin("PUNSUBSCRIBE");
@@ -246,7 +247,7 @@ fn many_subscriptions_and_many_subscribers() {
 }
 
 #[test]
-fn more_than_is_allowed_is_refused_whole() {
+fn subscriptions_beyond_the_limits_are_refused_as_a_whole() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let mut client = server.client();
@@ -261,9 +262,9 @@ fn more_than_is_allowed_is_refused_whole() {
     assert_eq!(client.say("PING").text(), "PONG");
 }
 
-/// Whoever reads is told everything, however much it is at once.
+/// A subscriber that reads gets all messages, however many there are at once.
 #[test]
-fn a_hundred_thousand_finished_at_once_are_all_heard_in_order() {
+fn a_hundred_thousand_messages_arrive_in_order() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let (mut subscriber, mut worker) = (server.client(), server.client());
@@ -280,15 +281,15 @@ fn a_hundred_thousand_finished_at_once_are_all_heard_in_order() {
     assert_eq!(info(&mut worker, "client_output_buffer_limit_disconnections"), 0);
 }
 
-/// Whoever does not read is disconnected, and costs nobody anything: no push waits for it, no other subscriber misses
-/// anything, and memory stays small.
+/// A subscriber that does not read is disconnected, and affects no other client: no push waits for it, no other
+/// subscriber misses messages, and memory stays small.
 #[test]
 fn a_subscriber_that_does_not_read_is_disconnected() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let (mut slow, mut fast, mut worker) = (server.client(), server.client(), server.client());
     say(&mut slow, "PSUBSCRIBE sureq:*");
-    // What a subscriber hears has the name of the queue in it: a long one fills buffers soon.
+    // Messages contain the name of the queue: a long name fills buffers quickly.
     let queue = "q".repeat(4_000);
     say(&mut fast, &format!("SUBSCRIBE sureq:work:{queue}"));
     let before = server.resident_bytes();
@@ -307,7 +308,7 @@ fn a_subscriber_that_does_not_read_is_disconnected() {
     assert!(grown < 64 * MB, "grew by {grown} bytes over {pushed} messages");
     await_info(&mut worker, "pubsub_clients", 1);
     assert_eq!(worker.say("PUBSUB NUMPAT"), Value::Int(0));
-    // What was sent by then can still be read; then comes the end.
+    // Messages that were sent by then can still be read; then the connection ends.
     let mut rest = Vec::new();
     let _ = slow.stream().read_to_end(&mut rest);
     assert!(slow.is_closed());
@@ -317,7 +318,7 @@ fn a_subscriber_that_does_not_read_is_disconnected() {
 
 /// Without a limit, the server would compare some 2.4 billion characters for one push.
 #[test]
-fn a_subscriber_with_patterns_that_cost_too_much_is_disconnected_and_holds_nobody_up() {
+fn a_subscriber_with_too_costly_patterns_is_disconnected_without_delaying_others() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let (mut costly, mut cheap, mut worker) = (server.client(), server.client(), server.client());
@@ -341,7 +342,7 @@ fn a_subscriber_with_patterns_that_cost_too_much_is_disconnected_and_holds_nobod
 }
 
 #[test]
-fn channels_are_not_listed_by_a_pattern_that_costs_too_much() {
+fn a_too_costly_pattern_lists_no_channels() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let (mut subscriber, mut observer) = (server.client(), server.client());
@@ -352,9 +353,9 @@ fn channels_are_not_listed_by_a_pattern_that_costs_too_much() {
     assert_eq!(observer.say("PUBSUB CHANNELS a*").list().len(), 1);
 }
 
-/// Once it is confirmed that a channel was left, nothing more is heard of it.
+/// After an unsubscription is confirmed, no more messages of its channel arrive.
 #[test]
-fn nothing_is_heard_of_a_channel_that_was_left() {
+fn no_message_arrives_after_an_unsubscription() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let (mut subscriber, mut worker) = (server.client(), server.client());
@@ -379,12 +380,12 @@ fn nothing_is_heard_of_a_channel_that_was_left() {
                 }
             }
         }
-        assert!(heard > 0, "there was something to hear");
+        assert!(heard > 0, "messages must have arrived before");
     });
 }
 
 #[test]
-fn subscribers_that_go_leave_nothing_behind() {
+fn disconnected_subscribers_leak_nothing() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let (mut worker, mut observer) = (server.client(), server.client());
@@ -411,7 +412,7 @@ fn subscribers_that_go_leave_nothing_behind() {
 }
 
 #[test]
-fn a_server_with_subscribers_stops_in_good_order() {
+fn a_server_with_subscribers_stops_orderly() {
     let dir = scratch();
     let mut server = serve(dir.path()).start();
     let mut subscriber = server.client();

@@ -1,4 +1,4 @@
-//! Power cuts: what was confirmed is on the disk itself, not only with the system.
+//! Power cuts: confirmed changes are on the disk itself, not only in the page cache.
 
 use sureq_testkit::history::{Findings, SharedHistory};
 use sureq_testkit::load::{Load, scale, seeded};
@@ -8,7 +8,7 @@ use crate::serve;
 
 const IMAGE_BYTES: u64 = 1 << 30;
 
-/// Cuts the power under load, again and again, and then accounts for everything.
+/// Cuts the power under load repeatedly, and then checks the history.
 fn cut_power(durability: &str, cuts: u64) -> Findings {
     let (mut rng, history) = (seeded(), SharedHistory::default());
     let mut image = LoopImage::new(IMAGE_BYTES);
@@ -18,7 +18,7 @@ fn cut_power(durability: &str, cuts: u64) -> Findings {
         let mut server = launch.start();
         let load = Load { pushes: rng.u64(200..2_000), pipeline: 8, ..Load::default() };
         load.run(server.resp, &mut rng, &history, || {
-            // A sync that is under way during the cut may wrongly report success; a stopped server confirms nothing.
+            // A sync during the cut may wrongly report success; a suspended server confirms nothing.
             server.suspend();
             image.cut_power();
             server.kill9();
@@ -38,11 +38,11 @@ fn twenty_power_cuts_lose_nothing() {
     assert_eq!(cut_power("always", 20 * scale()), Findings::default());
 }
 
-/// The control: if the test above could not see a loss, this one would fail.
+/// The control: if the test above could not find a loss, this one would fail.
 #[test]
 fn power_cuts_without_syncs_lose_tasks_but_repeat_no_id_and_change_no_payload() {
     let found = cut_power("none", 4 * scale());
-    assert!(found.lost > 0, "a cut that loses nothing shows nothing: {found:?}");
+    assert!(found.lost > 0, "cuts without losses prove nothing: {found:?}");
     let promised = Findings { repeated_ids: 0, phantom: 0, torn: 0, ..found };
     assert_eq!(found, promised);
 }

@@ -1,4 +1,4 @@
-//! What a restart keeps: ids, leases, deliveries.
+//! Ids, leases and deliveries survive a restart.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use sureq_testkit::server_process::{Launch, Server};
 
 use crate::{scratch, serve};
 
-/// Restarts by a stop in good order, and then by a crash.
+/// Checks with an orderly stop, and then with a crash.
 fn restart_both_ways(launch: &Launch, check: impl Fn(&mut dyn FnMut(Server) -> Server)) {
     check(&mut |mut server| {
         server.terminate();
@@ -22,7 +22,7 @@ fn restart_both_ways(launch: &Launch, check: impl Fn(&mut dyn FnMut(Server) -> S
 }
 
 #[test]
-fn a_task_taken_before_a_restart_is_finished_after_it_in_either_dialect() {
+fn a_task_popped_before_a_restart_can_be_finished_after_it_in_either_dialect() {
     let dir = scratch();
     let launch = serve(dir.path());
     restart_both_ways(&launch, |restart| {
@@ -50,7 +50,7 @@ fn a_task_taken_before_a_restart_is_finished_after_it_in_either_dialect() {
 }
 
 #[test]
-fn a_receipt_of_before_the_restart_is_good_until_the_task_is_delivered_again() {
+fn a_receipt_from_before_a_restart_is_valid_until_the_next_delivery() {
     let dir = scratch();
     let launch = serve(dir.path());
     restart_both_ways(&launch, |restart| {
@@ -68,13 +68,13 @@ fn a_receipt_of_before_the_restart_is_good_until_the_task_is_delivered_again() {
         let mut client = server.client();
         assert!(client.ack("q", &receipts[0]));
         let stale = receipts[1].replace("@1.", "@2.");
-        assert!(!client.ack("q", &stale), "{stale} was never given out");
+        assert!(!client.ack("q", &stale), "{stale} was never a receipt");
         assert!(client.ack("q", &receipts[1]));
     });
 }
 
 #[test]
-fn a_lease_of_before_the_restart_still_runs_out() {
+fn a_lease_from_before_a_restart_still_ends() {
     let dir = scratch();
     let launch = serve(dir.path());
     let mut server = launch.start();
@@ -88,7 +88,7 @@ fn a_lease_of_before_the_restart_still_runs_out() {
 }
 
 #[test]
-fn ids_never_repeat_even_when_a_crash_takes_their_tasks() {
+fn ids_never_repeat_even_if_a_crash_loses_their_tasks() {
     let dir = scratch();
     let launch = serve(dir.path()).args(["--durability", "none"]);
     let (mut seen, mut given) = (HashSet::new(), 0);
@@ -124,5 +124,9 @@ fn delayed_tasks_fall_due_after_a_restart_and_not_before() {
     let server = launch.start();
     let task = server.client().say("RQ.POP BLOCK 10000 default").tasks().remove(0);
     assert_eq!(task.payload, b"later");
-    assert!(added.elapsed() >= Duration::from_millis(1400), "it came after {:?}", added.elapsed());
+    assert!(
+        added.elapsed() >= Duration::from_millis(1400),
+        "the task was delivered after {:?}",
+        added.elapsed()
+    );
 }

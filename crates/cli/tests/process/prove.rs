@@ -1,4 +1,4 @@
-//! `sureq prove` proves: a few seconds of crashes lose nothing, and a promise that is broken behind its back is noticed.
+//! `sureq prove`: a few seconds of crashes lose nothing, and a broken guarantee is found.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -20,13 +20,13 @@ fn json_of(text: &str) -> serde_json::Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// What is left in a directory.
+/// The number of entries in a directory.
 fn left_in(dir: &Path) -> usize {
-    std::fs::read_dir(dir).expect("it is there").count()
+    std::fs::read_dir(dir).expect("it exists").count()
 }
 
 #[test]
-fn some_seconds_of_crashes_lose_nothing() {
+fn a_few_seconds_of_crashes_lose_nothing() {
     let dir = scratch();
     let (output, text) = prove(dir.path(), &["--seconds", "4", "--seed", "7"]);
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
@@ -62,13 +62,14 @@ fn a_task_that_is_finished_twice_is_noticed() {
     assert_eq!(verdict["lost"], 0);
 }
 
-/// A proof that has killed one of its processes and goes on, and the numbers of those that it has now.
+/// Starts a proof and waits until it has killed one of its processes; returns it and the ids of its current
+/// processes.
 fn under_way(dir: &Path) -> (Process, Vec<u32>) {
     let words = ["prove", "--seconds", "1000", "--seed", "7", "--json"];
     let process = Process::start(Command::new(SUREQ).args(words).current_dir(dir));
     let list = format!("/proc/{0}/task/{0}/children", process.id());
     let (mut first, mut children) = (None, Vec::<u32>::new());
-    // A server and three workers. Nothing but the list of processes tells that one of them is another now.
+    // A server and three workers. Only the list of processes shows that one of them was replaced.
     until("one of four was killed", || {
         let text = std::fs::read_to_string(&list).expect("it runs");
         children = text.split_whitespace().filter_map(|id| id.parse().ok()).collect();
@@ -78,12 +79,12 @@ fn under_way(dir: &Path) -> (Process, Vec<u32>) {
 }
 
 #[test]
-fn ctrl_c_ends_it_in_good_order_and_loses_nothing() {
+fn ctrl_c_ends_a_proof_orderly_and_loses_nothing() {
     let dir = scratch();
     let (mut process, children) = under_way(dir.path());
-    // What a terminal does: all of the group are told.
+    // Like a terminal: the whole process group gets the signal.
     let group = Pid::from_raw(process.id().cast_signed()).expect("it has a number");
-    kill_process_group(group, Signal::INT).expect("it is there");
+    kill_process_group(group, Signal::INT).expect("it exists");
     let code = process.exit_code(PATIENCE);
     let verdict = json_of(&process.stdout());
     assert_eq!((code, &verdict["kept"]), (0, &true.into()), "{process}");
@@ -102,7 +103,7 @@ fn processes_of_a_proof_end_with_it() {
 }
 
 #[test]
-fn another_home_is_proven_by_killing_workers_alone() {
+fn another_home_is_proven_by_killing_only_workers() {
     let (dir, redis) = (scratch(), RedisServer::start());
     let (output, text) =
         prove(dir.path(), &["--seconds", "3", "--seed", "3", "--home", &redis.url(), "--json"]);
@@ -110,14 +111,14 @@ fn another_home_is_proven_by_killing_workers_alone() {
     assert!(output.status.success(), "{text}");
     assert_eq!((&verdict["server_crashes"], &verdict["kept"]), (&0.into(), &true.into()));
     assert!(verdict["worker_crashes"].as_u64() >= Some(1), "{text}");
-    // What a killed worker held came again.
+    // Tasks held by killed workers were redelivered.
     assert!(verdict["held"].as_u64() > Some(0) && verdict["redelivered"].as_u64() > Some(0), "{text}");
     redis.check("sureq:");
     assert_eq!(left_in(dir.path()), 0);
 }
 
 #[test]
-fn a_home_without_leases_cannot_be_proven_and_breaks_no_promise() {
+fn a_home_without_leases_cannot_be_proven() {
     let (dir, redis) = (scratch(), RedisServer::start());
     for layout in ["worqr", "redis-queue"] {
         let home = format!("{}?layout={layout}", redis.url());
@@ -131,7 +132,7 @@ fn a_home_without_leases_cannot_be_proven_and_breaks_no_promise() {
 }
 
 #[test]
-fn without_time_nothing_is_tried_and_no_promise_is_broken() {
+fn a_proof_without_crashes_proves_nothing() {
     let dir = scratch();
     let (output, text) = prove(dir.path(), &["--seconds", "0"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -151,7 +152,7 @@ fn losses_at_durability_none_are_explained() {
 }
 
 #[test]
-fn a_directory_cannot_be_shared_by_workers_and_it_says_so() {
+fn a_directory_as_home_of_a_proof_is_refused() {
     let dir = scratch();
     let (output, _) = prove(dir.path(), &["--home", "file:x"]);
     assert_eq!(output.status.code(), Some(1));

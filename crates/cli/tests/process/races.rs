@@ -1,4 +1,4 @@
-//! Who is first, over sockets and in real time: whatever the order, a task has one outcome, and is finished once.
+//! Races over sockets in real time: whatever the order, a task has one outcome, and is finished once.
 
 use std::collections::HashSet;
 use std::thread;
@@ -10,26 +10,26 @@ use sureq_testkit::server_process::Server;
 
 use crate::{scratch, serve};
 
-/// Races of each kind, of which so many are run at once.
+/// The number of rounds per kind of race, and of races in each round.
 const ROUNDS: u64 = 20;
 const AT_ONCE: usize = 50;
 
-/// A task that was handed out.
+/// A leased task.
 struct Held {
     id: String,
     receipt: String,
 }
 
-/// Pushes as many tasks as there are races, and takes them on these terms.
+/// Pushes as many tasks as there are races, and pops them with these options.
 fn hold(client: &mut RespClient, terms: &str) -> Vec<Held> {
     let payloads: Vec<String> = (0..AT_ONCE).map(|n| n.to_string()).collect();
     client.say(&format!("RQ.PUSH q {}", payloads.join(" ")));
     let tasks = client.say(&format!("RQ.POP COUNT {AT_ONCE} {terms} q")).list();
-    assert_eq!(tasks.len(), AT_ONCE, "all that were pushed");
+    assert_eq!(tasks.len(), AT_ONCE, "all pushed tasks");
     tasks.iter().map(|task| Held { id: task.field(1), receipt: task.field(3) }).collect()
 }
 
-/// Finishes so many that came back, and answers which.
+/// Pops and finishes `left` requeued tasks; returns their ids.
 fn finish(client: &mut RespClient, left: usize) -> HashSet<String> {
     let mut finished = HashSet::new();
     while finished.len() < left {
@@ -41,7 +41,7 @@ fn finish(client: &mut RespClient, left: usize) -> HashSet<String> {
     finished
 }
 
-/// Each task was finished by its holder or by who came after it, and nothing is left over.
+/// Checks that each task was finished by its first or its second holder, and that none is left over.
 fn check_outcomes(client: &mut RespClient, held: &[Held], in_time: &[bool], others: &HashSet<String>) {
     for (held, in_time) in held.iter().zip(in_time) {
         assert!(others.contains(&held.id) != *in_time, "{} has one outcome", held.id);
@@ -49,13 +49,13 @@ fn check_outcomes(client: &mut RespClient, held: &[Held], in_time: &[bool], othe
     assert_eq!(client.counts("q"), (0, 0), "nothing is left over");
 }
 
-/// A race that one side always wins shows nothing.
+/// A race that one side always wins proves nothing.
 fn check_both(won: &[bool]) {
     let wins = won.iter().filter(|won| **won).count();
     assert!(wins > 0 && wins < won.len(), "{wins} of {} were in time", won.len());
 }
 
-/// Sends each client its command at the same time, and answers which got 1 or their argument back.
+/// Sends each client its command at the same time, and returns for each whether it succeeded.
 fn at_once(clients: &mut [RespClient], commands: &[String]) -> Vec<bool> {
     clients.iter_mut().zip(commands).for_each(|(client, command)| client.begin(command));
     let replies = clients.iter_mut().map(RespClient::reply);
@@ -72,8 +72,8 @@ fn clients(server: &Server) -> Vec<RespClient> {
     (0..AT_ONCE).map(|_| server.client()).collect()
 }
 
-/// Tasks whose leases run out now: from well before the deadline to well after it, a millisecond apart from round to round,
-/// since how long the requests take nobody knows. Real time is what is raced against.
+/// Leases tasks and waits until about their deadline: from well before it to well after it, a millisecond later in
+/// each round, since the duration of requests is unknown. This must use real time.
 fn hold_until_about_the_deadline(client: &mut RespClient, round: u64) -> Vec<Held> {
     let since = Instant::now();
     let held = hold(client, "LEASE 20");
@@ -83,7 +83,7 @@ fn hold_until_about_the_deadline(client: &mut RespClient, round: u64) -> Vec<Hel
 }
 
 #[test]
-fn a_finish_and_a_lapse_at_the_deadline() {
+fn an_ack_races_with_a_lapse() {
     let dir = scratch();
     let server = serve(dir.path()).args(["--durability", "none"]).start();
     let (mut holders, mut other) = (clients(&server), server.client());
@@ -100,7 +100,7 @@ fn a_finish_and_a_lapse_at_the_deadline() {
 }
 
 #[test]
-fn an_extension_and_a_lapse_at_the_deadline() {
+fn an_extension_races_with_a_lapse() {
     let dir = scratch();
     let server = serve(dir.path()).args(["--durability", "none"]).start();
     let (mut holders, mut other) = (clients(&server), server.client());
@@ -113,7 +113,7 @@ fn an_extension_and_a_lapse_at_the_deadline() {
         let rest = finish(&mut other, extended.iter().filter(|done| !**done).count());
         let acks: Vec<String> = held.iter().map(|held| format!("RQ.ACK q {}", held.receipt)).collect();
         let finished = at_once(&mut holders, &acks);
-        assert_eq!(finished, extended, "who was given more time can finish, and nobody else");
+        assert_eq!(finished, extended, "only extended leases can be finished");
         check_outcomes(&mut other, &held, &finished, &rest);
         won.extend(&extended);
     }
@@ -121,7 +121,7 @@ fn an_extension_and_a_lapse_at_the_deadline() {
 }
 
 #[test]
-fn two_finishers() {
+fn two_acks_race_with_each_other() {
     let dir = scratch();
     let server = serve(dir.path()).args(["--durability", "none"]).start();
     let (mut ones, mut others, mut client) = (clients(&server), clients(&server), server.client());
@@ -132,16 +132,13 @@ fn two_finishers() {
         others.iter_mut().zip(&by_id).for_each(|(client, command)| client.begin(command));
         let first = at_once(&mut ones, &by_receipt);
         let second: Vec<bool> = others.iter_mut().map(|client| !client.reply().list().is_empty()).collect();
-        assert!(
-            first.iter().zip(second).all(|(first, second)| *first != second),
-            "one of the two, and one only"
-        );
+        assert!(first.iter().zip(second).all(|(first, second)| *first != second), "exactly one of the two");
         assert_eq!(client.counts("q"), (0, 0));
     }
 }
 
 #[test]
-fn a_worker_that_fails_while_it_finishes() {
+fn an_ack_races_with_the_loss_of_its_worker() {
     let dir = scratch();
     let server = serve(dir.path()).args(["--durability", "none"]).start();
     let (mut holders, mut client, mut judge) = (clients(&server), server.client(), server.client());
@@ -155,7 +152,7 @@ fn a_worker_that_fails_while_it_finishes() {
         assert_eq!(
             judge.reply(),
             Value::Int(i64::try_from(late).expect("a small number")),
-            "what the worker had not finished came back"
+            "tasks that the worker had not finished are requeued"
         );
         let rest = finish(&mut client, late);
         check_outcomes(&mut client, &held, &in_time, &rest);
@@ -163,7 +160,7 @@ fn a_worker_that_fails_while_it_finishes() {
 }
 
 #[test]
-fn a_client_that_is_gone_when_its_task_comes() {
+fn a_disconnect_races_with_a_push() {
     let dir = scratch();
     let server = serve(dir.path()).args(["--durability", "none"]).start();
     let mut client = server.client();
@@ -173,11 +170,11 @@ fn a_client_that_is_gone_when_its_task_comes() {
         if round % 2 == 0 {
             crate::await_line(&mut client, 1);
         }
-        // The end of one connection and the push of the other are on their way at the same time.
+        // The end of one connection and the push of the other are in flight at the same time.
         drop(leaving);
         let id = client.push("q", "x");
         let again = client.say("RQ.POP BLOCK 5000 LEASE 60000 q").list();
-        assert_eq!(again[0].field(1), id, "it comes back as soon as its connection is closed");
+        assert_eq!(again[0].field(1), id, "it is requeued as soon as its connection is closed");
         assert!(client.ack("q", &id));
     }
 }

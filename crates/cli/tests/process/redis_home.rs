@@ -1,4 +1,4 @@
-//! Servers in front of a Redis: any number of them share its queues, and none of them matters.
+//! Servers in front of a Redis: any number of them share its queues, and any of them may fail.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -24,11 +24,11 @@ fn at_home(url: &str) -> Launch {
     Launch::new(SUREQ).args(["serve", "--home", url, "--resp", "127.0.0.1:0", "--text", "127.0.0.1:0"])
 }
 
-/// Returns once a pop of this server waits. The server itself is asked; there is no other signal to wait for.
+/// Waits until a pop of this server waits; polls the server, since nothing signals it.
 fn await_waiting(server: &Server) {
     let (mut client, since) = (server.client(), Instant::now());
     while !client.say("INFO clients").text().contains("blocked_clients:1\r\n") {
-        assert!(since.elapsed() < PATIENCE, "nobody waits");
+        assert!(since.elapsed() < PATIENCE, "no pop waits");
     }
 }
 
@@ -60,14 +60,14 @@ fn two_servers_and_both_dialects_share_a_queue() {
     assert_eq!(worker.pop("emails", 1)[0].payload, b"hello");
     assert!(producer.ack("emails", &id));
     assert!(!worker.ack("emails", &id));
-    // Whoever waits at one is woken by a push at the other.
+    // A pop that waits at one server is woken by a push at the other.
     worker.begin("RQ.POP BLOCK 0 default");
     await_waiting(&two);
     let (machine, since) = (MachineWatch::start(), Instant::now());
     one.text_client().add(0, "invoice");
     assert_eq!(worker.reply().tasks()[0].payload, b"invoice");
     machine.assert_within(since.elapsed(), Duration::from_secs(1), "the wake-up");
-    // A pipeline is answered in order, each command as if it had come alone.
+    // A pipeline is answered in order, each command as if it had been sent alone.
     let pipeline = b"RQ.PUSH p a\r\nRQ.POP p\r\nPING\r\nRQ.NONE\r\nRQ.PUSH p b c\r\nRQ.POP COUNT 5 p\r\n";
     producer.send_raw(pipeline).expect("it reads");
     assert_eq!(producer.reply().ids().len(), 1);
@@ -80,7 +80,7 @@ fn two_servers_and_both_dialects_share_a_queue() {
 }
 
 #[test]
-fn a_server_that_is_killed_takes_nothing_along() {
+fn a_killed_server_loses_no_task() {
     let redis = RedisServer::start();
     let server = in_front_of(&redis).start();
     let mut client = server.client();
@@ -105,10 +105,10 @@ fn an_unreachable_redis_is_reported_and_reconnected() {
     let mut client = server.client();
     client.push("q", "before");
     redis.crash();
-    // What was under way may be unknown; then it is there again.
+    // The outcome of a push in flight may be unknown; later ones succeed again.
     let since = Instant::now();
     while !matches!(client.say("RQ.PUSH q after"), Value::Array(_)) {
-        assert!(since.elapsed() < PATIENCE, "it does not come back");
+        assert!(since.elapsed() < PATIENCE, "the connection is not restored");
     }
     assert_eq!(client.pop("q", 1)[0].payload, b"before");
 }
@@ -120,13 +120,13 @@ fn a_subscriber_gets_notices_of_another_server() {
     let mut ear = one.client();
     ear.say("SUBSCRIBE sureq:done:q");
     let mut worker = two.client();
-    // A subscription is made for sure once Redis says so.
+    // A subscription exists for certain when Redis reports it.
     let (mut admin, since) = (redis.connect(), Instant::now());
     let heard = |admin: &mut redis::Connection| -> Vec<redis::Value> {
         redis::cmd("PUBSUB").arg("NUMSUB").arg("sureq:done:q").query(admin).expect("it answers")
     };
     while heard(&mut admin)[1] != redis::Value::Int(1) {
-        assert!(since.elapsed() < PATIENCE, "nobody listens");
+        assert!(since.elapsed() < PATIENCE, "no client subscribes");
     }
     let id = worker.push("q", "x");
     worker.pop("q", 1);
@@ -155,9 +155,9 @@ fn tasks_of_a_killed_server_go_to_the_worker_of_another() {
     assert!(healed < Duration::from_secs(15), "{healed:?}");
 }
 
-/// The whole life of a task in Worqr's keys, over Redis' protocol.
+/// The whole life of a task in Worqr's keys, over the protocol of Redis.
 #[test]
-fn a_server_speaks_for_workers_of_worqr() {
+fn a_server_serves_workers_of_worqr() {
     let redis = RedisServer::start();
     let server = in_front_of_layout(&redis, "worqr").start();
     let mut client = server.client();
@@ -181,7 +181,7 @@ fn a_server_speaks_for_workers_of_worqr() {
     assert!(client.say("RQ.WORKER BEAT w#0").error().starts_with("GONE "));
 }
 
-/// `sureq work` asks for what a layout may not have, and does without.
+/// `sureq work` uses optional features of a layout, and continues without those that it lacks.
 #[test]
 fn a_program_per_task_runs_through_a_server_in_front_of_any_layout() {
     let redis = RedisServer::start();
@@ -229,7 +229,7 @@ fn invalid_urls_are_refused_with_advice() {
 }
 
 #[test]
-fn a_policy_that_throws_tasks_away_is_told() {
+fn an_eviction_policy_is_reported() {
     let redis = RedisServer::start_with("redis-server".as_ref(), &["--maxmemory-policy", "allkeys-lru"]);
     let server = in_front_of(&redis).start();
     server.into_process().find_in_stderr(|text| text.contains("set it to noeviction").then_some(()));
@@ -245,19 +245,19 @@ fn a_redis_that_hangs_does_not_keep_a_server_from_stopping() {
     await_waiting(&server);
     redis.suspend();
     producer.begin("RQ.PUSH q during");
-    // The server has read it once it has answered what came after it, elsewhere.
+    // The server has read the push when it has answered a later command on another connection.
     assert_eq!(server.client().say("PING").text(), "PONG");
     server.terminate();
     assert_eq!(server.exit_code(Duration::from_secs(20)), 0, "{}", *server);
     let told = producer.reply().error();
     assert!(told.starts_with("UNKNOWN "), "{told}");
-    // It was asked on behalf of the pop just then, or nothing was under way.
+    // Either the server was trying the pop just then, or no call was in flight.
     let told = worker.reply();
     assert!(told == Value::Null || told.clone().error().starts_with("UNKNOWN "), "{told:?}");
     redis.resume();
 }
 
-/// The answer to a pipeline of pops is written in parts, as its client reads it.
+/// The reply to a pipeline of pops is written in parts, as its client reads it.
 #[test]
 fn popped_tasks_are_requeued_if_the_client_disconnects_before_the_reply() {
     const POPS: usize = 32;
@@ -279,8 +279,8 @@ fn popped_tasks_are_requeued_if_the_client_disconnects_before_the_reply() {
             assert!(since.elapsed() < PATIENCE, "{counts:?}");
         }
     };
-    // The system takes some of the replies for a client that does not read; of the 8 MB of all of them, at most half.
-    popper.send_raw(format!("RQ.POP COUNT {EACH} q\r\n").repeat(POPS).as_bytes()).expect("it is small");
+    // The system buffers some of the replies for a client that does not read: of 8 MB, at most half.
+    popper.send_raw(format!("RQ.POP COUNT {EACH} q\r\n").repeat(POPS).as_bytes()).expect("the server reads");
     counts(&|(ready, _)| ready == 0);
     drop(popper);
     let all = i64::try_from(POPS * EACH).expect("a few");

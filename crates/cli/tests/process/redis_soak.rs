@@ -1,5 +1,6 @@
-//! Two servers in front of one Redis, ten workers, delays, retries, leases that run out, and servers that are killed: nothing
-//! is early, late, lost, or run twice within its lease. `SUREQ_TEST_SCALE=150` makes it a soak of half an hour.
+//! Two servers in front of one Redis, ten workers, delays, retries, leases that end, and servers that are killed: no
+//! task is early, late, lost, or run twice within its lease. `SUREQ_TEST_SCALE=150` makes it a soak test of half an
+//! hour.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -25,29 +26,29 @@ const BACKOFF: Duration = Duration::from_millis(100);
 const BETWEEN_ADDS: Duration = Duration::from_millis(8);
 const BEFORE_KILLS: Duration = Duration::from_secs(4);
 const BETWEEN_KILLS: Duration = Duration::from_secs(15);
-/// No task may come later than this after it is due.
+/// The limit for the lateness of a task.
 const LATE: Duration = Duration::from_millis(100);
-/// A delivery passes through four threads in turn (Redis, two of the server, the worker), and a busy machine may run each of
-/// them late.
+/// A delivery passes through four threads in turn (Redis, two of the server, the worker), and a busy machine may
+/// delay each of them.
 const THREADS: u32 = 4;
-/// A kill loses replies, and so deliveries that come back when their lease ends: of a task that was added before this time
-/// is over, nobody knows when it is due.
+/// A kill loses replies, and therefore deliveries whose tasks are requeued when their lease ends: for a task added
+/// within this time of a kill, the due time is unknown.
 const AFTER_KILL: Duration = Duration::from_secs(4);
 
-/// What is known of one task.
+/// The expected state of one task.
 struct Life {
-    /// It may not be delivered before this.
+    /// It must not be delivered before this time.
     not_before: Instant,
-    /// It should be delivered by then, if anything is known of that.
+    /// When it should be delivered, if that is known.
     due: Option<Instant>,
-    /// By how much the machine had been late in all when this was reckoned.
+    /// The total delay of the machine when `due` was computed.
     machine_late: Duration,
     since: Instant,
     failed: u32,
     lapsed: u32,
     is_accepted: bool,
     acked: u32,
-    /// An ack was sent whose answer was lost.
+    /// An ack was sent, and its reply was lost.
     is_ack_unknown: bool,
 }
 
@@ -71,13 +72,13 @@ struct Soak {
 
 impl Soak {
     fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().expect("nobody panics with it")
+        self.book.lock().expect("no thread panics with the lock")
     }
 
     fn connect(&self, rng: &mut Rng) -> RespClient {
         let since = Instant::now();
         loop {
-            let address = self.addresses.lock().expect("nobody panics with it")[rng.usize(..2)];
+            let address = self.addresses.lock().expect("no thread panics with the lock")[rng.usize(..2)];
             match RespClient::try_connect(address) {
                 Ok(client) => return client,
                 Err(error) => assert!(since.elapsed() < PATIENCE, "no server can be reached: {error}"),
@@ -122,7 +123,7 @@ impl Soak {
         }
     }
 
-    /// Does with a delivery what chance says. None if the answer was lost.
+    /// Acks, returns, fails or drops a delivery at random. `None` if the reply was lost.
     fn conclude(
         &self,
         client: &mut RespClient,
@@ -171,7 +172,7 @@ impl Soak {
         self.book().kills.push(Instant::now());
         servers[at].kill9();
         servers[at] = launch.start();
-        self.addresses.lock().expect("nobody panics with it")[at] = servers[at].resp;
+        self.addresses.lock().expect("no thread panics with the lock")[at] = servers[at].resp;
         self.book().kills.push(Instant::now());
     }
 }
@@ -197,7 +198,7 @@ impl Book {
         let due = Instant::now() + delay;
         self.change(number, |life| {
             life.is_accepted = true;
-            // It may have been delivered before its producer was told.
+            // It may have been delivered before its producer got the reply.
             if life.not_before <= due && life.acked == 0 && !life.is_ack_unknown {
                 (life.due, life.machine_late) = (life.due.or(Some(due)), machine_late);
             }
@@ -235,12 +236,12 @@ impl Book {
         if life.acked > 0 {
             self.findings.push(format!("{number} came again after its ack was confirmed"));
         }
-        // It was handed out after it was asked for, and not before it might be.
+        // It was delivered after the pop was sent, and not before `not_before`.
         life.not_before = asked.max(life.not_before) + LEASE;
         (life.due, life.machine_late) = (None, machine_late);
     }
 
-    /// A return that was not confirmed may have been done or not, so that the task may come when its lease ends.
+    /// A return without a reply may have been executed or not, so that the task may be delivered when its lease ends.
     fn returned(
         &mut self,
         number: u64,
@@ -252,7 +253,7 @@ impl Book {
         if *reply == Value::Int(1) {
             let due = Instant::now() + wait;
             self.change(number, |life| {
-                // The answer may come after the next delivery.
+                // The reply may arrive after the next delivery.
                 if life.not_before <= due {
                     (life.not_before, life.due) = (not_before, Some(due));
                     life.machine_late = machine_late;
@@ -271,7 +272,7 @@ impl Book {
         }
     }
 
-    /// All that is wrong in the end.
+    /// All violations at the end.
     fn settle(mut self) -> Vec<String> {
         for (number, life) in &self.tasks {
             if life.acked > 1 {
@@ -285,13 +286,13 @@ impl Book {
     }
 }
 
-/// Asks, and answers the reply; none if the connection is gone. A refusal is a reply.
+/// Sends a command and returns the reply; `None` if the connection is lost. A refusal is a reply.
 fn ask(client: &mut RespClient, words: &[&str]) -> Option<Value> {
     client.send_raw(&encode(words)).ok()?;
     client.read().ok()
 }
 
-/// Whether nothing of the queue is left.
+/// Whether the queue is empty.
 fn is_empty(client: &mut RespClient) -> bool {
     let info = client.say("RQ.INFO q").list();
     let field = |name: &str| {
@@ -302,7 +303,7 @@ fn is_empty(client: &mut RespClient) -> bool {
 }
 
 #[test]
-fn nothing_is_early_late_or_doubled_on_redis_under_kills() {
+fn no_task_is_early_late_or_doubled_on_redis_under_kills() {
     let (mut rng, redis) = (seeded(), RedisServer::start());
     let url = redis.url();
     let launch =
@@ -339,7 +340,7 @@ fn nothing_is_early_late_or_doubled_on_redis_under_kills() {
         }
         soak.is_drained.store(true, Ordering::Release);
     });
-    let book = soak.book.into_inner().expect("nobody panicked with it");
+    let book = soak.book.into_inner().expect("no thread panics with the lock");
     let (tasks, deliveries, judged, latest) = (book.tasks.len(), book.deliveries, book.judged, book.latest);
     let kills = book.kills.len() / 2;
     println!(

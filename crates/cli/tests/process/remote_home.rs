@@ -1,5 +1,5 @@
-//! Homes on a server that is killed, stopped, cut off and picky: nothing that was confirmed is lost, what is not known is
-//! called unknown, and homes carry on by themselves.
+//! Homes on a server that is killed, stopped, cut off and that refuses commands: no confirmed task is lost, unknown
+//! outcomes are reported as unknown, and homes recover by themselves.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use crate::{SUREQ, await_line, scratch, serve};
 
 type Answers = Replies<sureq::home_api::Payload>;
 
-/// A server where it was before.
+/// A server at its former address.
 fn serve_at(dir: &Path, resp: SocketAddr) -> Launch {
     let home = format!("file:{}", dir.display());
     Launch::new(SUREQ).args(["serve", "--resp", &resp.to_string(), "--text", "127.0.0.1:0", "--home", &home])
@@ -57,7 +57,7 @@ fn ack(home: &RemoteHome, queue: &[u8], receipt: &str) -> Reply {
     ask(home, Command::Ack { queue, tasks, scope: AckScope::LeasedOrLapsed }).list.remove(0)
 }
 
-/// Ready and leased tasks of a queue.
+/// The numbers of ready and of leased tasks of a queue.
 fn counts(home: &RemoteHome, queue: &[u8]) -> (u64, u64) {
     match ask(home, Command::Info { queue }).list.remove(0) {
         Reply::Info(info) => (info.ready, info.leased),
@@ -74,7 +74,7 @@ fn is_unavailable(reply: &Reply) -> bool {
 }
 
 #[test]
-fn a_frozen_server_does_not_block_clients_for_ever() {
+fn a_frozen_server_does_not_block_clients_indefinitely() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let home = open_with_patience(server.resp, Duration::from_millis(500));
@@ -84,7 +84,7 @@ fn a_frozen_server_does_not_block_clients_for_ever() {
     let pop = home.send(&[pop(Some(Block::Millis(100)), LeaseAsk::NONE)]);
     let frozen = push(&home, b"q", b"during");
     assert!(is_unknown(&frozen), "{frozen:?}");
-    // More than the sockets hold: it cannot have been sent as a whole.
+    // More than the sockets buffer: it cannot have been sent completely.
     let giant = vec![b'x'; 32 << 20];
     let unsent = push(&home, b"q", &giant);
     assert!(is_unavailable(&unsent), "{unsent:?}");
@@ -92,7 +92,7 @@ fn a_frozen_server_does_not_block_clients_for_ever() {
     assert!(is_unknown(&popped) || is_unavailable(&popped), "{popped:?}");
     assert!(since.elapsed() < PATIENCE, "{:?}", since.elapsed());
     server.resume();
-    until("it carries on", || matches!(push(&home, b"q", b"after"), Reply::Pushed(_)));
+    until("the home recovers", || matches!(push(&home, b"q", b"after"), Reply::Pushed(_)));
     home.close();
 }
 
@@ -109,7 +109,8 @@ fn credentials_decide_which_commands_are_allowed() {
     assert!(told("").contains("NOAUTH"), "{}", told(""));
     let wrong = told("root:wrong@");
     assert!(wrong.contains("WRONGPASS") && !wrong.contains("wrong@"), "{wrong}");
-    let mailer = RemoteHome::open(target(&format!("mailer:{}@", people.mailer_token))).expect("it may ask");
+    let mailer =
+        RemoteHome::open(target(&format!("mailer:{}@", people.mailer_token))).expect("the user may log in");
     assert!(matches!(push(&mailer, b"emails", b"x"), Reply::Pushed(_)));
     match push(&mailer, b"other", b"x") {
         Reply::Refused(Refusal::Said { words }) => assert!(words.starts_with("NOPERM"), "{words}"),
@@ -135,7 +136,7 @@ fn a_waiting_pop_fails_at_a_crash_and_the_next_one_is_served() {
     server.kill9();
     let told = ticket.wait().replies.list.remove(0);
     assert!(is_unknown(&told), "{told:?}");
-    // Nobody is there: nothing was sent, and nobody is kept waiting.
+    // There is no server: nothing is sent, and no caller has to wait.
     let nobody = ask(&home, pop(Some(Block::Forever), LeaseAsk::NONE)).list.remove(0);
     assert!(is_unavailable(&nobody), "{nobody:?}");
     let server = serve_at(dir.path(), server.resp).start();
@@ -143,7 +144,7 @@ fn a_waiting_pop_fails_at_a_crash_and_the_next_one_is_served() {
     await_line(&mut server.client(), 1);
     server.client().push("q", "hello");
     assert_eq!(ticket.wait().replies.tasks[0].body.as_ref(), b"hello");
-    until("the connection for all is there again", || matches!(push(&home, b"q", b"x"), Reply::Pushed(_)));
+    until("the shared connection is restored", || matches!(push(&home, b"q", b"x"), Reply::Pushed(_)));
     home.close();
 }
 
@@ -156,7 +157,7 @@ fn tickets_that_are_dropped_lose_nothing() {
         let block = (round % 3 > 0).then_some(Block::Forever);
         let ticket = home.send(&[pop(block, LeaseAsk::NONE)]);
         let pushed = producer.send(&[Command::Push { queue: b"q", payloads: &[b"x"] }]);
-        // Sometimes before the task is there, sometimes when it is on its way, sometimes when it is there.
+        // The ticket is dropped before the task arrives, while it arrives, or after that.
         if round % 2 == 0 {
             assert!(matches!(pushed.wait().replies.list[0], Reply::Pushed(_)));
         } else {
@@ -164,9 +165,10 @@ fn tickets_that_are_dropped_lose_nothing() {
         }
         drop(ticket);
     }
-    until("all are back", || counts(&producer, b"q") == (200, 0));
-    until("nobody waits", || home.waiters() == 0);
-    // What one ticket was given keeps its order. It is taken before the first count, and back before the second.
+    until("all are requeued", || counts(&producer, b"q") == (200, 0));
+    until("no pop waits", || home.waiters() == 0);
+    // The tasks of one ticket keep their order. They are popped before the first count, and requeued before the
+    // second.
     let waiting = || {
         let all = Command::Inspect { queue: b"q", view: View::Ready, start: 0, count: 200 };
         ask(&home, all).tasks.iter().map(|task| task.id).collect::<Vec<_>>()
@@ -208,10 +210,10 @@ fn leases_of_a_connection_end_with_it_and_with_the_home() {
     assert_eq!(ask(&home, pop(None, lease)).tasks.len(), 1);
     assert_eq!(counts(&other, b"q"), (0, 1));
     home.close_conn(ConnId(7));
-    until("it is back", || counts(&other, b"q") == (1, 0));
+    until("the task is requeued", || counts(&other, b"q") == (1, 0));
     assert_eq!(ask(&home, pop(Some(Block::Forever), lease)).tasks.len(), 1);
     drop(home);
-    until("it is back again", || counts(&other, b"q") == (1, 0));
+    until("the task is requeued again", || counts(&other, b"q") == (1, 0));
     other.close();
     assert_eq!(push(&other, b"q", b"y"), Reply::Refused(Refusal::Closed));
 }
@@ -228,7 +230,7 @@ fn a_listener_gets_notices_and_learns_of_gaps() {
     let hear = || {
         let next = poll_fn(|cx| listener.poll(cx));
         let heard = runtime.block_on(async { tokio::time::timeout(PATIENCE, next).await });
-        heard.expect("something is heard in time")
+        heard.expect("an event arrives in time")
     };
     await_subscribers(&server, 1);
     push(&home, b"q", b"x");
@@ -241,16 +243,17 @@ fn a_listener_gets_notices_and_learns_of_gaps() {
     server.kill9();
     let _server = serve_at(dir.path(), server.resp).start();
     assert_eq!(hear(), Some(ListenEvent::Missed));
-    until("it is asked again", || matches!(push(&home, b"q", b"y"), Reply::Pushed(_)));
+    until("the home answers again", || matches!(push(&home, b"q", b"y"), Reply::Pushed(_)));
     assert!(matches!(hear(), Some(ListenEvent::Notice(_))));
     home.close();
     assert_eq!(hear(), None);
 }
 
-/// Returns once so many listen to the queue and to everything. The server is asked; there is no other signal to wait for.
+/// Waits until this many clients subscribe to the queue and to everything; polls the server, since nothing signals
+/// it.
 fn await_subscribers(server: &Server, count: i64) {
     let mut client = server.client();
-    until("somebody listens", || {
+    until("a client subscribes", || {
         let by_name = Value::Array(vec![Value::Bulk(b"sureq:work:q".to_vec()), Value::Int(count)]);
         client.say("PUBSUB NUMSUB sureq:work:q") == by_name
             && client.say("PUBSUB NUMPAT") == Value::Int(count)
@@ -276,7 +279,7 @@ fn a_connection_that_is_cut_anywhere_leaves_every_task_in_one_place() {
             let queue = format!("{way:?} {cut}").into_bytes();
             let target = Target::parse(&format!("sureq://{}", cutting_proxy(server.resp, cut, way)));
             cut += 1;
-            // A home that cannot be opened has done nothing.
+            // If the home cannot be opened, nothing was done.
             let Ok(home) = RemoteHome::open(target.expect("a URL")) else { continue };
             let first = push(&home, &queue, b"one");
             let second = push(&home, &queue, b"two");
@@ -298,7 +301,7 @@ fn a_connection_that_is_cut_anywhere_leaves_every_task_in_one_place() {
             );
             is_past_the_end = sure == 2 && done == 1;
         }
-        assert!(cut > 250, "{way:?} was over behind {cut} bytes");
+        assert!(cut > 250, "{way:?} ended after {cut} bytes");
     }
     direct.close();
 }
@@ -311,9 +314,9 @@ fn a_batch_asks_for_no_more_than_fits() {
     server.client().push("q", vec![b'x'; 8 << 20]);
     let look = Command::Inspect { queue: b"q", view: View::Ready, start: 0, count: 1 };
     let first = home.send(&[look; 30]).wait().replies.list.len();
-    assert!(first <= 4, "{first} at once from a queue that was never seen");
+    assert!(first <= 4, "{first} at once from an unknown queue");
     for _ in 0..3 {
-        assert_eq!(home.send(&[look; 30]).wait().replies.list.len(), 1, "each is as much as fits");
+        assert_eq!(home.send(&[look; 30]).wait().replies.list.len(), 1, "one reply fills a batch");
     }
     home.close();
 }

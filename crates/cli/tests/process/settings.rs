@@ -1,4 +1,4 @@
-//! The settings of `sureq serve`: which goes before which, and what is refused.
+//! The settings of `sureq serve`: their precedence, and refused values.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,12 +19,12 @@ fn welcome(process: &Process) -> String {
     process.find_in_stdout(|line| line.contains("is ready").then(|| line.trim_end().to_owned()))
 }
 
-/// Waits until a process that goes on has said this; its two streams come in no order.
+/// Waits until a running process has printed this; its two streams are not ordered.
 fn expect_said(process: &Process, what: &str) {
     process.find_in_stderr(|line| line.contains(what).then_some(()));
 }
 
-/// Starts what must not start; answers what it said.
+/// Starts a server that must be refused; returns its output.
 fn refused(launch: &Launch, code: i32) -> String {
     let mut process = launch.spawn();
     assert_eq!(process.exit_code(Duration::from_secs(10)), code, "{launch:?}:\n{process}");
@@ -33,7 +33,7 @@ fn refused(launch: &Launch, code: i32) -> String {
 }
 
 #[test]
-fn flags_go_before_the_environment_and_the_environment_before_the_file() {
+fn flags_override_the_environment_which_overrides_the_file() {
     let dir = scratch();
     let file = dir.path().join("sureq.toml");
     let home = dir.path().join("from-the-file");
@@ -41,7 +41,7 @@ fn flags_go_before_the_environment_and_the_environment_before_the_file() {
         "home = \"file:{}\"\nresp = \"127.0.0.1:0\"\ntext = \"off\"\ndurability = \"interval\"\n",
         home.display()
     );
-    std::fs::write(&file, settings).expect("there is room for a file");
+    std::fs::write(&file, settings).expect("the file can be written");
     let with_file = bare().args(["--config".as_ref(), file.as_os_str()]);
 
     let told = welcome(&with_file.spawn());
@@ -66,7 +66,7 @@ fn an_open_listener_is_refused() {
     for (flag, address) in [("--resp", "0.0.0.0:0"), ("--text", "0.0.0.0:0"), ("--resp", "[::]:0")] {
         let said = refused(&bare().args(["--home", "mem:", flag, address]), 1);
         assert!(said.contains(flag) && said.contains("can be reached from other machines"), "{said}");
-        assert!(said.contains("127.0.0.1"), "it says what to do: {said}");
+        assert!(said.contains("127.0.0.1"), "the advice: {said}");
     }
 }
 
@@ -96,24 +96,24 @@ fn with_users_the_redis_port_may_be_open_and_the_text_port_acts_for_one_of_them(
 }
 
 #[test]
-fn users_that_make_no_sense_are_refused_by_name() {
+fn invalid_users_are_refused_by_name() {
     let dir = scratch();
     let file = dir.path().join("users.toml");
     let token = format!("tokens = [\"sha256:{}\"]", "0".repeat(64));
     for (text, why) in [
         (String::new(), "has no [[user]]"),
-        ("[[user]]\nname = \"x\"".to_owned(), "user \"x\": it has neither a password nor a token"),
+        ("[[user]]\nname = \"x\"".to_owned(), "user \"x\": has neither a password nor a token"),
         ("[[user]]\nname = \"x\"\npassword = \"plain\"".to_owned(), "user \"x\": password is not a hash"),
         (format!("[[user]]\n{token}"), "name"),
         (format!("[[user]]\nname = \"x\"\n{token}\nrole = \"admin\""), "role"),
         (format!("[[user]]\nname = \"x\"\n{token}\nallow.write = [\"*\"]"), "write"),
-        (format!("[[user]]\nname = \"x\"\n{token}\n").repeat(2), "user \"x\": it is there twice"),
+        (format!("[[user]]\nname = \"x\"\n{token}\n").repeat(2), "user \"x\": is configured twice"),
         (format!("[[user]]\nname = \"x\"\n{token}\nname = \"y\""), "name"),
     ] {
-        std::fs::write(&file, &text).expect("there is room for a file");
+        std::fs::write(&file, &text).expect("the file can be written");
         let said = refused(&bare().args(["--home", "mem:", "--users"]).args([file.as_os_str()]), 1);
         assert!(said.contains(why), "{text}: {said}");
-        // The same tables in the file of settings.
+        // The same tables in the settings file.
         if !text.is_empty() {
             let said = refused(&bare().args(["--home", "mem:", "--config"]).args([file.as_os_str()]), 1);
             assert!(said.contains(why), "{text}: {said}");
@@ -171,7 +171,7 @@ fn a_bad_value_is_refused_with_the_name_of_its_option() {
 }
 
 #[test]
-fn settings_that_make_no_sense_are_named() {
+fn invalid_settings_are_named() {
     for (args, why) in [
         (&["--durability", "often"][..], "--durability often: write always, interval or none"),
         (&["--segment-bytes", "12"], "--segment-bytes: write a size between 64KB and 1GB"),
@@ -211,18 +211,18 @@ fn a_small_memory_has_a_small_cache() {
     let mut client = server.client();
     let info = client.say("INFO memory").text();
     assert!(info.contains("maxmemory:16777216\r\n"), "{info}");
-    // What has come and gone leaves a full cache behind, and room for tasks.
+    // Tasks that are pushed and finished leave a full cache, and must leave room for others.
     for _ in 0..20 {
         let payload = "x".repeat(1 << 20);
         let id = client.push("q", &payload);
         assert_eq!(client.pop("q", 1)[0].payload, payload.as_bytes());
         assert!(client.ack("q", &id));
     }
-    assert_eq!(client.push("q", "there is room").split('-').count(), 2);
+    assert_eq!(client.push("q", "the file can be written").split('-').count(), 2);
 }
 
 #[test]
-fn settings_of_a_disk_do_nothing_in_memory_and_it_says_so() {
+fn settings_of_a_disk_are_reported_as_ignored_in_memory() {
     let memory = bare().args(["--home", "mem:", "--resp", "127.0.0.1:0", "--text", "off"]);
     let process = memory.clone().args(["--cache", "64MB", "--memory", "32MB"]).spawn();
     welcome(&process);
@@ -244,7 +244,7 @@ fn a_file_with_an_unknown_key_is_refused_by_name() {
     for (text, why) in
         [("durabilty = \"none\"", "durabilty"), ("threads = \"x\"", "threads"), ("=", "sureq.toml")]
     {
-        std::fs::write(&file, text).expect("there is room for a file");
+        std::fs::write(&file, text).expect("the file can be written");
         let said = refused(&bare().args(["--config".as_ref(), file.as_os_str()]), 1);
         assert!(said.contains(why) && said.contains("sureq.toml"), "{text}: {said}");
     }
@@ -270,7 +270,7 @@ fn the_home_mem_keeps_nothing_and_leaves_no_file() {
 }
 
 #[test]
-fn a_damaged_store_is_refused_with_its_place_and_left_as_it_is() {
+fn a_damaged_store_is_refused_with_the_place_and_unchanged() {
     let dir = scratch();
     let data = dir.path().join("data");
     let mut server = serve(&data).start();
@@ -283,7 +283,7 @@ fn a_damaged_store_is_refused_with_its_place_and_left_as_it_is() {
     let files = || -> Vec<(std::path::PathBuf, Vec<u8>)> {
         let entries = std::fs::read_dir(&data).expect("the store is there");
         let mut paths: Vec<_> = entries.map(|entry| entry.expect("it can be listed").path()).collect();
-        // The lock names the process that tried last.
+        // The lock contains the id of the process that tried last.
         paths.retain(|path| !path.ends_with("lock"));
         paths.sort();
         paths.into_iter().map(|path| (path.clone(), std::fs::read(path).expect("it can be read"))).collect()
@@ -300,5 +300,5 @@ fn a_damaged_store_is_refused_with_its_place_and_left_as_it_is() {
     let said = refused(&serve(&data), 65);
     let name = path.file_name().and_then(|name| name.to_str()).expect("its name is text");
     assert!(said.contains(name), "{said}");
-    assert!(files() == before, "something was changed");
+    assert!(files() == before, "a file was changed");
 }

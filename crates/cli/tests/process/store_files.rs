@@ -1,4 +1,4 @@
-//! `sureq check`, `--repair` and `sureq backup` as an operator meets them.
+//! `sureq check`, `--repair` and `sureq backup`, used like an operator would.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -26,7 +26,7 @@ use crate::{SUREQ, scratch, serve};
 const CANNOT: i32 = 1;
 const DAMAGED: i32 = 65;
 
-/// How long a check, a repair or a backup may take.
+/// The time limit for a check, a repair or a backup.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs the command to its end.
@@ -42,7 +42,7 @@ fn check(dir: &Path) -> (i32, Value) {
     (code, report)
 }
 
-/// All files of a directory: content, and when they were changed last.
+/// All files of a directory: content, and time of the last change.
 fn state_of(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, SystemTime)> {
     let entries =
         fs::read_dir(dir).expect("it can be read").map(|entry| entry.expect("it can be read").path());
@@ -88,14 +88,14 @@ fn a_store_is_sound_after_kills_under_load_and_a_check_changes_nothing() {
         let (code, report) = check(dir.path());
         assert_eq!(code, 0, "{report:#}");
         assert_eq!(report["sound"], true);
-        assert_eq!(state_of(dir.path()), before, "not a byte and no time was changed");
+        assert_eq!(state_of(dir.path()), before, "no byte and no time was changed");
     }
     let (code, words) = sureq(&["check".as_ref(), dir.path().as_os_str()]);
     assert_eq!(code, 0);
     for word in ["incarnation", "positions", "checkpoints", "ready", "even", "odd", "verdict      sound"] {
         assert!(words.stdout().contains(word), "{word}:\n{words}");
     }
-    assert!(words.stderr().is_empty(), "nobody watches: {words}");
+    assert!(words.stderr().is_empty(), "no progress without a terminal: {words}");
     let server = launch.start();
     Load::default().drain(server.resp, &history);
     let history = history.into_inner();
@@ -114,7 +114,7 @@ fn a_served_store_is_refused_with_advice() {
         let told = process.stderr();
         assert!(told.contains(&format!("pid {}", server.id())) && told.contains("sureq backup"), "{process}");
     }
-    assert!(!Path::new("elsewhere").exists(), "nothing was made");
+    assert!(!Path::new("elsewhere").exists(), "nothing was created");
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn an_unreadable_store_is_reported_and_nothing_is_created() {
         assert_eq!(code, CANNOT, "{process}");
         assert!(process.stderr().contains(told), "{process}");
     }
-    assert!(fs::read_dir(path("empty")).expect("it is there").next().is_none());
+    assert!(fs::read_dir(path("empty")).expect("it exists").next().is_none());
     drop(serve(&path("data")).start());
     let full = path("full");
     fs::create_dir(&full).expect("it is new");
@@ -181,12 +181,12 @@ fn an_unreadable_store_is_reported_and_nothing_is_created() {
             assert_eq!(code, CANNOT, "{process}");
         }
     }
-    assert!(!path("data/inside").exists(), "nothing was made in the store");
-    assert_eq!(fs::read_dir(&full).expect("it is there").count(), 1, "nothing was added to what is there");
+    assert!(!path("data/inside").exists(), "nothing was created in the store");
+    assert_eq!(fs::read_dir(&full).expect("it exists").count(), 1, "nothing was added to the directory");
 }
 
 #[test]
-fn a_store_may_be_named_as_a_home_is() {
+fn a_store_may_be_named_by_its_url() {
     let dir = scratch();
     let path = |name: &str| dir.path().join(name).display().to_string();
     serve(Path::new(&path("data"))).start().client().push("q", "x");
@@ -212,14 +212,14 @@ fn a_store_may_be_named_as_a_home_is() {
 }
 
 #[test]
-fn a_new_store_is_not_made_where_another_is_being_made() {
+fn a_directory_locked_by_another_copy_is_refused() {
     let dir = scratch();
     let (data, out) = (dir.path().join("data"), dir.path().join("out"));
     drop(serve(&data).start());
     fs::create_dir(&out).expect("it is new");
     let mut lock = fs::File::create(out.join("lock")).expect("the directory is empty");
-    lock.write_all(b"4711").expect("there is room");
-    lock.lock().expect("nobody else has it");
+    lock.write_all(b"4711").expect("the file can be written");
+    lock.lock().expect("no other process holds the lock");
     let args = ["check".as_ref(), data.as_os_str(), "--repair".as_ref(), out.as_os_str()];
     let (code, process) = sureq(&args);
     assert_eq!(code, CANNOT, "{process}");
@@ -228,9 +228,9 @@ fn a_new_store_is_not_made_where_another_is_being_made() {
     assert!(told.contains("choose another directory") && !told.contains("sureq backup"), "{process}");
 }
 
-/// Whoever opens a copy that was killed is told what it is.
+/// Opening an unfinished copy fails with an error that says so.
 #[test]
-fn a_copy_that_was_killed_is_no_store() {
+fn an_unfinished_copy_is_not_a_store() {
     let dir = scratch();
     let data = dir.path().join("data");
     let mut server = serve(&data).args(["--segment-bytes", "64KB", "--durability", "none"]).start();
@@ -238,7 +238,7 @@ fn a_copy_that_was_killed_is_no_store() {
     for _ in 0..100 {
         server.client().push("q", &payload);
     }
-    // One that is killed may have been writing, and what it has written in part cannot be told from damage.
+    // A killed server may have been writing, and a partial write cannot be distinguished from damage.
     server.terminate();
     assert_eq!(server.exit_code(PATIENCE), 0, "{}", *server);
     let (backup, repair) = (["backup", "@", "OUT"].as_slice(), ["check", "@", "--repair", "OUT"].as_slice());
@@ -273,13 +273,13 @@ fn a_copy_that_was_killed_is_no_store() {
         fs::remove_dir_all(&out).expect("it is ours");
         let (code, process) = sureq(&words);
         assert_eq!(code, 0, "{crash}: {process}");
-        assert!(!out.join("sureq-unfinished").exists(), "it is finished");
+        assert!(!out.join("sureq-unfinished").exists(), "the copy is finished");
         fs::remove_dir_all(&out).expect("it is ours");
     }
 }
 
 #[test]
-fn all_that_is_lost_is_listed() {
+fn every_lost_task_is_listed() {
     let dir = scratch();
     let (data, out) = (dir.path().join("data"), dir.path().join("out"));
     let server = serve(&data).start();
@@ -304,7 +304,7 @@ fn all_that_is_lost_is_listed() {
     assert!(!told.contains("lists all"), "{told}");
 }
 
-/// A store of which is known what was finished and what was not.
+/// A store whose finished and unfinished tasks are known.
 struct Known {
     live: BTreeMap<String, Vec<u8>>,
     finished: BTreeSet<String>,
@@ -332,7 +332,7 @@ fn fill(dir: &Path) -> Known {
     known
 }
 
-/// Takes all tasks out of a store, those that someone holds too.
+/// Takes all tasks out of a store, including leased ones.
 fn drain(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let server = serve(dir).start();
     let mut client = server.client();
@@ -354,7 +354,7 @@ fn drain(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     tasks
 }
 
-/// Damages a copy of a store, repairs that, and holds what came of it to what is known.
+/// Damages a copy of a store, repairs it, and compares the result with the known tasks.
 fn repair(data: &Path, known: &Known, name: &str, harm: impl FnOnce(&Path)) -> Value {
     let dir = scratch();
     let (bad, out) = (dir.path().join("bad"), dir.path().join("out"));
@@ -386,7 +386,7 @@ fn repair(data: &Path, known: &Known, name: &str, harm: impl FnOnce(&Path)) -> V
     for (id, payload) in &saved {
         match known.live.get(id) {
             Some(pushed) => assert_eq!(payload, pushed, "{name}: {id}"),
-            None => assert!(doubtful.contains(id), "{name}: {id} came back"),
+            None => assert!(doubtful.contains(id), "{name}: {id} was restored"),
         }
     }
     let gaps = !repaired["gaps"].as_array().expect("a list").is_empty();
@@ -426,7 +426,7 @@ fn readable_tasks_are_saved_and_lost_ones_listed() {
     });
     assert!(payload["gaps"].as_array().is_some_and(Vec::is_empty), "{payload:#}");
     let deleted = repair(&data, &known, "a deleted segment", |bad| {
-        fs::remove_file(live(bad).swap_remove(0)).expect("it is there");
+        fs::remove_file(live(bad).swap_remove(0)).expect("it exists");
     });
     assert!(!deleted["lost"].as_array().expect("a list").is_empty(), "{deleted:#}");
     let checkpoints: Vec<String> = sound["checkpoints"]
@@ -439,18 +439,18 @@ fn readable_tasks_are_saved_and_lost_ones_listed() {
     for (what, at) in [("a blob of each checkpoint", 200), ("the header of each checkpoint", 20)] {
         repair(&data, &known, what, |bad| checkpoints.iter().for_each(|name| damage(&bad.join(name), at, 4)));
     }
-    repair(&data, &known, "the store file", |bad| fs::remove_file(bad.join("store")).expect("it is there"));
+    repair(&data, &known, "the store file", |bad| fs::remove_file(bad.join("store")).expect("it exists"));
 }
 
-/// What clients know of their tasks.
+/// The tasks of the clients, according to their replies.
 #[derive(Default)]
 struct Account {
     confirmed: BTreeSet<String>,
-    /// Asked to be finished, whether or not that was answered.
+    /// Tasks for which an ack was sent, with or without a reply.
     asked: BTreeSet<String>,
 }
 
-/// Ends the work of others with a test, however that ends.
+/// Sets the flag on drop, so that the other threads end with a test.
 struct Over<'o>(&'o AtomicBool);
 
 impl Drop for Over<'_> {
@@ -461,7 +461,7 @@ impl Drop for Over<'_> {
 
 /// Pushes, pops and finishes until it is over, and leaves one of many tasks unfinished.
 fn work(mut client: RespClient, account: &Mutex<Account>, is_over: &AtomicBool, seed: usize) {
-    let account = || account.lock().expect("nobody panicked");
+    let account = || account.lock().expect("no thread panics with the lock");
     for n in 0.. {
         if is_over.load(Ordering::Relaxed) {
             return;
@@ -495,7 +495,7 @@ fn backups_under_load_are_sound_and_have_all_confirmed_tasks() {
         }
         for n in 0..20 * scale() {
             let out = dir.path().join(format!("copy-{n}"));
-            let before = account.lock().expect("nobody panicked").confirmed.clone();
+            let before = account.lock().expect("no thread panics with the lock").confirmed.clone();
             let (code, process) = sureq(&["backup".as_ref(), data.as_os_str(), out.as_os_str()]);
             assert_eq!(code, 0, "backup {n}: {process}");
             assert!(process.stdout().contains("position "), "{process}");
@@ -506,7 +506,7 @@ fn backups_under_load_are_sound_and_have_all_confirmed_tasks() {
             let number = number.expect("a copy has a segment");
             numbers.insert(number);
             let there = drain(&out);
-            let asked = account.lock().expect("nobody panicked").asked.clone();
+            let asked = account.lock().expect("no thread panics with the lock").asked.clone();
             let lost: Vec<&String> =
                 before.iter().filter(|id| !there.contains_key(*id) && !asked.contains(*id)).collect();
             assert!(lost.is_empty(), "backup {n} lacks {lost:?}");
@@ -514,14 +514,14 @@ fn backups_under_load_are_sound_and_have_all_confirmed_tasks() {
         }
         drop(over);
     });
-    assert!(numbers.len() > 10, "{numbers:?}: too few segments to get in the way");
+    assert!(numbers.len() > 10, "{numbers:?}: too few segments to interfere with the backup");
     drop(server);
     let (code, report) = check(&data);
     assert_eq!(code, 0, "{report:#}");
 }
 
 #[test]
-fn a_copy_that_is_not_checked_and_one_in_json_say_so() {
+fn copies_without_a_check_and_in_json_report_their_result() {
     let dir = scratch();
     let (data, out) = (dir.path().join("data"), dir.path().join("out"));
     let server = serve(&data).start();

@@ -1,4 +1,4 @@
-//! What a connection costs that has not said who it is: little, whatever it sends.
+//! Connections that have not authenticated cost little memory, whatever they send.
 
 use std::io::{ErrorKind, Write as _};
 use std::net::TcpStream;
@@ -13,11 +13,11 @@ use crate::users::People;
 
 const CONNECTIONS: usize = 100;
 
-/// What one such connection may cost.
+/// The memory limit for one such connection.
 const BYTES_MAX: u64 = 64 << 10;
 
-/// Sends as much of `bytes`, over and over, as the server takes: until nothing more was taken during a hundred answers
-/// to another connection of the same network thread.
+/// Sends `bytes` repeatedly while the server reads: until it has read nothing more during a hundred replies to
+/// another connection of the same network thread.
 fn flood(streams: &[TcpStream], bytes: &[u8], observer: &mut RespClient) {
     let mut sent = vec![0; streams.len()];
     let mut idle_rounds = 0;
@@ -31,13 +31,13 @@ fn flood(streams: &[TcpStream], bytes: &[u8], observer: &mut RespClient) {
                     is_idle = false;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                // One that is closed costs nothing any more.
+                // A closed connection costs nothing.
                 Err(_) => {}
             }
         }
         assert_eq!(observer.say("PING").text(), "PONG");
         idle_rounds = if is_idle { idle_rounds + 1 } else { 0 };
-        assert!(sent.iter().all(|&sent| sent < 100 << 20), "the server never has enough");
+        assert!(sent.iter().all(|&sent| sent < 100 << 20), "the server never stops reading");
     }
 }
 
@@ -46,7 +46,7 @@ fn check(what: &str, send: impl Fn(&Server, &mut RespClient) -> Vec<TcpStream>) 
     let people = People::write(dir.path());
     let server = people.launch(dir.path(), "worker").args(["--login-time", "0"]).start();
     let mut observer = people.root(&server);
-    // What the first connections of a server cost is not theirs alone.
+    // The first connections of a server allocate memory that later ones reuse.
     let warm_up: Vec<_> = (0..CONNECTIONS).map(|_| server.client()).collect();
     drop(warm_up);
     await_connections(&mut observer, 1);
@@ -64,7 +64,7 @@ fn await_connections(observer: &mut RespClient, count: usize) {
     let deadline = Instant::now() + Duration::from_secs(10);
     let line = format!("connected_clients:{count}\r\n");
     while !observer.say("INFO clients").text().contains(&line) {
-        assert!(Instant::now() < deadline, "they are still there");
+        assert!(Instant::now() < deadline, "the connections are still open");
     }
 }
 
@@ -73,10 +73,10 @@ fn connect(server: &Server) -> Vec<TcpStream> {
 }
 
 #[test]
-fn half_a_command_costs_little() {
+fn half_a_command_costs_little_memory() {
     check("half a command", |server, observer| {
         let streams = connect(server);
-        // All but the last bytes of the largest that is taken.
+        // All but the last bytes of the largest accepted command.
         let word = "x".repeat(15_900);
         let half = format!("*4\r\n$5\r\nHELLO\r\n$15900\r\n{word}\r\n$8000\r\n{}", &word[..7_999]);
         for mut stream in &streams {
@@ -87,7 +87,7 @@ fn half_a_command_costs_little() {
     });
 }
 
-/// Waits until so many bytes are in use: the server has then read what was sent to it.
+/// Waits until this many bytes are in use: the server has then read everything that was sent.
 fn await_memory(observer: &mut RespClient, bytes: usize) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while used_memory(observer) < bytes {
@@ -98,7 +98,7 @@ fn await_memory(observer: &mut RespClient, bytes: usize) {
 fn used_memory(observer: &mut RespClient) -> usize {
     let info = observer.say("INFO memory").text();
     let used = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
-    used.and_then(|used| used.parse().ok()).expect("INFO tells what is used")
+    used.and_then(|used| used.parse().ok()).expect("INFO reports the used memory")
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn unread_replies_cost_little_memory() {
     check("unread answers", |server, observer| {
         let streams = connect(server);
         for stream in &streams {
-            // The system then keeps little of what is on its way, and the server has the more of it.
+            // The system then buffers little, and the server has to buffer the rest.
             set_socket_recv_buffer_size(stream, 4 << 10).expect("a socket option");
         }
         flood(&streams, &b"HELLO\r\n".repeat(10_000), observer);
@@ -114,10 +114,10 @@ fn unread_replies_cost_little_memory() {
     });
 }
 
-/// While passwords wait for being checked, so does what stands behind them. What a check itself takes up is not the
-/// connection's, and would blur what the system tells: here the server's own account is asked.
+/// Commands behind a password wait until it is checked. The memory of a password check does not belong to the
+/// connection, and would distort the resident size: this test uses the server's own count.
 #[test]
-fn pipelined_bytes_before_authentication_cost_little() {
+fn pipelined_bytes_before_authentication_cost_little_memory() {
     let dir = scratch();
     let people = People::write(dir.path());
     let server = people.launch(dir.path(), "worker").start();
@@ -127,10 +127,10 @@ fn pipelined_bytes_before_authentication_cost_little() {
     let behind = [encode(&["AUTH", "root", "wrong"]), b"PING\r\n".repeat(20_000)].concat();
     for mut stream in &streams {
         stream.set_nonblocking(true).expect("a socket option");
-        let sent = stream.write(&behind).expect("there is room for the beginning");
+        let sent = stream.write(&behind).expect("the system buffers the beginning");
         assert!(sent > 64 << 10, "only {sent} bytes could be sent");
     }
-    // It takes seconds until all of these passwords are checked.
+    // It takes seconds to check all of these passwords.
     await_memory(&mut observer, before + CONNECTIONS * 23_000);
     let each = (used_memory(&mut observer) - before) / CONNECTIONS;
     assert!(each as u64 <= BYTES_MAX, "each of {CONNECTIONS} costs {each} bytes");

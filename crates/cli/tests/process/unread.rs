@@ -1,4 +1,4 @@
-//! Replies that nobody reads cost bounded memory, whatever the home and the dialect.
+//! Unread replies cost bounded memory, in every home and dialect.
 
 use sureq_testkit::client::encode;
 use sureq_testkit::redis_server::RedisServer;
@@ -6,7 +6,7 @@ use sureq_testkit::server_process::{Launch, Server};
 
 use crate::{SUREQ, scratch, serve};
 
-/// What a server may hold at most: itself, a few batches of replies, and what the allocator keeps.
+/// The most memory that a server may use: its own, a few batches of replies, and free memory of the allocator.
 const PEAK_BYTES: u64 = 250 << 20;
 
 fn in_front_of(redis: &RedisServer) -> Launch {
@@ -16,10 +16,10 @@ fn in_front_of(redis: &RedisServer) -> Launch {
 
 fn check_peak(server: &Server) {
     let peak = server.peak_bytes();
-    assert!(peak < PEAK_BYTES, "it held {} MB", peak >> 20);
+    assert!(peak < PEAK_BYTES, "the server used {} MB", peak >> 20);
 }
 
-/// Many large replies are asked for before the first of them is read; then all of them come.
+/// Requests many large replies before the first is read; then reads all of them.
 fn many_large_replies(server: &Server) {
     const COUNT: usize = 60;
     let payload = vec![b'x'; 8 << 20];

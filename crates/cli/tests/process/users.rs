@@ -1,4 +1,4 @@
-//! Users: who may do what, from the first byte on.
+//! Users and their permissions, from the first byte on.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use sureq_testkit::server_process::{Launch, Server};
 
 use crate::{SUREQ, scratch, serve};
 
-/// What root says to be let in.
+/// The password of root.
 const PASSWORD: &str = "open sesame";
 
 /// Runs `sureq user …`.
@@ -26,7 +26,7 @@ fn sureq_user(words: &[&str], input: &str) -> Vec<String> {
     String::from_utf8(told.stdout).expect("it prints text").lines().map(str::to_owned).collect()
 }
 
-/// Three users: root may do everything, mailer produce to and look at `emails*`, worker consume two queues.
+/// Three users: root may do everything, mailer may produce to and read `emails*`, worker may consume two queues.
 pub(crate) struct People {
     pub(crate) file: PathBuf,
     root_token: String,
@@ -46,20 +46,20 @@ impl People {
             root[1], mailer[1], worker[1]
         );
         let file = dir.join("users.toml");
-        std::fs::write(&file, text).expect("there is room for a file");
+        std::fs::write(&file, text).expect("the file can be written");
         let [root_token, mailer_token, worker_token] =
             [root, mailer, worker].map(|mut lines| lines.remove(0));
         Self { file, root_token, mailer_token, worker_token }
     }
 
-    /// A server that knows them, whose text port acts as `text_user`.
+    /// A server with these users, whose text port acts as `text_user`.
     pub(crate) fn launch(&self, dir: &Path, text_user: &str) -> Launch {
         serve(&dir.join("data"))
             .args(["--text-user", text_user, "--threads", "1", "--users"])
             .args([self.file.as_os_str()])
     }
 
-    /// One who may do everything, without a password: checking one would blur what the server's memory tells.
+    /// A client of root with a token: the check of a password would distort the server's memory.
     pub(crate) fn root(&self, server: &Server) -> RespClient {
         logged_in(server, &["root", &self.root_token])
     }
@@ -73,7 +73,7 @@ impl People {
     }
 }
 
-/// A connection of someone who is let in.
+/// A connection that has authenticated.
 fn logged_in(server: &Server, credentials: &[&str]) -> RespClient {
     let mut client = server.client();
     assert_eq!(client.command(&[&["AUTH"], credentials].concat()).text(), "OK");
@@ -102,12 +102,12 @@ fn a_connection_must_authenticate_first() {
     {
         assert_eq!(client.command(&[&["AUTH"], wrong].concat()).error(), WRONG, "{wrong:?}");
     }
-    assert_eq!(client.say("PING").error(), NO_AUTH, "a wrong password lets nobody in");
+    assert_eq!(client.say("PING").error(), NO_AUTH, "a wrong password does not authenticate");
     assert_eq!(client.command(&["AUTH", "root", PASSWORD]).text(), "OK");
     assert_eq!(client.say("ACL WHOAMI").text(), "root");
     assert_eq!(client.command(&["AUTH", "root", "wrong"]).error(), WRONG);
-    assert_eq!(client.say("ACL WHOAMI").text(), "root", "it stays who it was");
-    assert_eq!(client.command(&["AUTH", &people.mailer_token]).text(), "OK", "a token says whose it is");
+    assert_eq!(client.say("ACL WHOAMI").text(), "root", "a failed login keeps the user");
+    assert_eq!(client.command(&["AUTH", &people.mailer_token]).text(), "OK", "a token identifies its user");
     assert!(client.say("CLIENT INFO").text().ends_with(" user=mailer\n"));
     assert_eq!(client.say("RESET").text(), "RESET");
     assert_eq!(client.say("PING").error(), NO_AUTH);
@@ -193,7 +193,7 @@ fn each_user_can_use_its_roles_and_nothing_else() {
     assert_eq!(
         mailer.say("RQ.INFO nonsense").error().split(' ').next(),
         Some("NOPERM"),
-        "what is not there is as secret"
+        "missing queues are not disclosed"
     );
     assert_eq!(root.counts("secrets"), (1, 0));
     assert_eq!(root.say("DBSIZE"), Value::Int(2));
@@ -222,13 +222,13 @@ fn the_text_port_acts_as_its_user() {
     assert!(text.say("STATS").starts_with("refused NOPERM"));
 }
 
-/// How much memory the server holds beyond what it held before.
+/// How much more memory the server uses than before.
 fn growth(server: &Server, before: u64) -> u64 {
     server.resident_bytes().saturating_sub(before)
 }
 
 #[test]
-fn a_push_that_is_not_allowed_is_refused_before_its_payload_is_there_and_none_of_it_is_kept() {
+fn a_forbidden_push_is_refused_before_its_payload_arrives() {
     const PAYLOAD_BYTES: usize = 60 << 20;
     let dir = scratch();
     let people = People::write(dir.path());
@@ -239,15 +239,15 @@ fn a_push_that_is_not_allowed_is_refused_before_its_payload_is_there_and_none_of
     let head = format!("*3\r\n$7\r\nRQ.PUSH\r\n$7\r\nsecrets\r\n${PAYLOAD_BYTES}\r\n");
     for _ in 0..2 {
         mailer.send_raw(head.as_bytes()).expect("the server reads");
-        assert!(mailer.reply().error().starts_with("NOPERM "), "it is told before the payload is sent");
+        assert!(mailer.reply().error().starts_with("NOPERM "), "it is refused before the payload is sent");
         let (piece, mut most) = (vec![b'x'; 1 << 20], 0);
         for _ in 0..PAYLOAD_BYTES / piece.len() {
             mailer.send_raw(&piece).expect("the server reads");
             most = most.max(growth(&server, before));
         }
-        assert!(most < 4 << 20, "{most} bytes were kept of what is not allowed");
+        assert!(most < 4 << 20, "{most} bytes of a refused command were kept");
         mailer.send_raw(b"\r\n").expect("the server reads");
-        assert_eq!(mailer.say("PING").text(), "PONG", "the connection goes on");
+        assert_eq!(mailer.say("PING").text(), "PONG", "the connection continues");
     }
     assert_eq!(observer.counts("secrets"), (0, 0));
     mailer.push("emails", vec![b'y'; PAYLOAD_BYTES]);
@@ -276,7 +276,7 @@ fn slow_password_checks_do_not_delay_others() {
         assert_eq!(quick.say("PING").text(), "PONG");
         slowest = slowest.max(sent.elapsed());
         pings += 1;
-        // A token needs no slow check, and so does not wait behind those that do.
+        // A token needs no slow check, and therefore does not wait behind passwords.
         if pings % 100 == 1 {
             let sent = Instant::now();
             people.worker(&server);
@@ -289,7 +289,7 @@ fn slow_password_checks_do_not_delay_others() {
 }
 
 #[test]
-fn wrong_passwords_are_answered_late_and_not_for_ever() {
+fn wrong_passwords_are_answered_late_and_a_limited_number_of_times() {
     let dir = scratch();
     let people = People::write(dir.path());
     let server = people.launch(dir.path(), "worker").start();
@@ -299,9 +299,9 @@ fn wrong_passwords_are_answered_late_and_not_for_ever() {
         for _ in 0..5 {
             let sent = Instant::now();
             assert_eq!(client.command(&["AUTH", user, password]).error(), WRONG, "{user}");
-            assert!(sent.elapsed() >= Duration::from_millis(250), "{user} was told at once");
+            assert!(sent.elapsed() >= Duration::from_millis(250), "{user} was refused at once");
         }
-        assert!(client.is_closed(), "{user} may guess on");
+        assert!(client.is_closed(), "{user} can continue to guess");
     }
     assert_eq!(root(&server).say("PING").text(), "PONG");
 }
@@ -319,13 +319,13 @@ fn an_unauthenticated_connection_is_closed_in_time() {
 }
 
 #[test]
-fn a_leaving_server_answers_a_login_that_is_under_way() {
+fn a_stopping_server_answers_a_login_in_progress() {
     let dir = scratch();
     let people = People::write(dir.path());
     let mut server = people.launch(dir.path(), "worker").start();
     let mut client = server.client();
     client.send_raw(&encode(&["AUTH", "root", "wrong"])).expect("the server reads");
-    // The first of two that wait in one line: when a later one is answered, it has been read.
+    // The first of two clients that wait for a check: when a later one is answered, its request has been read.
     assert_eq!(logged_in(&server, &[&people.mailer_token]).say("PING").text(), "PONG");
     server.terminate();
     assert_eq!(client.reply().error(), WRONG);

@@ -1,4 +1,4 @@
-//! Pops that wait: served in their order, and a task for someone who has left goes to the next.
+//! Waiting pops are served in order, and a task for a client that has left is delivered to the next one.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -13,7 +13,7 @@ use sureq_testkit::server_process::Server;
 
 use crate::{await_line, scratch, serve, waiting_now};
 
-/// Has a client wait, and returns once it is in line.
+/// Starts a waiting pop, and returns when it waits.
 fn wait_in_line(server: &Server, command: &str, waiting: i64) -> RespClient {
     let mut client = server.client();
     client.begin(command);
@@ -44,7 +44,7 @@ fn waiting_clients_are_served_in_order_of_arrival_by_pushes_of_either_dialect() 
 }
 
 #[test]
-fn one_push_of_many_tasks_serves_as_many_clients() {
+fn one_push_of_many_tasks_serves_many_waiting_clients() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let mut waiting: Vec<RespClient> =
@@ -58,7 +58,7 @@ fn one_push_of_many_tasks_serves_as_many_clients() {
 }
 
 #[test]
-fn a_client_that_left_before_the_push_is_never_handed_a_task() {
+fn a_client_that_left_before_the_push_gets_no_task() {
     let dir = scratch();
     for durability in ["always", "none"] {
         let server =
@@ -77,7 +77,7 @@ fn a_client_that_left_before_the_push_is_never_handed_a_task() {
 }
 
 #[test]
-fn a_client_whose_end_arrives_with_the_push_is_not_handed_the_task() {
+fn a_client_that_leaves_at_the_same_time_as_the_push_does_not_get_the_task() {
     let dir = scratch();
     for durability in ["always", "none"] {
         let server =
@@ -86,7 +86,8 @@ fn a_client_whose_end_arrives_with_the_push_is_not_handed_the_task() {
         for round in 0..20 {
             let gone = wait_in_line(&server, "RQ.POP BLOCK 0 q", 1);
             let mut next = wait_in_line(&server, "RQ.POP BLOCK 0 q", 2);
-            // Both are there when the server looks again: the push first, then the end of the one it is for.
+            // Both have arrived when the server continues: the push first, then the end of the connection that it
+            // would serve.
             server.suspend();
             pusher.begin("RQ.PUSH q x");
             drop(gone);
@@ -98,17 +99,17 @@ fn a_client_whose_end_arrives_with_the_push_is_not_handed_the_task() {
     }
 }
 
-/// More than the server reads ahead of a pop that waits: it stops after a read that ends beyond 1 MiB, and a read has
-/// 64 KiB at most. The rest fits into the receive buffer, so that the end of the connection arrives behind it.
+/// More than the server reads ahead behind a waiting pop: it stops after a read that ends beyond 1 MiB, and a read
+/// has 64 KiB at most. The rest fits into the receive buffer, so that the end of the connection arrives behind it.
 const BEYOND_READ_AHEAD: usize = (1 << 20) + (64 << 10) + 1;
 
 #[test]
-fn a_client_that_leaves_unread_requests_behind_its_pop_is_handed_no_task() {
+fn a_client_that_leaves_with_unread_requests_after_its_pop_gets_no_task() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let mut other = server.client();
     let behind = encode(&["RQ.PUSH", "behind", &"x".repeat(BEYOND_READ_AHEAD)]);
-    // With a reply unread, the client's system resets the connection; otherwise it ends.
+    // With an unread reply, the client's system resets the connection; otherwise it closes it.
     for (queue, first) in [("ended", ""), ("reset", "PING\r\n")] {
         let mut gone = server.client();
         gone.send_raw(format!("{first}RQ.POP BLOCK 0 {queue}\r\n").as_bytes()).expect("the server reads");
@@ -122,9 +123,9 @@ fn a_client_that_leaves_unread_requests_behind_its_pop_is_handed_no_task() {
     assert_eq!(other.counts("behind"), (0, 0));
 }
 
-/// The commands behind a pop that takes several slices are executed, although the peer has closed its half by then.
+/// Commands after a pop that takes several slices are executed, even if the peer has closed its half by then.
 #[test]
-fn a_client_that_has_closed_its_half_is_answered_more_than_is_read_ahead() {
+fn a_half_closed_client_gets_replies_beyond_the_read_ahead() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let mut pusher = server.client();
@@ -141,9 +142,9 @@ fn a_client_that_has_closed_its_half_is_answered_more_than_is_read_ahead() {
     assert_eq!(pusher.counts("behind"), (1, 0));
 }
 
-/// A peer that has said all it has to say gets the reply to a pop that takes several slices.
+/// A peer that has closed its half gets the reply to a pop that takes several slices.
 #[test]
-fn a_large_pop_is_answered_to_a_client_that_has_closed_its_half() {
+fn a_half_closed_client_gets_the_reply_to_a_large_pop() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let mut pusher = server.client();
@@ -160,7 +161,7 @@ fn a_large_pop_is_answered_to_a_client_that_has_closed_its_half() {
 }
 
 #[test]
-fn a_client_that_leaves_while_it_is_handed_a_task_loses_none() {
+fn a_client_that_leaves_during_a_delivery_loses_no_task() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let (mut pusher, mut observer) = (server.client(), server.client());
@@ -180,7 +181,7 @@ fn a_client_that_leaves_while_it_is_handed_a_task_loses_none() {
         let mut next = server.client();
         next.begin("RQ.POP BLOCK 1 q");
         match next.reply() {
-            // The reply was on its way when the client left: the task is held, and can be recovered.
+            // The reply was in flight when the client left: the task is held, and can be recovered.
             Value::Null => {
                 let held = observer.say("RQ.RECOVER q 10 0").list();
                 assert_eq!(held.len(), 1, "round {round}: neither waiting nor held");
@@ -193,11 +194,11 @@ fn a_client_that_leaves_while_it_is_handed_a_task_loses_none() {
         }
         assert!(observer.ack("q", &id), "round {round}");
     }
-    println!("{to_next} went to the next client, {to_gone} were on their way to the one that left");
+    println!("{to_next} were delivered to the next client, {to_gone} were in flight to the one that left");
 }
 
 #[test]
-fn a_pop_that_waits_in_vain_answers_null_in_time() {
+fn a_waiting_pop_without_a_task_returns_null_in_time() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let mut client = server.client();
@@ -235,7 +236,7 @@ fn commands_behind_a_waiting_pop_run_after_it() {
     assert_eq!(client.reply().ids().len(), 1);
     let mut other = server.client();
     await_line(&mut other, 1);
-    assert_eq!(other.counts("p"), (1, 0), "nothing behind the pop has run");
+    assert_eq!(other.counts("p"), (1, 0), "no command after the pop has run");
     other.push("q", "wake");
     assert_eq!(client.reply().tasks()[0].payload, b"wake");
     assert_eq!(client.reply().ids().len(), 1);
@@ -254,5 +255,5 @@ fn replies_before_a_waiting_pop_do_not_wait_with_it_and_a_close_ends_the_wait() 
     await_line(&mut other, 1);
     drop(client);
     await_line(&mut other, 0);
-    assert_eq!(other.counts("p"), (0, 0), "what stood behind the pop is dropped with its connection");
+    assert_eq!(other.counts("p"), (0, 0), "commands after the pop are dropped with their connection");
 }

@@ -1,4 +1,5 @@
-//! The whole life of a task: what a crash leaves of it, how soon it acts, and what a flood of it costs others.
+//! The whole life of a task: its state after a crash, the delay of its events, and the cost of many of them for other
+//! clients.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +10,10 @@ use sureq_testkit::server_process::{Launch, Server};
 
 use crate::{await_line, scratch, serve};
 
-/// What nobody waits for longer than.
+/// The longest acceptable delay.
 const SOON: Duration = Duration::from_millis(50);
 
-/// Tasks in every state, workers, settings and a pause. Answers the worker and a receipt that it holds.
+/// Creates tasks in every state, workers, settings and a pause. Returns the worker and a receipt that it holds.
 fn live(client: &mut RespClient) -> (String, String) {
     let worker = client.say("RQ.WORKER START w TTL 600000").text();
     client.say(&format!("RQ.WORKER WORK {worker} q"));
@@ -37,7 +38,7 @@ fn live(client: &mut RespClient) -> (String, String) {
     (worker, held)
 }
 
-/// All that can be seen of it, but for what time changes.
+/// Everything visible, except values that change with time.
 fn look(client: &mut RespClient) -> Vec<Value> {
     let mut seen = Vec::new();
     for queue in ["q", "graves", "dead"] {
@@ -56,7 +57,7 @@ fn look(client: &mut RespClient) -> Vec<Value> {
             seen.push(client.say(&format!("RQ.INSPECT {queue} {view} 0 100").replace("  ", " ")));
         }
         for task in client.say(&format!("RQ.INSPECT {queue} PENDING 0 100")).list() {
-            // When it was delivered, and how often; how long ago that is changes.
+            // When and how often it was delivered; the elapsed time changes.
             seen.extend([0, 1, 2, 4].map(|at| match &task {
                 Value::Array(fields) => fields[at].clone(),
                 other => panic!("{other:?}"),
@@ -76,7 +77,7 @@ fn check_survival(launch: &Launch, mut crash: impl FnMut(Server)) {
     for _ in 0..2 {
         let server = launch.start();
         let after = look(&mut server.client());
-        assert_eq!(after, before, "as it was");
+        assert_eq!(after, before, "unchanged");
         before = after;
         crash(server);
     }
@@ -85,24 +86,24 @@ fn check_survival(launch: &Launch, mut crash: impl FnMut(Server)) {
     assert_eq!(
         client.say(&format!("RQ.WORKER BEAT {worker}")).list().len(),
         1,
-        "it is told what was cancelled"
+        "the heartbeat reports cancelled tasks"
     );
     assert_eq!(client.say(&format!("RQ.EXTEND q {held} 1000")), Value::Int(1));
     assert_eq!(
         client.say(&format!("RQ.ACK q {held}")).list().len(),
         1,
-        "with the receipt of three lives ago"
+        "with the receipt from before three restarts"
     );
     assert!(client.say(&format!("RQ.ACK q {held}")).list().is_empty());
-    assert_eq!(client.say("RQ.ADD q again NAME n").list()[1], Value::Int(0), "the name is taken");
-    assert_eq!(client.say("RQ.ADD q first UNIQUE").list()[1], Value::Int(0), "the payload is there");
-    assert!(client.say("RQ.POP q").list().is_empty(), "it is paused");
+    assert_eq!(client.say("RQ.ADD q again NAME n").list()[1], Value::Int(0), "the name is in use");
+    assert_eq!(client.say("RQ.ADD q first UNIQUE").list()[1], Value::Int(0), "the payload is in use");
+    assert!(client.say("RQ.POP q").list().is_empty(), "the queue is paused");
     client.say("RQ.RESUME q");
     assert_eq!(client.say("RQ.POP q").list()[0].field(2), "first");
 }
 
 #[test]
-fn everything_is_as_before_after_kills() {
+fn all_tasks_are_unchanged_after_kills() {
     let dir = scratch();
     check_survival(&serve(dir.path()), |mut server| {
         server.kill9();
@@ -110,7 +111,7 @@ fn everything_is_as_before_after_kills() {
 }
 
 #[test]
-fn everything_is_as_before_after_power_cuts() {
+fn all_tasks_are_unchanged_after_power_cuts() {
     let mut image = LoopImage::new(256 << 20);
     let launch = serve(&image.path().join("data")).args(["--segment-bytes", "1MB"]);
     check_survival(&launch, |mut server| {
@@ -121,10 +122,10 @@ fn everything_is_as_before_after_power_cuts() {
     });
 }
 
-/// With `none` a crash may take a delivery back that somebody holds the receipt of. The next delivery has the same number,
-/// and another receipt.
+/// With `none`, a crash may undo a delivery whose receipt a client has. The next delivery has the same number, and
+/// another receipt.
 #[test]
-fn a_receipt_of_a_delivery_that_a_crash_took_back_is_stale() {
+fn a_receipt_of_a_delivery_that_a_crash_undid_is_stale() {
     let dir = scratch();
     let launch = serve(dir.path()).args(["--durability", "none"]);
     let mut taken_back = 0;
@@ -148,17 +149,17 @@ fn a_receipt_of_a_delivery_that_a_crash_took_back_is_stale() {
             assert_eq!(client.say(&format!("RQ.ACK {queue} {}", second.field(3))).list().len(), 1);
         }
     }
-    assert!(taken_back > 0, "no crash took a delivery back, so that nothing was shown");
+    assert!(taken_back > 0, "no crash undid a delivery, so that the test proves nothing");
 }
 
-/// How long after `since` the reply comes.
+/// The delay of the reply after `since`.
 fn delay(client: &mut RespClient, since: Instant) -> Duration {
     let reply = client.reply();
     assert!(matches!(reply, Value::Array(_)), "{reply:?}");
     since.elapsed()
 }
 
-/// A single one may be late because the whole machine is; half of them may not.
+/// A single event may be late because the whole machine is; half of them may not.
 fn check_soon(mut delays: Vec<Duration>, what: &str) {
     delays.sort_unstable();
     let median = delays[delays.len() / 2];
@@ -199,10 +200,10 @@ fn leases_end_at_their_deadline_and_with_their_connection_and_their_worker() {
 }
 
 fn count(tasks: usize) -> i64 {
-    i64::try_from(tasks).expect("not so many")
+    i64::try_from(tasks).expect("the number is small")
 }
 
-/// The longest that a command of another client takes until `is_over` says so.
+/// The longest command of another client until `is_over` returns true.
 fn longest_wait(client: &mut RespClient, mut is_over: impl FnMut(&mut RespClient) -> bool) -> Duration {
     let mut longest = Duration::ZERO;
     loop {
@@ -218,8 +219,8 @@ fn longest_wait(client: &mut RespClient, mut is_over: impl FnMut(&mut RespClient
     }
 }
 
-/// What a flood may hold others up for in a build that is not optimised, on a machine that is busy with other tests. Taken
-/// in one piece, these floods would take many times as long. `sureq-bench flood` holds a release build to [`SOON`].
+/// The limit for the delay of other clients in an unoptimized build, on a machine that is busy with other tests.
+/// Without slices, these floods would take many times as long. `sureq-bench flood` holds a release build to [`SOON`].
 const HELD_UP_MAX: Duration = Duration::from_secs(1);
 
 #[test]
@@ -238,12 +239,12 @@ fn workers_that_fail_together_do_not_delay_others() {
     let pops =
         started.iter().map(|worker| format!("RQ.POP WORKER {worker} q\r\n")).collect::<Vec<_>>().concat();
     assert!(pipelined(&server, &pops).all(|tasks| tasks.list().len() == 1), "one for each");
-    // A start gives all of them their full time again, and so they are lost in the same instant.
+    // A restart gives all of them their full time to live again, so that they are lost at the same instant.
     server.terminate();
     assert_eq!(server.exit_code(Duration::from_secs(10)), 0);
     let server = launch.start();
     let longest = longest_wait(&mut server.client(), |client| client.counts("q") == (count(workers), 0));
-    assert!(longest <= HELD_UP_MAX, "others were held up for {longest:?}");
+    assert!(longest <= HELD_UP_MAX, "others were delayed by {longest:?}");
 }
 
 #[test]
@@ -257,7 +258,7 @@ fn tasks_that_are_due_together_do_not_delay_others() {
     let adds = (0..tasks).map(|_| format!("RQ.ADD q x AT {at}\r\n")).collect::<Vec<_>>().concat();
     assert_eq!(pipelined(&server, &adds).count(), tasks);
     let longest = longest_wait(&mut client, |client| client.counts("q") == (count(tasks), 0));
-    assert!(longest <= HELD_UP_MAX, "others were held up for {longest:?}");
+    assert!(longest <= HELD_UP_MAX, "others were delayed by {longest:?}");
 }
 
 /// The replies to many inline commands that are sent without waiting for any.

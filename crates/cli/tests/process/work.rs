@@ -1,4 +1,4 @@
-//! `sureq work`: a program for each task, and all that may become of it.
+//! `sureq work`: a program for each task, and all its outcomes.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn the_exit_code_of_a_program_decides_its_task() {
     let home = &on_server(server.resp);
     lines(home, &["push", "q", "0", "75", "--tries", "2"]);
     lines(home, &["push", "q", "3", "--tries", "1"]);
-    // What is given back comes again, and is done then: it costs no try.
+    // A returned task is delivered again and is done then: it costs no try.
     let script = r#"n=$(cat); test "$n" = 75 && test "$SUREQ_DELIVERY" -gt 1 && n=0; echo "$SUREQ_QUEUE $SUREQ_ID $n"; exit $n"#;
     let worked = sureq(home, &["work", "q", "--jobs", "2", "--until-empty", "--", "sh", "-c", script]);
     assert_eq!(worked.code, 0, "{}", worked.err);
@@ -43,9 +43,9 @@ fn a_stopped_worker_returns_its_unfinished_tasks() {
     let worker = Process::start(&mut command(home, &words));
     await_word(&worker, "begun");
     worker.signal(Signal::TERM);
-    assert!(worker.ends_within(PATIENCE), "it ends without its program");
+    assert!(worker.ends_within(PATIENCE), "the worker ends without its program");
     let inspected = lines(home, &["inspect", "q"]).concat();
-    assert!(inspected.ends_with('a'), "it is back, at no cost: {inspected}");
+    assert!(inspected.ends_with('a'), "the task is requeued at no cost: {inspected}");
 }
 
 #[test]
@@ -64,16 +64,16 @@ fn the_program_of_a_cancelled_task_is_stopped() {
     assert_eq!(lines(home, &["queues"]), ["no queue has tasks"]);
 }
 
-/// A program that ends when it is told to, and a child of it that does not. Both have a line in the file while they live.
+/// A program that ends on SIGTERM, and a child of it that ignores it. The child writes its process id to the file.
 const STUBBORN: &str = r#"sh -c 'trap "" TERM; echo $$ > "$0"; echo begun; while :; do sleep 1; done' "$0" & trap 'exit 1' TERM; wait"#;
 
-/// Fails unless the process whose number is in the file ends.
+/// Fails unless the process whose id is in the file ends.
 fn check_ends(file: &Path) {
     let id = std::fs::read_to_string(file).expect("it is written");
     await_end(id.trim().parse().expect("a number"));
 }
 
-/// A worker with a stubborn program at work, and the file with the number of the program's child.
+/// Starts a worker with a stubborn program; returns it and the file with the id of the program's child.
 fn stubborn(home: &str, dir: &Path, grace: &str) -> (Process, PathBuf) {
     let file = dir.join("child");
     lines(home, &["push", "q", "a"]);
@@ -90,7 +90,7 @@ fn children_of_a_stopped_program_end_before_its_task_is_returned() {
     let home = &on_server(server.resp);
     let (worker, file) = stubborn(home, dir.path(), "1ms");
     worker.signal(Signal::TERM);
-    assert!(worker.ends_within(PATIENCE), "it ends without its program");
+    assert!(worker.ends_within(PATIENCE), "the worker ends without its program");
     check_ends(&file);
     assert_eq!(lines(home, &["inspect", "q"]).len(), 2, "a head and the task");
 }
@@ -100,7 +100,7 @@ fn a_second_signal_ends_the_programs_too() {
     let dir = scratch();
     let server = serve(&dir.path().join("data")).start();
     let (mut worker, file) = stubborn(&on_server(server.resp), dir.path(), "1h");
-    // Two signals that come at once are one; so they are sent until two have been heard.
+    // Two signals at the same time count as one, so they are sent until two have been received.
     while !worker.ends_within(Duration::from_millis(100)) {
         worker.signal(Signal::TERM);
     }
@@ -109,12 +109,12 @@ fn a_second_signal_ends_the_programs_too() {
 }
 
 #[test]
-fn a_program_that_leaves_its_input_to_another_has_ended_when_it_has() {
+fn a_program_ends_when_it_exits_even_if_a_child_holds_its_input() {
     let dir = scratch();
     let server = serve(&dir.path().join("data")).start();
     let home = &on_server(server.resp);
     let file = dir.path().join("large");
-    // More than a pipe holds.
+    // More than a pipe buffers.
     std::fs::write(&file, vec![b'x'; 1 << 20]).expect("the file can be written");
     lines(home, &["push", "q", "--file", file.to_str().expect("a path")]);
     let holder = dir.path().join("holder");
@@ -125,7 +125,7 @@ fn a_program_that_leaves_its_input_to_another_has_ended_when_it_has() {
     assert!(worker.stderr().contains("1 task done"), "{worker}");
     let id = std::fs::read_to_string(&holder).expect("it is written");
     let id = id.trim().parse().ok().and_then(Pid::from_raw).expect("a number");
-    kill_process(id, Signal::KILL).expect("it is there");
+    kill_process(id, Signal::KILL).expect("it exists");
 }
 
 #[test]
@@ -142,11 +142,14 @@ fn a_worker_that_was_declared_lost_counts_its_lost_tasks() {
     assert_eq!(worker.exit_code(PATIENCE), 0, "{worker}");
     let said = worker.stderr();
     assert!(said.contains("1 task done, 0 failed, 0 returned, 1 lost to another worker"), "{said}");
-    assert!(said.contains("sureq: the worker was taken for dead; its tasks went back (worker w,"), "{said}");
+    assert!(
+        said.contains("sureq: the worker was declared lost; its tasks were requeued (worker w,"),
+        "{said}"
+    );
 }
 
 #[test]
-fn a_worker_says_which_tries_failed_and_that_its_home_is_gone() {
+fn a_worker_logs_failed_tries_and_the_loss_of_its_home() {
     let dir = scratch();
     let mut server = serve(&dir.path().join("data")).start();
     let home = &on_server(server.resp);
@@ -162,7 +165,7 @@ fn a_worker_says_which_tries_failed_and_that_its_home_is_gone() {
 }
 
 #[test]
-fn tasks_that_died_are_counted() {
+fn dead_tasks_are_counted() {
     let dir = scratch();
     let server = serve(&dir.path().join("data")).start();
     let home = &on_server(server.resp);
@@ -174,7 +177,7 @@ fn tasks_that_died_are_counted() {
 }
 
 #[test]
-fn a_worker_that_may_not_explain_tasks_says_that_the_dead_count_as_failed() {
+fn a_worker_without_the_role_read_reports_that_dead_tasks_count_as_failed() {
     let dir = scratch();
     let users = People::write(dir.path());
     let server = users.launch(dir.path(), "root").start();
@@ -197,7 +200,7 @@ fn a_worker_that_may_not_explain_tasks_says_that_the_dead_count_as_failed() {
 }
 
 #[test]
-fn no_task_is_taken_for_a_program_that_is_not_there() {
+fn no_task_is_popped_for_a_missing_program() {
     let dir = scratch();
     let home = &in_dir(dir.path());
     check_refused(home, &["work", "q", "--", "/nonexistent"], 1, "cannot run /nonexistent: no such program");

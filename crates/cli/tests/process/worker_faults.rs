@@ -1,8 +1,8 @@
-//! The worker under faults: sixteen handlers that succeed, fail, panic, hang and block, while the worker and its home are killed.
-//! Every task ends as it is written, none is lost, none is finished twice.
+//! The worker under faults: sixteen handlers that succeed, fail, panic, hang and block, while the worker and its home
+//! are killed. Every task has its expected outcome, none is lost, and none is finished twice.
 //!
-//! The worker is this very program, started again to run one test alone. What it prints is the ledger: `begin` when a handler
-//! begins, `ok` when it has done its work, `done` when the home has confirmed that the task is finished.
+//! The worker is this test program, started again with one test only. Its output is the ledger: `begin` when a
+//! handler begins, `ok` when it has done its work, `done` when the home has confirmed that the task is finished.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -26,16 +26,16 @@ use tracing::{Event, Level, Metadata, Subscriber, span};
 
 use crate::{SUREQ, scratch, serve};
 
-/// Where the worker finds its home; only in the process that is the worker.
+/// The URL of the home; only set in the worker process.
 const HOME: &str = "SUREQ_WORKER_FAULTS_HOME";
 const WORKER: &str = "worker_faults::the_worker_itself";
 const QUEUE: &str = "q";
 const LEASE: Duration = Duration::from_millis(500);
 const FAULTS: usize = 10;
-/// How long all of it may take once the last fault is over. Only a hang gets there.
+/// A time limit that only a hang exceeds, after the last fault.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What tasks do, how many of them there are, how many tries they have, and how they end.
+/// Each kind of task with its number of tasks, its tries, and its outcome.
 const KINDS: [(&str, usize, u32, End); 8] = [
     ("done", 900, 25, End::Done),
     ("fails", 60, 25, End::Done),
@@ -54,13 +54,13 @@ enum End {
 }
 
 #[test]
-fn on_an_embedded_home_that_dies_with_its_worker() {
+fn faults_on_an_embedded_home() {
     let dir = scratch();
     play(&format!("file:{}", dir.path().display()), None);
 }
 
 #[test]
-fn on_a_server_that_dies_as_well() {
+fn faults_on_a_server() {
     let dir = scratch();
     let mut server = serve(dir.path()).start();
     let address = server.resp.to_string();
@@ -72,7 +72,7 @@ fn on_a_server_that_dies_as_well() {
 }
 
 #[test]
-fn on_a_redis_that_dies_as_well() {
+fn faults_on_a_redis() {
     let mut redis = RedisServer::start();
     let url = redis.url();
     play(&url, Some(&mut || redis.crash()));
@@ -80,7 +80,7 @@ fn on_a_redis_that_dies_as_well() {
 }
 
 #[test]
-fn on_the_module_in_a_redis_that_dies_as_well() {
+fn faults_on_the_module_in_a_redis() {
     let port = free_port();
     let mut redis = Host::Redis.start(&["--port", &port.to_string()], &[]);
     play(&format!("sureq://127.0.0.1:{port}"), Some(&mut || redis.crash()));
@@ -91,7 +91,7 @@ fn serve_at(dir: &Path, address: &str) -> Launch {
     Launch::new(SUREQ).args(["serve", "--home", &home, "--resp", address, "--text", "127.0.0.1:0"])
 }
 
-/// Fills the queue, lets a worker loose on it, kills it and its home ten times in all, and looks at what came of it.
+/// Fills the queue, starts a worker, kills the worker or its home ten times, and checks the outcome.
 fn play(url: &str, mut restart_home: Option<&mut dyn FnMut()>) {
     let mut rng = seeded();
     with_queue(url, fill);
@@ -113,15 +113,15 @@ fn play(url: &str, mut restart_home: Option<&mut dyn FnMut()>) {
     assert_eq!(worker.exit_code(PATIENCE), 0, "{worker}");
     ledger.push(worker.stdout());
     let finished = check_ledger(&ledger.concat());
-    println!("{finished} of the tasks were confirmed as finished to a worker that lived to say so");
+    println!("{finished} tasks were confirmed as finished, and the worker could print it");
     with_queue(url, check_dead);
 }
 
 fn with_queue(url: &str, act: impl AsyncFnOnce(Queue)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let home = sureq::open(url).expect("the home is there");
+    let home = sureq::open(url).expect("the home opens");
     runtime.block_on(act(home.queue(QUEUE)));
-    home.close().expect("it can be closed");
+    home.close().expect("the home closes");
 }
 
 fn payloads(end: End) -> impl Iterator<Item = String> {
@@ -129,13 +129,13 @@ fn payloads(end: End) -> impl Iterator<Item = String> {
     kinds.flat_map(|(kind, count, ..)| (0..count).map(move |n| format!("{kind} {n}")))
 }
 
-/// The kinds take turns, so that there is something of each at every time.
+/// The kinds alternate, so that each occurs at every time.
 async fn fill(queue: Queue) {
     let most = KINDS.iter().map(|kind| kind.1).max().unwrap_or(0);
     for n in 0..most {
         for (kind, _, tries, _) in KINDS.into_iter().filter(|kind| n < kind.1) {
             let task = queue.add(format!("{kind} {n}")).tries(tries).backoff(Duration::from_millis(20));
-            task.await.expect("it is added");
+            task.await.expect("the push succeeds");
         }
     }
 }
@@ -145,7 +145,7 @@ fn start(url: &str) -> Process {
     Process::start(command.args([WORKER, "--exact", "--nocapture"]).env(HOME, url))
 }
 
-/// Returns once the worker has begun with so many tasks.
+/// Waits until the worker has begun this many tasks.
 fn await_begun(worker: &Process, count: usize) {
     let begun = Cell::new(0);
     worker.find_in_stdout(|line| {
@@ -154,14 +154,14 @@ fn await_begun(worker: &Process, count: usize) {
     });
 }
 
-/// What the workers wrote down, one life after the other. Answers how many tasks were confirmed as finished.
+/// Checks the output of all workers in order; returns how many tasks were confirmed as finished.
 fn check_ledger(ledger: &str) -> usize {
     let (mut finished, mut worked) = (HashSet::new(), HashSet::new());
     for line in ledger.lines() {
         match line.split_once(' ') {
             Some(("begin", task)) => {
                 let id = task.split_once(' ').map_or(task, |(id, _)| id);
-                assert!(!finished.contains(id), "handed out after it was finished: {task}");
+                assert!(!finished.contains(id), "delivered after it was finished: {task}");
             }
             Some(("ok", payload)) => _ = worked.insert(payload),
             Some(("done", id)) => assert!(finished.insert(id), "finished twice: {id}"),
@@ -176,11 +176,11 @@ fn check_ledger(ledger: &str) -> usize {
     finished.len()
 }
 
-/// The dead are those that were to die, and nothing else is left.
+/// Checks that exactly the expected tasks are dead, and that no others are left.
 async fn check_dead(queue: Queue) {
-    let info = queue.info().await.expect("it can be asked");
+    let info = queue.info().await.expect("the home answers");
     assert_eq!((info.ready, info.delayed, info.leased), (0, 0, 0));
-    let dead = queue.inspect(View::Dead, 0, 10_000).await.expect("they can be looked at");
+    let dead = queue.inspect(View::Dead, 0, 10_000).await.expect("the queue can be inspected");
     let mut dead: Vec<_> = dead.iter().map(|task| String::from_utf8_lossy(task.payload.as_ref())).collect();
     let mut expected: Vec<_> = payloads(End::Dead).collect();
     dead.sort();
@@ -188,17 +188,17 @@ async fn check_dead(queue: Queue) {
     assert_eq!(dead, expected);
 }
 
-/// The worker. It does nothing unless it was started as such.
+/// The worker process. Does nothing in a normal test run.
 #[test]
 fn the_worker_itself() {
     let Ok(url) = env::var(HOME) else { return };
-    // The test harness has begun a line.
+    // The test harness has started a line.
     write("");
-    tracing::subscriber::set_global_default(Confirmed).expect("nobody else listens");
+    tracing::subscriber::set_global_default(Confirmed).expect("no other subscriber is set");
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(4).enable_all().build().expect("a runtime");
-    let home = sureq::open(&url).expect("the home is there");
-    // The name is that of the worker that was killed: what it had comes back at once.
+    let home = sureq::open(&url).expect("the home opens");
+    // The name is that of the killed worker: its tasks are requeued at once.
     let worker = Worker::new(&home)
         .name("w")
         .concurrency(16)
@@ -209,7 +209,7 @@ fn the_worker_itself() {
     let worker = worker.work(QUEUE, handle);
     runtime.block_on(async {
         tokio::spawn(stop_when_empty(home.clone(), worker.handle()));
-        worker.run_until(pending()).await.expect("it was told to stop");
+        worker.run_until(pending()).await.expect("the worker ends without an error");
     });
 }
 
@@ -217,9 +217,9 @@ async fn handle(payload: String, id: Id, DeliveryNumber(delivery): DeliveryNumbe
     write(&format!("begin {id} {payload}"));
     let kind = payload.split(' ').next().unwrap_or_default();
     match (kind, delivery) {
-        ("fails", 1 | 2) | ("never", _) => return Err(Failure::new("as it is written")),
-        ("refused", _) => return Err(Failure::dead("as it is written")),
-        ("panics", 1 | 2) | ("broken", _) => panic!("as it is written"),
+        ("fails", 1 | 2) | ("never", _) => return Err(Failure::new("as expected")),
+        ("refused", _) => return Err(Failure::dead("as expected")),
+        ("panics", 1 | 2) | ("broken", _) => panic!("as expected"),
         ("hangs", 1) => pending().await,
         ("blocks", _) => std::thread::sleep(3 * LEASE),
         // Long enough to be killed in the middle of it.
@@ -229,7 +229,7 @@ async fn handle(payload: String, id: Id, DeliveryNumber(delivery): DeliveryNumbe
     Ok(())
 }
 
-/// Nobody signals that a queue is empty: it is looked at again and again, also while the home is away.
+/// Polls until the queue is empty, also while the home is away.
 async fn stop_when_empty(home: Home, worker: WorkerHandle) {
     let is_over = async || {
         let info = home.queue(QUEUE).info().await;
@@ -241,12 +241,12 @@ async fn stop_when_empty(home: Home, worker: WorkerHandle) {
     worker.stop();
 }
 
-/// One write for a line, so that a kill leaves none torn.
+/// Writes a line with one write, so that a kill leaves no torn lines.
 fn write(line: &str) {
     std::io::stdout().lock().write_all(format!("{line}\n").as_bytes()).expect("the test reads it");
 }
 
-/// Hears from the worker what the home has confirmed.
+/// Receives the worker's log events about confirmed tasks.
 struct Confirmed;
 
 impl Subscriber for Confirmed {

@@ -8,10 +8,10 @@ use crate::id::TaskId;
 use crate::queue::{HolderNews, Inconsistent, Queue};
 use crate::task::{Body, Holder, TaskState};
 
-/// Numbers of queues are small. A number further ahead than this was not given out by a store.
+/// Numbers of queues are small. A store never assigns a number further ahead than this.
 const NUMBERS_AHEAD: usize = 1 << 20;
 
-const UNKNOWN_QUEUE: Inconsistent = Inconsistent::new("a queue that was never made", TaskId::NONE);
+const UNKNOWN_QUEUE: Inconsistent = Inconsistent::new("a queue that was never created", TaskId::NONE);
 
 impl<B: Body> Broker<B> {
     /// Applies an event. The log may be damaged or hostile: an event that does not fit is an error, never a panic.
@@ -43,7 +43,7 @@ impl<B: Body> Broker<B> {
         Ok(())
     }
 
-    /// Applies an event that is not a queue's; `None` if it is a queue's.
+    /// Applies an event that is not about the content of a queue. Returns `None` for other events.
     pub(super) fn apply_own(&mut self, event: &Event<'_>) -> Option<Result<(), Inconsistent>> {
         match *event {
             Event::Started { incarnation, time } => {
@@ -124,7 +124,7 @@ impl<B: Body> Broker<B> {
         Ok(())
     }
 
-    /// Updates what the broker keeps about the holders of a queue's tasks.
+    /// Updates the broker's indexes of the holders of a queue's tasks.
     pub(super) fn take_holder_news(&mut self, no: QueueNo) {
         let Some(Some(slot)) = self.slots.get_mut(no.0 as usize) else { return };
         let (holds, cancelled) = (&mut self.holds, &mut self.cancelled);
@@ -139,7 +139,7 @@ impl<B: Body> Broker<B> {
         let at = no.0 as usize;
         let taken = self.slot(no).is_some() || self.names.contains_key(name);
         if taken || at > self.slots.len() + NUMBERS_AHEAD {
-            return Err(Inconsistent::new("a queue made twice", TaskId::NONE));
+            return Err(Inconsistent::new("a queue that is created twice", TaskId::NONE));
         }
         for between in self.slots.len()..at {
             self.free.insert(QueueNo(between as u32));
@@ -172,7 +172,7 @@ impl<B: Body> Broker<B> {
         self.image_before_change(no);
         let slot = self.slots.get_mut(no.0 as usize);
         let gone = slot.and_then(|slot| slot.take_if(|slot| slot.is_forgettable()));
-        let gone = gone.ok_or(Inconsistent::new("a queue forgotten that is not empty", TaskId::NONE))?;
+        let gone = gone.ok_or(Inconsistent::new("a forgotten queue that is not empty", TaskId::NONE))?;
         gone.idle_since.map(|since| self.idle.remove(&(since, no)));
         gone.deadline.map(|at| self.deadlines.remove(&(at, no)));
         gone.wall_deadline.map(|at| self.wall_deadlines.remove(&(at, no)));
@@ -186,7 +186,7 @@ impl<B: Body> Broker<B> {
     }
 
     fn move_task(&mut self, from: QueueNo, id: TaskId, to: QueueNo) -> Result<(), Inconsistent> {
-        let unknown = Inconsistent::new("a move between queues that were never made", id);
+        let unknown = Inconsistent::new("a move between queues that were never created", id);
         if from == to || self.slot(to).is_none() {
             return Err(unknown);
         }

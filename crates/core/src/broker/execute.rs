@@ -12,14 +12,13 @@ use crate::reply::{Refusal, Replies, Reply};
 use crate::task::Body;
 use crate::time::{LogTime, Now};
 
-/// What a command adds to the store that stays until something else removes it.
+/// The lasting effect of a command on the memory of the store: records that stay until something else removes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Growth {
-    /// Nothing.
     None,
-    /// A task or a queue.
+    /// The command adds a task or a queue.
     Record,
-    /// A worker, or a queue that it works on.
+    /// The command adds a worker, or a queue that it works on.
     Worker,
 }
 
@@ -59,8 +58,9 @@ impl<R: Recorder> Recorder for Stamp<'_, R> {
 }
 
 impl<B: Body> Broker<B> {
-    /// What a command would add if it were executed now: a driver may refuse it when memory is short. Leases and what a
-    /// task collects during its life do not count, since a backlog cannot be worked off without them.
+    /// The records that a command would add if it were executed now. A driver may refuse the command when memory is
+    /// short. Leases, and data that a task collects during its life, do not count, since a backlog cannot be worked
+    /// off without them.
     pub fn growth(&self, command: &Command<'_>) -> Growth {
         let is_new_queue = |name| self.number_of(name).is_none();
         match *command {
@@ -74,8 +74,8 @@ impl<B: Body> Broker<B> {
         }
     }
 
-    /// Executes one command and appends its reply. A blocking pop that finds no task replies at once with none: waiting
-    /// is the home's business.
+    /// Executes one command and appends its reply. A blocking pop that finds no task replies at once with none:
+    /// waiting is up to the home.
     pub fn execute<R: Recorder<Body = B>>(
         &mut self,
         now: Now,
@@ -87,8 +87,8 @@ impl<B: Body> Broker<B> {
         while self.execute_slice(now, command, &mut bulk, rec, out) == Progress::More {}
     }
 
-    /// Executes one slice of a command. Most commands have only one. Those about very many tasks, queues or workers
-    /// have no reply before the last; call again with the same `bulk` until then.
+    /// Executes one slice of a command. Most commands have only one. Commands about very many tasks, queues or
+    /// workers have no reply before the last slice; call again with the same `bulk` until then.
     pub fn execute_slice<R: Recorder<Body = B>>(
         &mut self,
         now: Now,
@@ -105,7 +105,7 @@ impl<B: Body> Broker<B> {
         })
     }
 
-    /// Makes decisions at one point in time. Workers whose time is over by then are ended first.
+    /// Makes decisions at one point in time. Workers whose time to live is over by then are ended first.
     #[inline]
     pub(super) fn stamped<R: Recorder<Body = B>, T>(
         &mut self,
@@ -121,7 +121,7 @@ impl<B: Body> Broker<B> {
         done
     }
 
-    /// Records and applies an event that is not a queue's.
+    /// Records and applies an event that is not about the content of a queue.
     pub(super) fn commit_stamped<R: Recorder<Body = B>>(
         &mut self,
         event: &Event<'_>,
@@ -196,7 +196,7 @@ impl<B: Body> Broker<B> {
                     queues.iter().filter(|name| self.queue(name).is_some_and(|queue| !queue.is_empty()));
                 Ok(Reply::Count(there.count() as u64))
             }
-            // Time changes no settings, so nothing needs to be settled.
+            // No need to settle first: the passing of time never changes settings.
             Command::Config { queue, changes } if changes.is_empty() => {
                 let settings = self.queue(queue).map(|queue| queue.settings().clone());
                 Ok(Reply::Settings(Box::new(settings.unwrap_or_default())))
@@ -217,7 +217,7 @@ impl<B: Body> Broker<B> {
         }
     }
 
-    /// Lets a queue execute a command. A queue that does not exist replies as an empty one.
+    /// Executes a command on a queue. A missing queue gives the same reply as an empty one.
     fn ask<R: Recorder<Body = B>>(
         &mut self,
         name: &[u8],
@@ -233,10 +233,10 @@ impl<B: Body> Broker<B> {
         }
     }
 
-    /// The one way to work on a queue. Before `act`, everything in the queue that is due happens, moves to other queues
-    /// included. After each step, the follow-ups that a queue cannot see to itself are done here: its dead tasks move
-    /// to its dead-letter queue, workers learn which leases lapsed, and purged payloads are set aside to be released.
-    /// In the end the indexes of the broker agree with the queue again.
+    /// The one way to work on a queue. Before `act`, everything that is due in the queue is carried out, moves to
+    /// other queues included. After each step, the follow-ups that affect the rest of the store are done here: its
+    /// dead tasks move to its dead-letter queue, lapsed leases are noted for their workers, and purged payloads are
+    /// set aside to be released. At the end the indexes of the broker agree with the queue again.
     pub(super) fn on_queue<R: Recorder<Body = B>, T>(
         &mut self,
         no: QueueNo,

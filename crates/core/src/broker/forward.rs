@@ -1,4 +1,4 @@
-//! Compaction: a task is recorded again as a whole, so that the old place of its body is no longer needed.
+//! Compaction: records a task again as a whole, so that the previous copy of its body in the log is no longer needed.
 
 use core::ops::Bound;
 
@@ -9,17 +9,17 @@ use crate::queue::full;
 use crate::task::Body;
 
 impl<B: Body> Broker<B> {
-    /// The body of a task, if it exists. `queue` is where it was pushed; it is also found in the queue to which it
-    /// moved.
+    /// The body of a task, if it exists. `queue` is the queue to which it was pushed; the task is also found in the
+    /// queue to which it moved.
     pub fn body_of(&self, queue: QueueNo, id: TaskId) -> Option<B> {
         let body_in = |no: QueueNo| self.slot(no).and_then(|slot| slot.queue.body_of(id));
         body_in(queue).or_else(|| self.adopters.iter().copied().find_map(body_in))
     }
 
     /// Records a task as a whole, with its payload, if it exists and `is_meant` accepts its body. The task keeps its
-    /// state and gets a new body; the old one is released. `queue` is where it was pushed; it is also found in the
-    /// queue to which it moved. Answers whether it was recorded. Log time does not advance, and no waiting pop is
-    /// woken.
+    /// state and gets a new body; the old one is released. `queue` is the queue to which it was pushed; the task is
+    /// also found in the queue to which it moved. Returns whether it was recorded. Log time does not advance, and no
+    /// waiting pop is woken.
     pub fn copy_forward<R: Recorder<Body = B>>(
         &mut self,
         queue: QueueNo,
@@ -43,15 +43,15 @@ impl<B: Body> Broker<B> {
         true
     }
 
-    /// Notes that a task has moved, and forgets a few moved tasks that are gone, so that the list stays in proportion
-    /// to the tasks that exist.
+    /// Records that a task has moved, and removes a few entries of moved tasks that are gone, so that the list stays
+    /// in proportion to the existing tasks.
     pub(super) fn note_adopted(&mut self, id: TaskId, to: QueueNo) {
         self.adopted.insert(id, to);
         self.forget_adopted(2);
     }
 
-    /// Checks `count` tasks that moved to another queue, and forgets those that are gone. The driver calls this every
-    /// now and then, for the case that tasks end and no others move.
+    /// Checks `count` entries of tasks that moved to another queue, and removes those of tasks that are gone. The
+    /// driver calls this regularly, for the case that tasks end while no others move.
     pub fn forget_adopted(&mut self, count: usize) {
         for _ in 0..count.min(self.adopted.len()) {
             let behind = (Bound::Excluded(self.adopted_seen), Bound::Unbounded);

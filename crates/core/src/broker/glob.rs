@@ -1,14 +1,15 @@
-//! Redis' glob patterns over names: `*`, `?`, `[a-z]`, `[^a]`, and `\` to take a character as it is.
+//! Redis' glob patterns over names: `*`, `?`, `[a-z]`, `[^a]`, and `\` to escape a character.
 
 use crate::meter;
 
-/// Whether the pattern matches all of the name. Time is bounded by the product of their lengths: a star that was
-/// tried is never tried again once a later one has matched.
+/// Whether the pattern matches the whole name. Time is bounded by the product of their lengths: once a later star has
+/// matched, an earlier one is never tried again.
 pub fn glob_matches(pattern: &[u8], name: &[u8]) -> bool {
     Matching::new(pattern).matches(name)
 }
 
-/// As [`glob_matches`], in at most `steps_left` steps. Subtracts the steps that it takes. None if they do not suffice.
+/// Like [`glob_matches`], in at most `steps_left` steps, from which it subtracts the steps taken. `None` if they do
+/// not suffice.
 pub fn glob_matches_within(pattern: &[u8], name: &[u8], steps_left: &mut usize) -> Option<bool> {
     let mut matching = Matching::new(pattern);
     let matches = matching.matches_within(name, *steps_left);
@@ -19,9 +20,9 @@ pub fn glob_matches_within(pattern: &[u8], name: &[u8], steps_left: &mut usize) 
 /// A pattern that is matched against many names.
 pub(super) struct Matching<'p> {
     pattern: &'p [u8],
-    /// No bracket from here on is closed.
+    /// No bracket that opens from here on is closed.
     unclosed_from: usize,
-    /// Bytes of the pattern that were looked at.
+    /// The number of bytes of the pattern that were examined.
     steps: usize,
 }
 
@@ -37,16 +38,16 @@ impl<'p> Matching<'p> {
         Self { pattern, unclosed_from: usize::MAX, steps: 0 }
     }
 
-    /// How many bytes of the pattern have been looked at so far.
+    /// The number of bytes of the pattern that were examined so far.
     pub(super) const fn steps(&self) -> usize {
         self.steps
     }
 
     pub(super) fn matches(&mut self, name: &[u8]) -> bool {
-        self.matches_within(name, usize::MAX).expect("nothing takes so many steps")
+        self.matches_within(name, usize::MAX).expect("the number of steps is unlimited")
     }
 
-    /// None if more steps would be taken in all.
+    /// Returns `None` if more than `steps_max` steps would be taken in total.
     fn matches_within(&mut self, name: &[u8], steps_max: usize) -> Option<bool> {
         let (mut p, mut n) = (0, 0);
         let mut star: Option<(usize, usize)> = None;
@@ -68,7 +69,7 @@ impl<'p> Matching<'p> {
                 Step::Failed => {}
             }
             let Some((after, from)) = star else { return Some(false) };
-            // The star takes one more character, and what is behind it is tried from there.
+            // The star takes one more character, and the rest of the pattern is tried from there.
             star = Some((after, from + 1));
             (p, n) = (after, from + 1);
         }
@@ -92,8 +93,8 @@ impl<'p> Matching<'p> {
         }
     }
 
-    /// The length of the class that opens at `at`, up to its closing bracket. After a bracket that is never closed no
-    /// other one is, so the rest of the pattern is searched only once.
+    /// The length of the class that opens at `at`, up to its closing bracket. After a bracket that is never closed,
+    /// no later bracket is closed either, so the rest of the pattern is searched only once.
     fn class_len(&mut self, at: usize, class: &[u8]) -> Option<usize> {
         if at >= self.unclosed_from {
             return None;
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bracket_that_is_never_closed_is_looked_through_once() {
+    fn searches_the_end_of_an_unclosed_bracket_once() {
         for pattern in ["*[".to_owned() + &"a".repeat(100_000), "[".repeat(100_000), "*[\\]".repeat(50_000)] {
             let name = "[".repeat(4_000) + "x";
             let mut matching = Matching::new(pattern.as_bytes());
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn matching_ends_with_the_steps_that_it_may_take() {
+    fn matching_ends_when_its_steps_are_used_up() {
         let (pattern, name) = ("*".to_owned() + &"a".repeat(1_000) + "b", "a".repeat(2_000));
         let mut left = usize::MAX;
         let within = |left: &mut usize| glob_matches_within(pattern.as_bytes(), name.as_bytes(), left);

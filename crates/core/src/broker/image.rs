@@ -1,6 +1,6 @@
 //! Images of a store, from which checkpoints are written, and restoring a store from one.
 //!
-//! The head is the last stamp given out (a varint), and events: [`Event::Started`], [`Event::IdsUpto`],
+//! The head is the last stamp (a varint), and events: [`Event::Started`], [`Event::IdsUpto`],
 //! [`Event::WorkerStarted`] of each worker, [`Event::Worked`] and [`Event::Mark`]. The rest is one
 //! [`QueueImage`] per queue; queues that have not changed since the last image are left out.
 
@@ -16,7 +16,7 @@ use crate::meter;
 use crate::queue::{Damaged, Inconsistent, Queue, QueueImage};
 use crate::task::Body;
 
-/// Stamps count from 1 and never get near this.
+/// Stamps count from 1 and never get near this value.
 const STAMP_MAX: u64 = 1 << 62;
 
 /// A store, as it was when the image was taken.
@@ -24,8 +24,8 @@ const STAMP_MAX: u64 = 1 << 62;
 pub struct Image<B> {
     /// The bytes of the state that spans queues.
     pub head: Vec<u8>,
-    /// The queues that changed since the last image, by number: a new or changed queue, or `None` for one that is gone.
-    /// A queue that is not listed is as it was in the last image.
+    /// The queues that changed since the last image, by number: a new or changed queue, or `None` for a queue that is
+    /// gone. A queue that is not listed is the same as in the last image.
     pub queues: Vec<(QueueNo, Option<Arc<QueueImage<B>>>)>,
 }
 
@@ -64,9 +64,7 @@ impl<B> Unsorted<B> {
 /// A queue as it was stored.
 #[derive(Clone, Copy, Debug)]
 pub struct Stored<H, P> {
-    /// Its number.
     pub queue: QueueNo,
-    /// The bytes of its head.
     pub head: H,
     /// The stamps and the bytes of its parts, in the order of [`QueueImage::parts`].
     pub parts: P,
@@ -80,20 +78,20 @@ impl<B: Body> Broker<B> {
         self.end_image().sorted()
     }
 
-    /// Begins an image of the durable state of the store as it is now: everything that changed since the last image. It
-    /// shares runs and pages with the queues and copies none. [`Broker::image_some`] takes the images of queues; a
-    /// queue that changes before that is imaged first. After a replay call [`Broker::refresh_all`] before. An image
-    /// with bodies that cannot be packed is refused by [`Broker::restore`]. Must not be called while
+    /// Begins an image of the durable state of the store as it is now: everything that changed since the last image.
+    /// The image shares runs and pages with the queues and copies none. [`Broker::image_some`] takes the images of
+    /// queues; a queue that changes before that is imaged first. After a replay, call [`Broker::refresh_all`] before
+    /// this. An image with bodies that cannot be packed is refused by [`Broker::restore`]. Must not be called while
     /// [`Broker::is_under_way`], since announced operations are not part of an image.
     pub fn begin_image(&mut self) {
-        debug_assert!(self.unfinished.is_empty(), "an image has no place for what is being done");
+        debug_assert!(self.unfinished.is_empty(), "images do not contain unfinished operations");
         debug_assert!(self.imaging.is_none(), "one image after the other");
         self.images += 1;
         let queues = mem::take(&mut self.touched);
         self.imaging = Some(Imaging { head: self.image_head(), waiting: queues, taken: Vec::new() });
     }
 
-    /// Images up to `count` queues that the image still needs; answers whether there are more.
+    /// Images up to `count` queues that the image still needs. Returns whether there are more.
     pub fn image_some(&mut self, count: usize) -> bool {
         for _ in 0..count {
             let Some(no) = self.imaging.as_mut().and_then(|imaging| imaging.waiting.pop()) else {
@@ -103,15 +101,15 @@ impl<B: Body> Broker<B> {
             if !self.image_before_change(no)
                 && let Some(imaging) = &mut self.imaging
             {
-                // It was gone when the image was begun, or has been imaged already, and that entry counts.
+                // The queue was gone when the image was begun, or has been imaged already; then that entry counts.
                 imaging.taken.push((no, None));
             }
         }
         self.imaging.as_ref().is_some_and(|imaging| !imaging.waiting.is_empty())
     }
 
-    /// Images a queue if the image under way still needs it; answers whether it did. To be called before each change of
-    /// a queue.
+    /// Images a queue if the image under way still needs it. Returns whether it did. To be called before each change
+    /// of a queue.
     #[inline]
     pub(super) fn image_before_change(&mut self, no: QueueNo) -> bool {
         let Some(imaging) = &mut self.imaging else { return false };
@@ -125,14 +123,14 @@ impl<B: Body> Broker<B> {
         true
     }
 
-    /// Ends the image. [`Broker::image_some`] must have answered that there are no more queues.
+    /// Ends the image. The last call of [`Broker::image_some`] must have returned that there are no more queues.
     pub fn end_image(&mut self) -> Unsorted<B> {
         let imaging = self.imaging.take().expect("an image that was begun");
         assert!(imaging.waiting.is_empty(), "an image is ended when it has all queues");
         Unsorted { last_stamp: self.last_stamp, imaging }
     }
 
-    /// Makes the next image include all queues, changed or not: for a driver that has lost the last images.
+    /// Makes the next image include all queues, changed or not. For a driver that has lost the last images.
     pub fn touch_all(&mut self) {
         let images = self.images;
         for slot in self.slots.iter_mut().flatten().filter(|slot| slot.touched.is_none()) {
@@ -161,11 +159,11 @@ impl<B: Body> Broker<B> {
         head
     }
 
-    /// Restores a store from the bytes of an image: of its head and of all its queues. Parts keep their stamps, so that
-    /// later images include only later changes. Next come the replay of the events behind the image, and
-    /// [`Broker::start`] or [`Broker::refresh_all`], which update the indexes. The bytes may come from a damaged disk:
-    /// whatever is inconsistent is refused, except within runs of ready tasks, which are decoded when they are needed;
-    /// an entry that cannot be decoded then counts as absent.
+    /// Restores a store from the bytes of an image: of its head and of all its queues. Parts keep their stamps, so
+    /// that later images include only later changes. The next steps are the replay of the events after the image, and
+    /// [`Broker::start`] or [`Broker::refresh_all`], which update the indexes. The bytes may come from a damaged
+    /// disk: inconsistent data is refused, except within runs of ready tasks, which are decoded when they are needed.
+    /// An entry that cannot be decoded then counts as absent.
     pub fn restore<H: AsRef<[u8]>, P: AsRef<[u8]>, I: IntoIterator<Item = (u64, P)>>(
         head: &[u8],
         queues: impl IntoIterator<Item = Stored<H, I>>,
@@ -206,7 +204,7 @@ impl<B: Body> Broker<B> {
             Event::Started { .. } | Event::IdsUpto(_) | Event::WorkerStarted { .. } | Event::Mark { .. } => {
                 self.apply_own(event).unwrap_or(Ok(())).map_err(damaged)
             }
-            _ => Err(Damaged("an event that does not belong into a head")),
+            _ => Err(Damaged("an event that does not belong in a head")),
         }
     }
 
@@ -225,11 +223,11 @@ impl<B: Body> Broker<B> {
         self.holds.extend(queue.holders().map(|holder| (holder, no)));
         if queue.has_adopted() {
             self.adopters.insert(no);
-            // Which of them came from elsewhere is not known.
+            // It is not known which of these tasks came from other queues, so all are listed.
             self.adopted.extend(queue.recorded_ids().map(|id| (id, no)));
         }
         queue.enter_incarnation(self.incarnation);
-        let slot = self.slot_mut(no).ok_or(Damaged("a queue that could not be made"))?;
+        let slot = self.slot_mut(no).ok_or(Damaged("a queue that could not be created"))?;
         slot.queue = queue;
         self.take_holder_news(no);
         Ok(())

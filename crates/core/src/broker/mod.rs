@@ -49,7 +49,7 @@ pub use image::{Image, Stored, Unsorted};
 pub use tasks::PopSlice;
 pub use tick::NextDeadline;
 
-/// After this many changes of tasks, the memory of a queue is computed again.
+/// The memory of a queue is computed again after this many changes of tasks.
 const MOTION: u64 = 32;
 
 /// The queues and workers of a store.
@@ -57,52 +57,52 @@ const MOTION: u64 = 32;
 pub struct Broker<B> {
     names: Dictionary<Box<[u8]>, QueueNo>,
     slots: Vec<Option<Box<QueueSlot<B>>>>,
-    /// Numbers of forgotten queues, to be used again.
+    /// Numbers of forgotten queues, which can be used again.
     free: BTreeSet<QueueNo>,
     workers: Workers,
     /// How far external sources have been imported.
     marks: BTreeMap<Box<[u8]>, Box<[u8]>>,
     clock: LogTime,
     last_id: TaskId,
-    /// Ids below this one may be given out: the driver made this mark durable ahead of them. Volatile.
+    /// Ids below this one may be assigned: the driver has made this mark durable ahead of them. Volatile.
     id_mark: TaskId,
     incarnation: u64,
-    /// When something happens next in each queue, by log time and by the wall clock. Updated after each command.
+    /// The time of the next event in each queue, by log time and by the wall clock. Updated after each command.
     deadlines: BTreeSet<(LogTime, QueueNo)>,
     wall_deadlines: BTreeSet<(WallTime, QueueNo)>,
     /// The number of queues with tasks.
     with_tasks: usize,
-    /// Queues that can be forgotten, by the time since which they can. Volatile, like everything that only serves
+    /// Queues that can be forgotten, by the time since which they can. Volatile, like all data that only serves
     /// statistics.
     idle: BTreeSet<(LogTime, QueueNo)>,
     /// The queues of which a worker or connection holds tasks. Volatile: it follows from the queues.
     holds: BTreeSet<(Holder, QueueNo)>,
-    /// The queues in which a worker may hold cancelled tasks, for its heartbeat to look at. Volatile.
+    /// The queues in which a worker may hold cancelled tasks, for its heartbeat to report. Volatile.
     cancelled: BTreeSet<(Holder, QueueNo)>,
     /// Queues in which tasks became available since [`Self::take_awake`] was last called. Volatile.
     awake: Vec<QueueNo>,
     /// Queues that ever had a task that was pushed to another queue.
     adopters: BTreeSet<QueueNo>,
-    /// The queues of tasks that left the queue to which they were pushed. Some of them are gone. Volatile: it follows
-    /// from the queues.
+    /// The current queues of tasks that left the queue to which they were pushed. Some of these tasks are gone.
+    /// Volatile: it follows from the queues.
     adopted: BTreeMap<TaskId, QueueNo>,
-    /// The last of them that was checked for whether it still exists.
+    /// The last entry of `adopted` that was checked for whether its task still exists.
     adopted_seen: TaskId,
     /// The contents of dropped and purged queues, until their bodies are released. Volatile.
     dropped: VecDeque<Remains<B>>,
-    /// About how many bytes they take.
+    /// The approximate memory of `dropped` in bytes.
     dropped_memory: usize,
     /// Queues in which an announced operation is under way. Volatile: it follows from the queues.
     unfinished: BTreeSet<QueueNo>,
-    /// About how many bytes all queues take.
+    /// The approximate memory of all queues in bytes.
     memory: usize,
     /// Queues that changed, or were created or forgotten, since the last image was begun; some may be listed twice.
     touched: Vec<QueueNo>,
     /// The number of images begun. Volatile.
     images: u64,
-    /// The image that is under way.
+    /// The image that is under way, if any.
     imaging: Option<Imaging<B>>,
-    /// The last stamp of a part of an image.
+    /// The last stamp that was given to a part of an image.
     last_stamp: u64,
 }
 
@@ -120,13 +120,13 @@ struct QueueSlot<B> {
     awake: bool,
     /// Whether it counts as a queue with tasks.
     has_tasks: bool,
-    /// The number of images begun when it first changed after its last image. If it is smaller than the current number,
-    /// the image under way needs the queue as it is now, before the next change.
+    /// The number of images begun when the queue first changed after its last image. If it is smaller than the
+    /// current number, the image under way needs the queue as it is now, before the next change.
     touched: Option<u64>,
-    /// Its share of the broker's count of memory, and [`Queue::motion`] at that time.
+    /// Its share of the broker's memory count, and [`Queue::motion`] at that time.
     memory: usize,
     motion: u64,
-    /// The same for what tasks own beside their records, which is always exact.
+    /// Its share of the memory that tasks own beside their records, which is always exact.
     owned: usize,
 }
 
@@ -136,7 +136,7 @@ impl<B: Body> QueueSlot<B> {
         self.deadline.is_some_and(|at| at <= now.log) || self.wall_deadline.is_some_and(|at| at <= now.wall)
     }
 
-    /// Whether the queue can be forgotten.
+    /// Whether the queue can be forgotten: it is forgettable itself, and no worker works on it.
     fn is_forgettable(&self) -> bool {
         self.workers == 0 && self.queue.is_forgettable()
     }
@@ -182,7 +182,7 @@ impl<B: Body> Broker<B> {
         self.clock
     }
 
-    /// The highest id that was given out.
+    /// The highest id that was assigned.
     pub const fn last_id(&self) -> TaskId {
         self.last_id
     }
@@ -192,18 +192,18 @@ impl<B: Body> Broker<B> {
         self.incarnation
     }
 
-    /// Prevents ids up to this one from being given out again.
+    /// Prevents ids up to this one from being assigned again.
     pub fn raise_last_id(&mut self, id: TaskId) {
         self.last_id = self.last_id.max(id);
     }
 
-    /// Only ids below this mark are given out.
+    /// Only ids below this mark are assigned.
     pub const fn id_mark(&self) -> TaskId {
         self.id_mark
     }
 
-    /// Raises the mark below which ids are given out. The driver must have made it durable. Without a mark, any id may
-    /// be given out.
+    /// Raises the mark below which ids are assigned. The driver must have made it durable. Without a mark, any id may
+    /// be assigned.
     pub fn set_id_mark(&mut self, mark: TaskId) {
         self.id_mark = mark;
     }
@@ -217,22 +217,22 @@ impl<B: Body> Broker<B> {
         self.refresh_all();
     }
 
-    /// A queue by name.
+    /// The queue with this name.
     pub fn queue(&self, name: &[u8]) -> Option<&Queue<B>> {
         self.names.get(name).and_then(|&no| self.slot(no)).map(|slot| &slot.queue)
     }
 
-    /// The number of a queue that has one.
+    /// The number of the queue with this name.
     pub fn number_of(&self, name: &[u8]) -> Option<QueueNo> {
         self.names.get(name).copied()
     }
 
-    /// The name of a queue.
+    /// The name of the queue with this number.
     pub fn name_of(&self, no: QueueNo) -> Option<&[u8]> {
         self.slot(no).map(|slot| &*slot.name)
     }
 
-    /// A queue by number.
+    /// The queue with this number.
     pub fn queue_at(&self, no: QueueNo) -> Option<&Queue<B>> {
         self.slot(no).map(|slot| &slot.queue)
     }
@@ -252,7 +252,7 @@ impl<B: Body> Broker<B> {
         }
     }
 
-    /// Forgets the queues in which tasks became available, since no pop waits.
+    /// Clears the list of queues in which tasks became available. For a driver without waiting pops.
     pub fn forget_awake(&mut self) {
         for no in self.awake.drain(..) {
             if let Some(Some(slot)) = self.slots.get_mut(no.0 as usize) {
@@ -283,12 +283,12 @@ impl<B: Body> Broker<B> {
         rec: &mut R,
     ) -> Result<(), Inconsistent> {
         self.apply(event, rec)?;
-        // No tick comes in between, so that the contents of dropped queues would pile up.
+        // No tick comes between the events of a replay, so the contents of dropped queues would pile up.
         self.release_dropped(rec);
         Ok(())
     }
 
-    /// About how many bytes of memory queues and workers take. Maintained with each change.
+    /// The approximate memory of queues and workers in bytes. Maintained with each change.
     pub fn memory(&self) -> u64 {
         // The indexes of queues and holders.
         let times = self.deadlines.len() + self.wall_deadlines.len() + self.idle.len();
@@ -311,7 +311,7 @@ impl<B: Body> Broker<B> {
         self.slots.iter().flatten().for_each(|slot| slot.queue.bodies(visit));
     }
 
-    /// Visits each body of dropped and purged queues that has not been released yet. No image has them.
+    /// Visits each body of dropped and purged queues that has not been released yet. Images do not contain them.
     pub fn dropped_bodies(&self, visit: &mut dyn FnMut(&B)) {
         self.dropped.iter().for_each(|remains| remains.queue().bodies(visit));
     }
@@ -333,14 +333,15 @@ impl<B: Body> Broker<B> {
         self.dropped.push_back(remains);
     }
 
-    /// Releases all bodies of dropped and purged queues. For the end of a replay, when no client waits.
+    /// Releases all bodies of dropped and purged queues at once. For the end of a replay, when no client waits.
     pub fn release_all_dropped<R: Recorder<Body = B>>(&mut self, rec: &mut R) {
         while !self.dropped.is_empty() {
             self.release_dropped(rec);
         }
     }
 
-    /// Updates the broker's indexes for all queues: once after a replay, not after each of its events.
+    /// Updates the broker's indexes for all queues. To be called once after a replay, instead of after each of its
+    /// events.
     pub fn refresh_all(&mut self) {
         let all: Vec<QueueNo> = self.slots.iter().flatten().map(|slot| slot.queue.no()).collect();
         for no in all {
@@ -393,7 +394,8 @@ impl<B: Body> Broker<B> {
         self.account(no);
     }
 
-    /// Updates the broker's counts for a queue; unlike [`Self::refresh`], this wakes no pop and plans no deadline.
+    /// Updates the broker's counts for a queue. Unlike [`Self::refresh`], this wakes no pop and schedules no
+    /// deadline.
     fn account(&mut self, no: QueueNo) {
         let Some(Some(slot)) = self.slots.get_mut(no.0 as usize) else { return };
         let (motion, owned) = (slot.queue.motion(), slot.queue.owned());
@@ -454,10 +456,10 @@ impl<B: Body> Broker<B> {
             ),
             ("idleness", slot.idle_since.is_some() == slot.is_forgettable()),
             ("the last id", slot.queue.last_id() <= self.last_id),
-            ("a task from elsewhere", slot.queue.has_adopted() == self.adopters.contains(&no)),
+            ("a task from another queue", slot.queue.has_adopted() == self.adopters.contains(&no)),
             ("the memory", slot.owned == slot.queue.owned()),
             ("the motion", !slot.has_tasks || slot.queue.motion().abs_diff(slot.motion) < MOTION),
-            ("what is being done", slot.queue.is_unfinished() == self.unfinished.contains(&no)),
+            ("the unfinished operation", slot.queue.is_unfinished() == self.unfinished.contains(&no)),
             ("a change", slot.touched.is_some() || !slot.queue.has_changed()),
             ("a holder", slot.queue.holders().all(|holder| self.holds.contains(&(holder, no)))),
             ("a worker that is gone", slot.queue.holders().all(|holder| self.workers.may_hold(holder))),
@@ -472,7 +474,7 @@ impl<B: Body> Broker<B> {
         }
     }
 
-    /// A digest of everything that is not volatile. Equal states have equal digests, however they came about.
+    /// A digest of all data that is not volatile. Equal states have equal digests, whatever their history.
     pub fn digest(&self) -> u64 {
         let mut hasher = Fnv(FNV_START);
         (self.last_id, self.logged_digest()).hash(&mut hasher);

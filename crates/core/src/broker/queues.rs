@@ -35,7 +35,7 @@ impl<B: Body> Broker<B> {
         dropped
     }
 
-    /// Visits at most `count` tasks of a queue, until `visit` breaks off. Answers whether the queue exists.
+    /// Visits at most `count` tasks of a queue, until `visit` breaks off. Returns whether the queue exists.
     pub fn seek(
         &self,
         queue: &[u8],
@@ -56,7 +56,7 @@ impl<B: Body> Broker<B> {
     ) {
         let letter = self.slot(from).and_then(|slot| slot.queue.settings().dead_letter.clone());
         let Some(name) = letter else { return };
-        // The name was checked when it was set; a queue that was imported with an invalid one keeps its dead tasks.
+        // The name was checked when it was set. A queue that was imported with an invalid one keeps its dead tasks.
         let Ok(to) = self.made(&name, rec) else { return };
         if to == from {
             return;

@@ -1,4 +1,4 @@
-//! Restores what is left of a store when parts of its image are lost.
+//! Restores the rest of a store when parts of its image are lost.
 
 use super::{Broker, Stored};
 use crate::codec::read_number;
@@ -6,8 +6,8 @@ use crate::queue::{Damaged, Queue};
 use crate::task::Body;
 
 impl<B: Body> Broker<B> {
-    /// Restores a store from an image of which some parts of queues are lost (`None`). Answers how many were. The tasks
-    /// that are left are as they were, and the counters are computed anew.
+    /// Restores a store from an image of which some parts of queues are lost (`None`). Returns how many were. The
+    /// remaining tasks are unchanged, and the counters are computed anew.
     pub fn restore_partly<H: AsRef<[u8]>, P: AsRef<[u8]>, I: IntoIterator<Item = Option<P>>>(
         head: &[u8],
         queues: impl IntoIterator<Item = Stored<H, I>>,
@@ -26,7 +26,7 @@ impl<B: Body> Broker<B> {
         Ok((broker, lost))
     }
 
-    /// The names and incarnations of living workers.
+    /// The names and incarnations of live workers.
     pub fn workers(&self) -> impl Iterator<Item = (&[u8], u64)> {
         self.workers.all().map(|(incarnation, worker)| (&*worker.name, incarnation))
     }

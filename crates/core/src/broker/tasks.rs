@@ -1,4 +1,4 @@
-//! Commands about tasks. The broker finds the queue and gives out ids; the queue does the rest.
+//! Commands about tasks. The broker finds the queue and assigns ids; the queue does the rest.
 
 use super::Broker;
 use super::execute::Stamp;
@@ -13,7 +13,7 @@ use crate::reply::{Refusal, Replies, Reply, Span};
 use crate::task::{Body, Cause, Holder};
 use crate::time::Now;
 
-/// The time in ids stops this long before the mark; each millisecond has room for 131,071 ids.
+/// The time in ids stops advancing this long before the mark. Each millisecond has room for 131,071 ids.
 const ID_RESERVE_MS: u64 = 5_000;
 
 /// A slice of a pop.
@@ -21,19 +21,19 @@ const ID_RESERVE_MS: u64 = 5_000;
 pub struct PopSlice {
     /// The index of the first queue to look at.
     pub from: usize,
-    /// The most tasks to lease.
+    /// The maximum number of tasks to lease.
     pub count: u32,
-    /// The most payload bytes.
+    /// The maximum number of payload bytes.
     pub bytes: usize,
-    /// The most payload bytes of the first task, if that is larger than `bytes`.
+    /// The maximum number of payload bytes of the first task, if that is larger than `bytes`.
     pub first_bytes: usize,
 }
 
 impl<B: Body> Broker<B> {
-    /// The first and the last of `n` new ids. They count as given out once a push is recorded.
+    /// The first and the last of `n` new ids. They count as assigned once a push is recorded.
     ///
-    /// Near the mark the time in ids stops, so that hundreds of millions of ids are left before the mark is reached.
-    /// They are as unique and ordered as others.
+    /// Near the mark the time in ids stops advancing, so that hundreds of millions of ids are left before the mark is
+    /// reached. They are as unique and ordered as others.
     pub(super) fn ids(&self, n: usize, now: Now) -> Result<(TaskId, TaskId), Refusal> {
         let has_mark = self.id_mark != TaskId::LAST;
         let upto = if has_mark { self.id_mark.ms().saturating_sub(ID_RESERVE_MS) } else { u64::MAX };
@@ -151,8 +151,8 @@ impl<B: Body> Broker<B> {
         Ok(all)
     }
 
-    /// Executes a slice of a recovery and appends the tasks that it leases again. `ask.upto` bounds the deliveries, so
-    /// that no slice leases a task that an earlier one did.
+    /// Executes a slice of a recovery and appends the tasks that it leases again. `ask.upto` bounds the deliveries,
+    /// so that no slice leases a task again that an earlier one leased.
     pub fn recover_slice<R: Recorder<Body = B>>(
         &mut self,
         queue: &[u8],
@@ -199,7 +199,7 @@ impl<B: Body> Broker<B> {
         Ok(Reply::Acked(Span::new(start, out.indexes.len())))
     }
 
-    /// Returns all tasks that a closed connection held, at no cost of a try. Call again while it answers
+    /// Requeues all tasks that a closed connection held, at no cost of a try. Call again while it returns
     /// [`Progress::More`].
     pub fn close_conn<R: Recorder<Body = B>>(&mut self, conn: ConnId, now: Now, rec: &mut R) -> Progress {
         let holder = Holder::Conn(conn);
@@ -225,7 +225,7 @@ impl<B: Body> Broker<B> {
         });
     }
 
-    /// Takes back deliveries whose payload could not be read: see `Queue::take_back_unreadable`.
+    /// Requeues deliveries whose payload could not be read: see `Queue::take_back_unreadable`.
     pub fn take_back_unreadable<R: Recorder<Body = B>>(
         &mut self,
         queue: &[u8],

@@ -1,4 +1,4 @@
-//! The check of a broker finds every violated invariant: each index, and everything that is kept about a queue.
+//! The check of a broker finds every violated invariant: each index, and all data that is kept about a queue.
 
 use alloc::vec::Vec;
 
@@ -46,12 +46,12 @@ impl Recorder for Forgetful {
 }
 
 const NOW: Now = Now { log: LogTime(1_000), wall: WallTime(1_000) };
-/// The queue that has tasks, and the one that has none.
+/// The queue that has tasks, and the empty one.
 const Q: QueueNo = QueueNo(0);
 const EMPTY: QueueNo = QueueNo(1);
 
-/// One queue with tasks that are ready, delayed by either clock, and held by a worker and a connection; the worker
-/// works on it. Another one that is empty.
+/// A queue with tasks that are ready, delayed by either clock, and held by a worker and a connection; the worker
+/// works on it. And an empty queue.
 fn broker() -> Broker<Nothing> {
     let mut broker = Broker::default();
     broker.start(1, NOW, &mut Forgetful);
@@ -66,7 +66,7 @@ fn broker() -> Broker<Nothing> {
     run(&Command::Push { queue: b"empty", payloads: &[b"x"] });
     run(&Command::Purge { queue: b"empty", state: None });
     let Reply::Started(incarnation) = run(&Command::Worker(Worker::Start { name: b"w", ttl_ms: 500 })) else {
-        panic!("a start says which")
+        panic!("a start returns its incarnation")
     };
     let worker = WorkerRef { name: b"w", incarnation };
     run(&Command::Worker(Worker::Work(worker, b"q")));
@@ -132,13 +132,13 @@ fn wrong_data_about_a_queue_is_found() {
             b.idle.clear();
         }),
         ("the last id of", |b| b.last_id = TaskId::NONE),
-        ("a task from elsewhere of", |b| _ = b.adopters.insert(Q)),
+        ("a task from another queue of", |b| _ = b.adopters.insert(Q)),
         ("the memory of", |b| {
             slot(b, Q).owned += 1;
             b.memory += 1;
         }),
         ("the motion of", |b| slot(b, Q).motion += MOTION + 9),
-        ("what is being done of", |b| _ = b.unfinished.insert(Q)),
+        ("the unfinished operation of", |b| _ = b.unfinished.insert(Q)),
         ("a change of", |b| slot(b, Q).touched = None),
         ("a holder of", |b| b.holds.clear()),
         ("a holder of", |b| _ = b.holds.pop_first()),

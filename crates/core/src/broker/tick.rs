@@ -7,15 +7,15 @@ use crate::queue::Settled;
 use crate::task::Body;
 use crate::time::{LogTime, Now, WallTime};
 
-/// How many queues one tick handles before other commands are served.
+/// The number of queues that one tick handles before other commands are served.
 const STEPS_PER_TICK: usize = 16;
 
-/// When to call [`Broker::tick`] again.
+/// The time at which [`Broker::tick`] must be called again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NextDeadline {
     /// By log time.
     pub log: Option<LogTime>,
-    /// By the wall clock. It may jump, so compare it again every now and then.
+    /// By the wall clock. It may jump, so the driver must compare it again regularly.
     pub wall: Option<WallTime>,
 }
 
@@ -27,7 +27,7 @@ impl NextDeadline {
 }
 
 impl<B: Body> Broker<B> {
-    /// When something happens next without a command.
+    /// The next time at which something happens without a command.
     pub fn next_deadline(&self) -> NextDeadline {
         let queue = self.deadlines.first().map(|&(at, _)| at);
         let worker = self.workers.next_lost().map(|(at, _)| at);
@@ -42,7 +42,7 @@ impl<B: Body> Broker<B> {
         }
     }
 
-    /// One slice of everything that is due: tasks, leases, workers, queues to forget. Call again while
+    /// Carries out one slice of everything that is due: tasks, leases, workers, queues to forget. Call again while
     /// [`Self::next_deadline`] is due.
     pub fn tick<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut R) {
         self.stamped(now, rec, |broker, now, rec| {
@@ -62,7 +62,7 @@ impl<B: Body> Broker<B> {
         });
     }
 
-    /// One slice of the announced operations that are under way ([`Self::is_under_way`]).
+    /// Carries out one slice of the announced operations that are under way ([`Self::is_under_way`]).
     pub fn settle_under_way<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut R) {
         self.stamped(now, rec, |broker, now, rec| {
             if let Some(&no) = broker.unfinished.first() {
@@ -71,7 +71,7 @@ impl<B: Body> Broker<B> {
         });
     }
 
-    /// Forgets the queue that has been empty the longest, if it is time. Answers whether it did.
+    /// Forgets the queue that has been empty for the longest time, if it is due. Returns whether it did.
     fn forget_one<R: Recorder<Body = B>>(
         &mut self,
         now: Now,

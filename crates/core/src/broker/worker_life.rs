@@ -15,13 +15,13 @@ use crate::reply::{Explanation, Refusal, Replies, Reply, Span, Why, WorkerRow};
 use crate::task::{Body, Cause, Holder};
 use crate::time::Now;
 
-/// How many lost workers one command or tick ends before other commands are served.
+/// The number of lost workers that one command or tick ends before other commands are served.
 const LOST_PER_STEP: usize = 16;
 
-/// How many workers, and queues of which they hold tasks, one slice of a list of workers looks at.
+/// The number of workers, and of queues with tasks of theirs, that one slice of a list of workers looks at.
 const LISTED_PER_SLICE: usize = 10_000;
 
-/// The work that is left to one slice of ending leases.
+/// The remaining budget of one slice of ending leases.
 pub(super) struct Slice {
     /// Tasks that it may move. A queue with more of them announces the end and moves the tasks later.
     tasks: usize,
@@ -36,16 +36,16 @@ impl Slice {
 }
 
 impl<B: Body> Broker<B> {
-    /// About how many bytes workers take, a part of [`Self::memory`].
+    /// The approximate memory of workers in bytes, a part of [`Self::memory`].
     pub fn workers_memory(&self) -> u64 {
         self.workers.memory() as u64
     }
 
-    /// What a command about a worker would add.
+    /// The records that a command about a worker would add.
     pub(super) fn workers_growth(&self, worker: &Worker<'_>) -> Growth {
         match *worker {
             Worker::Start { name, .. } if self.workers.incarnation_of(name).is_none() => Growth::Worker,
-            // A worker that is gone learns that instead.
+            // A worker that is gone gets an error instead.
             Worker::Work(WorkerRef { incarnation, .. }, queue)
                 if self.workers.name_of(incarnation).is_some() =>
             {
@@ -81,7 +81,7 @@ impl<B: Body> Broker<B> {
                 self.end_worker(worker.incarnation, Cause::Free, &mut slice, bulk, now, rec)
             }
             Worker::Fail { name } => match self.workers.incarnation_of(name) {
-                // Not a worker that took the name after the first slice.
+                // Not a worker that started under the same name after the first slice.
                 Some(incarnation) if bulk.cursor == 0 || bulk.cursor == incarnation => {
                     bulk.cursor = incarnation;
                     self.end_worker(incarnation, Cause::Lost, &mut slice, bulk, now, rec)
@@ -150,7 +150,8 @@ impl<B: Body> Broker<B> {
         }
     }
 
-    /// Appends the receipts of a worker's cancelled tasks. Only queues in which one was cancelled are visited.
+    /// Appends the receipts of a worker's cancelled tasks. Only queues in which a task of the worker was cancelled
+    /// are visited.
     fn report_cancelled(&mut self, holder: Holder, out: &mut Vec<Receipt>) {
         let mut queues: Vec<QueueNo> = of_holder(&self.cancelled, holder).collect();
         queues.retain(|&no| {
@@ -182,8 +183,8 @@ impl<B: Body> Broker<B> {
         }
     }
 
-    /// Ends a worker. Its tasks return to the front of their queues, in order. A worker with very many queues exists
-    /// until the last slice.
+    /// Ends a worker. Its tasks are requeued at the front of their queues, in order. A worker with very many queues
+    /// exists until the last slice.
     fn end_worker<R: Recorder<Body = B>>(
         &mut self,
         incarnation: u64,
@@ -212,7 +213,7 @@ impl<B: Body> Broker<B> {
         Progress::Done
     }
 
-    /// Returns the tasks that a worker or connection holds, queue by queue.
+    /// Requeues the tasks that a worker or connection holds, queue by queue.
     pub(super) fn end_holder<R: Recorder<Body = B>>(
         &mut self,
         holder: Holder,
@@ -231,7 +232,7 @@ impl<B: Body> Broker<B> {
         if of_holder(&self.holds, holder).next().is_some() { Progress::More } else { Progress::Done }
     }
 
-    /// Returns the tasks of one queue that a worker or connection holds. Answers their number.
+    /// Requeues the tasks of one queue that a worker or connection holds. Returns their number.
     fn end_holder_in<R: Recorder<Body = B>>(
         &mut self,
         holder: Holder,
@@ -259,7 +260,7 @@ impl<B: Body> Broker<B> {
         }
     }
 
-    /// Lists workers, from where the last slice ended.
+    /// Lists workers, starting where the last slice ended.
     fn list_workers(&self, now: Now, bulk: &mut Bulk, out: &mut Vec<WorkerRow>) -> Progress {
         let mut looked_at = 0;
         for (incarnation, worker) in self.workers.alive_at(now.log, bulk.cursor) {

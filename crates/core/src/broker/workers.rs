@@ -1,4 +1,5 @@
-//! The workers of a store. Names, incarnations and queues they work on are state; heartbeats are not.
+//! The workers of a store. Their names, their incarnations and the queues they work on are part of the state;
+//! heartbeats are not.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,13 +20,13 @@ use crate::time::LogTime;
 pub(super) struct Workers {
     by_name: BTreeMap<Box<[u8]>, u64>,
     alive: BTreeMap<u64, Worker>,
-    /// When each is lost without a heartbeat. Volatile.
+    /// The times at which workers are lost unless a heartbeat arrives. Volatile.
     expiries: BTreeSet<(LogTime, u64)>,
-    /// Bytes of all names.
+    /// The length of all names in bytes.
     name_bytes: usize,
-    /// The sum of the numbers of queues they work on.
+    /// The total number of queues that workers work on, counted per worker.
     works: usize,
-    /// The number of lapses that were not reported yet.
+    /// The number of lapses that have not been reported yet.
     unreported: usize,
 }
 
@@ -50,7 +51,7 @@ impl Workers {
         clock: LogTime,
     ) -> Result<(), Inconsistent> {
         if self.by_name.contains_key(name) || self.alive.contains_key(&incarnation) {
-            return Err(Inconsistent::new("a worker started twice", TaskId::NONE));
+            return Err(Inconsistent::new("a worker that is started twice", TaskId::NONE));
         }
         let expires = clock.after(ttl_ms);
         self.name_bytes += name.len();
@@ -61,7 +62,7 @@ impl Workers {
         Ok(())
     }
 
-    /// Ends a worker; answers the queues that it worked on.
+    /// Ends a worker. Returns the queues that it worked on.
     pub(super) fn end(&mut self, incarnation: u64) -> Result<BTreeSet<QueueNo>, Inconsistent> {
         let worker = self.alive.remove(&incarnation).ok_or(UNKNOWN)?;
         self.by_name.remove(&worker.name);
@@ -72,14 +73,14 @@ impl Workers {
         Ok(worker.works)
     }
 
-    /// Answers whether this is new.
+    /// Records that a worker works on a queue. Returns whether this is new.
     pub(super) fn work(&mut self, incarnation: u64, queue: QueueNo) -> Result<bool, Inconsistent> {
         let is_new = self.alive.get_mut(&incarnation).ok_or(UNKNOWN)?.works.insert(queue);
         self.works += usize::from(is_new);
         Ok(is_new)
     }
 
-    /// Answers whether it worked on the queue.
+    /// Records that a worker no longer works on a queue. Returns whether it did before.
     pub(super) fn rest(&mut self, incarnation: u64, queue: QueueNo) -> Result<bool, Inconsistent> {
         let was_there = self.alive.get_mut(&incarnation).ok_or(UNKNOWN)?.works.remove(&queue);
         self.works -= usize::from(was_there);
@@ -96,7 +97,7 @@ impl Workers {
         works.take(count).collect()
     }
 
-    /// Notes a lapse, to be reported at the worker's next heartbeat.
+    /// Records a lapse, which the worker's next heartbeat will report.
     pub(super) fn note_lapse(&mut self, incarnation: u64, receipt: Receipt) {
         if let Some(worker) = self.alive.get_mut(&incarnation) {
             if worker.lapsed.len() >= limits::LAPSES_REPORTED_MAX {
@@ -108,7 +109,7 @@ impl Workers {
         }
     }
 
-    /// Reports the noted lapses and forgets them.
+    /// Reports the recorded lapses and removes them.
     pub(super) fn report_lapses(&mut self, incarnation: u64, out: &mut Vec<Receipt>) {
         if let Some(worker) = self.alive.get_mut(&incarnation) {
             self.unreported -= worker.lapsed.len();
@@ -124,7 +125,7 @@ impl Workers {
         }
     }
 
-    /// At a start every worker gets a full time to live.
+    /// Gives every worker a full time to live, after a start.
     pub(super) fn beat_all(&mut self, now: LogTime) {
         let all: Vec<u64> = self.alive.keys().copied().collect();
         for incarnation in all {
@@ -132,7 +133,8 @@ impl Workers {
         }
     }
 
-    /// Refuses an incarnation that is not alive: its time is over, or a later worker of the same name took its place.
+    /// Refuses an incarnation that is not alive: its time to live is over, or a later worker of the same name
+    /// replaced it.
     pub(super) fn check(&self, worker: WorkerRef<'_>, now: LogTime) -> Result<(), Refusal> {
         let is_alive = |incarnation: u64| {
             let found = self.alive.get(&incarnation);
@@ -145,14 +147,14 @@ impl Workers {
         Err(if current.is_some_and(is_alive) { Refusal::WorkerReplaced } else { Refusal::WorkerGone })
     }
 
-    /// Those that live at this time, from this incarnation on.
+    /// The workers that are alive at this time, from this incarnation on.
     pub(super) fn alive_at(&self, now: LogTime, from: u64) -> impl Iterator<Item = (u64, &Worker)> {
         let all = self.alive.range(from..).inspect(|_| meter::step());
         let alive = all.filter(move |(_, worker)| worker.expires > now);
         alive.map(|(&incarnation, worker)| (incarnation, worker))
     }
 
-    /// Whether leases of this holder end by themselves: connections are not known here.
+    /// Whether leases of this holder may exist: always for a connection, since connections are not tracked here.
     pub(super) fn may_hold(&self, holder: Holder) -> bool {
         match holder {
             Holder::Worker(incarnation) => self.alive.contains_key(&incarnation),
@@ -172,9 +174,9 @@ impl Workers {
         self.alive.get(&incarnation).map(|worker| &*worker.name)
     }
 
-    /// About how many bytes they take; says so without looking at any.
+    /// The approximate memory in bytes, computed without visiting any worker.
     pub(super) fn memory(&self) -> usize {
-        // Three trees have an entry of each, and nodes are half empty.
+        // Each worker has an entry in three trees, whose nodes are half empty.
         let each = size_of::<(u64, Worker)>() + size_of::<(Box<[u8]>, u64)>() + size_of::<(LogTime, u64)>();
         self.alive.len() * each * 3 / 2
             + 2 * self.name_bytes
@@ -182,7 +184,7 @@ impl Workers {
             + self.unreported * size_of::<Receipt>()
     }
 
-    /// What is counted of them, and what there is.
+    /// The maintained counts, each with its name and the value that it should have.
     pub(super) fn sizes(&self) -> [(&'static str, usize, usize); 3] {
         let sum = |of: fn(&Worker) -> usize| self.alive.values().map(of).sum();
         [
@@ -192,7 +194,7 @@ impl Workers {
         ]
     }
 
-    /// The worker that is lost next, and when.
+    /// The worker that is lost next, and the time at which it is.
     pub(super) fn next_lost(&self) -> Option<(LogTime, u64)> {
         self.expiries.first().copied()
     }

@@ -1,8 +1,8 @@
-//! The bytes of an event. docs/understand/log-format.md draws them.
+//! The encoding of events as bytes. docs/understand/log-format.md draws them.
 //!
 //! Numbers are LEB128 varints unless they are ids (8 bytes, little-endian: their high bits are always set) or hashes.
 //! Byte strings have their length before them. A payload is its length, its [`checksum`] (4 bytes) and its bytes, so
-//! that it can be read by itself. [`decode`] trusts nothing: for any bytes it answers events or [`Malformed`], never
+//! that it can be read by itself. [`decode`] trusts nothing: for any bytes it returns events or [`Malformed`], never
 //! panics, and allocates by the bytes that exist, not by the lengths that they claim.
 //!
 //! To change the format: give a new event a new tag, a new field of a push or a whole task a new field tag, and
@@ -40,7 +40,7 @@ const CRC_TABLE: [u32; 256] = {
     table
 };
 
-/// One byte per kind of event.
+/// The first byte of each kind of event.
 mod tag {
     pub(super) const STARTED: u8 = 1;
     pub(super) const CLOCK: u8 = 2;
@@ -89,7 +89,7 @@ mod field {
     pub(super) const TRACE: u8 = 9;
     pub(super) const REASON: u8 = 10;
     pub(super) const PAST: u8 = 11;
-    /// A field with this bit does not matter for the transitions of a task; a release that does not know it skips it.
+    /// A field with this bit does not affect the transitions of a task; a release that does not know it skips it.
     pub(super) const MAY_BE_SKIPPED: u8 = 0x80;
 }
 

@@ -1,4 +1,4 @@
-//! Decodes events. Nothing here trusts its input.
+//! Decodes events. All input is untrusted.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -18,11 +18,8 @@ use crate::time::{LogTime, WallTime};
 /// The reason why bytes are not an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// They end in the middle of an event.
     Short,
-    /// A number is out of range.
     Number,
-    /// A number is not an id.
     Id,
     /// An event, field or variant that this release does not know.
     Unknown(u8),
@@ -43,10 +40,10 @@ impl fmt::Display for Malformed {
 
 impl core::error::Error for Malformed {}
 
-/// Decodes one event from the front of `bytes` and passes it to `visit`; answers its result and the rest.
+/// Decodes one event from the front of `bytes` and passes it to `visit`. Returns its result and the rest.
 pub fn decode<T>(bytes: &[u8], visit: impl FnOnce(&Event<'_>) -> T) -> Result<(T, &[u8]), Malformed> {
     let mut r = Reader::new(bytes);
-    // The parts of some events that are not slices of the input live here.
+    // Storage for the parts of some events that are not slices of the input.
     let (settings, past, task, counters);
     let event = match r.byte()? {
         tag::STARTED => Event::Started { incarnation: r.number()?, time: r.time()? },
@@ -117,7 +114,7 @@ pub fn decode<T>(bytes: &[u8], visit: impl FnOnce(&Event<'_>) -> T) -> Result<(T
     Ok((visit(&event), r.rest()))
 }
 
-/// The number at the start of `bytes`, as [`super::write_number`] wrote it, and the rest.
+/// Decodes a number that [`super::write_number`] wrote at the start of `bytes`. Returns it and the rest.
 #[inline]
 pub fn read_number(bytes: &[u8]) -> Result<(u64, &[u8]), Malformed> {
     let mut r = Reader::new(bytes);
@@ -158,7 +155,6 @@ impl<'a> Reader<'a> {
     }
 
     #[inline]
-    pub(crate) fn number(&mut self) -> Result<u64, Malformed> {
         // Most numbers are small.
         match self.0.split_first() {
             Some((&byte, rest)) if byte < 0x80 => {
@@ -194,7 +190,7 @@ impl<'a> Reader<'a> {
         T::try_from(self.number()?).map_err(|_| Malformed::Number)
     }
 
-    /// A number of items of at least one byte each, so at most the number of bytes that are left.
+    /// The number of items of at least one byte each, so at most the number of remaining bytes.
     pub(crate) fn count(&mut self) -> Result<usize, Malformed> {
         let count = self.small()?;
         if count > self.0.len() { Err(Malformed::Short) } else { Ok(count) }
@@ -205,7 +201,7 @@ impl<'a> Reader<'a> {
         self.take(len)
     }
 
-    /// A payload. Its checksum is for reading it by itself; the checksum of a frame covers whole events.
+    /// A payload. Its checksum is not verified here: the checksum of a frame covers whole events.
     pub(super) fn payload(&mut self) -> Result<&'a [u8], Malformed> {
         let len = self.small()?;
         let _checksum: [u8; 4] = self.array()?;
@@ -301,7 +297,7 @@ impl<'a> Reader<'a> {
         Ok(LeaseTerms { length_ms: deadline.map(|(_, length)| length), holder, lapse })
     }
 
-    #[expect(clippy::type_complexity, reason = "the three parts of terms, as both callers take them apart")]
+    #[expect(clippy::type_complexity, reason = "the three parts of terms, which both callers destructure")]
     fn terms(
         &mut self,
     ) -> Result<(Option<(Option<u64>, u64)>, Option<Holder>, Option<LapsePolicy>), Malformed> {
@@ -343,7 +339,7 @@ impl<'a> Reader<'a> {
         Ok(fields)
     }
 
-    /// The next optional field: its tag, and a reader that ends where it does.
+    /// The next optional field: its tag, and a reader of its value.
     fn field(&mut self) -> Result<Option<(u8, Self)>, Malformed> {
         match self.byte()? {
             field::END => Ok(None),
@@ -404,7 +400,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A state; for a ready task also the negated priority, which comes before the priority it must agree with.
+    /// A state. For a ready task, also the negated priority, which is encoded before the priority it must agree with.
     fn state(&mut self) -> Result<(TaskState, Option<i16>), Malformed> {
         let mut neg_priority = None;
         let state = match self.byte()? {

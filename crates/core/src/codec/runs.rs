@@ -3,7 +3,7 @@
 use super::read::{Malformed, Reader};
 use crate::id::TaskId;
 
-/// Payloads as they are in the log, each with its length before it. Checked on creation.
+/// Encoded payloads, each with its length before it. Validated on creation.
 #[derive(Clone, Copy, Debug)]
 pub struct EncodedPayloads<'a> {
     count: usize,
@@ -11,15 +11,13 @@ pub struct EncodedPayloads<'a> {
 }
 
 impl<'a> EncodedPayloads<'a> {
-    /// None.
     pub const EMPTY: Self = Self { count: 0, bytes: &[] };
 
-    /// How many are left.
+    /// The number of payloads that are left.
     pub const fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether none are left.
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -35,7 +33,10 @@ impl<'a> EncodedPayloads<'a> {
     }
 }
 
-#[expect(clippy::copy_iterator, reason = "a walk over borrowed bytes, copied to be begun again")]
+#[expect(
+    clippy::copy_iterator,
+    reason = "an iterator over borrowed bytes, which callers copy to iterate again"
+)]
 impl<'a> Iterator for EncodedPayloads<'a> {
     type Item = &'a [u8];
 
@@ -51,18 +52,17 @@ impl<'a> Iterator for EncodedPayloads<'a> {
     }
 }
 
-/// Ids as they are in the log: runs of neighbours. Checked on creation.
+/// Encoded ids: runs of consecutive ids. Validated on creation.
 #[derive(Clone, Copy, Debug)]
 pub struct EncodedIds<'a> {
     runs: usize,
     bytes: &'a [u8],
-    /// The current run: the next raw id, and how many follow it.
+    /// The current run: the next raw id, and the number of ids that follow it.
     next: u64,
     left: u64,
 }
 
 impl<'a> EncodedIds<'a> {
-    /// None.
     pub const EMPTY: Self = Self { runs: 0, bytes: &[], next: 0, left: 0 };
 
     pub(super) fn read(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
@@ -83,22 +83,25 @@ impl<'a> EncodedIds<'a> {
     }
 }
 
-/// The first id of a run, given the last of the one before.
+/// The first id of a run, given the last id of the run before.
 fn run_start(reader: &mut Reader<'_>, last: u64) -> Result<u64, Malformed> {
     let gap = reader.signed()?;
     let start = last.checked_add_signed(gap).ok_or(Malformed::Id)?;
     TaskId::from_raw(start).map(TaskId::raw).ok_or(Malformed::Id)
 }
 
-/// How many ids a run has; all of them must be ids.
+/// The number of ids of a run. All of them must be valid ids.
 fn run_length(reader: &mut Reader<'_>, first: u64) -> Result<u64, Malformed> {
     let more = reader.number()?;
-    // Neighbours share their millisecond: a run never crosses into the next one, whose sequence starts at 1.
+    // Ids of a run share their millisecond: a run never crosses into the next one, whose sequence starts at 1.
     let room = (1 << 17) - 1 - (first & ((1 << 17) - 1));
     if more > room { Err(Malformed::Id) } else { Ok(more + 1) }
 }
 
-#[expect(clippy::copy_iterator, reason = "a walk over borrowed bytes, copied to be begun again")]
+#[expect(
+    clippy::copy_iterator,
+    reason = "an iterator over borrowed bytes, which callers copy to iterate again"
+)]
 impl Iterator for EncodedIds<'_> {
     type Item = TaskId;
 

@@ -1,4 +1,4 @@
-//! Every event reads back as it was written, and nothing that is not one is taken for it.
+//! Every event is decoded as it was encoded, and bytes that are not an event are refused.
 
 use alloc::string::String;
 use alloc::vec;
@@ -23,7 +23,7 @@ use crate::task::{
 };
 use crate::time::{LogTime, WallTime};
 
-/// What an event needs, owned; [`Parts::events`] makes one of each kind of it.
+/// The owned contents of an event. [`Parts::events`] makes one event of each kind from them.
 #[derive(Clone, Debug)]
 struct Parts {
     queue: QueueNo,
@@ -160,7 +160,7 @@ fn bytes_of(event: &Event<'_>) -> Vec<u8> {
 
 // ---- What events are made of.
 
-/// Small ones, edges of the encoding, and any.
+/// Small numbers, edge cases of the encoding, and arbitrary ones.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![
         4 => 0..300u64,
@@ -175,7 +175,7 @@ fn id() -> impl Strategy<Value = TaskId> {
     (ms, seq).prop_map(|(ms, seq)| TaskId::new(ms, seq).unwrap())
 }
 
-/// Runs of neighbours, some across the edge of a millisecond, and strays.
+/// Runs of consecutive ids, some across the end of a millisecond, and single ids.
 fn ids() -> impl Strategy<Value = Vec<TaskId>> {
     let run = (id(), 1..6u64).prop_map(|(first, n)| (0..n).filter_map(|n| first.nth(n)).collect::<Vec<_>>());
     some(run, 0..4).prop_map(|runs| runs.concat())
@@ -344,7 +344,7 @@ fn parts() -> impl Strategy<Value = Parts> {
     )
 }
 
-// ---- A broker to throw events at.
+// ---- A broker that replays arbitrary events.
 
 struct Deaf;
 
@@ -382,7 +382,8 @@ impl Recorder for Deaf {
     fn release_body(&mut self, _: Rc<[u8]>) {}
 }
 
-/// Decodes and applies events. The first one that is refused ends it, as it would end the opening of a store.
+/// Decodes and applies events up to the first refused one, as when a store is opened. Returns whether all were
+/// accepted.
 fn throw(mut bytes: &[u8], broker: &mut Broker<Rc<[u8]>>) -> bool {
     while let Ok((applied, rest)) = decode(bytes, |event| broker.replay(event, &mut Deaf)) {
         if applied.is_err() {
@@ -395,7 +396,7 @@ fn throw(mut bytes: &[u8], broker: &mut Broker<Rc<[u8]>>) -> bool {
 
 proptest! {
     #[test]
-    fn payloads_are_found_where_encoding_says(parts in parts()) {
+    fn payloads_are_found_at_the_offset_that_encoding_returns(parts in parts()) {
         parts.events(&mut |event| {
             let mut bytes = b"before".to_vec();
             let at = encode_with(event, &mut bytes, checksum);
@@ -418,14 +419,14 @@ proptest! {
     }
 
     #[test]
-    fn every_event_reads_back(parts in parts()) {
+    fn every_event_decodes_to_itself(parts in parts()) {
         parts.events(&mut |event| {
             let mut bytes = bytes_of(event);
             let length = bytes.len();
             bytes.extend(b"rest");
             let read = decode(&bytes, |read| {
                 assert_eq!(read, event);
-                assert_eq!(bytes_of(read), &bytes[..length], "what was read is written the same");
+                assert_eq!(bytes_of(read), &bytes[..length], "encoding the decoded event gives the same bytes");
             });
             assert_eq!(read, Ok(((), &b"rest"[..])), "{event:?}");
         });
@@ -459,7 +460,8 @@ proptest! {
         throw(&[made(0), made(1), made(2)].concat(), &mut broker);
         for pick in order {
             let before = broker.clone();
-            // What is refused may have been applied in part; a store would stop there.
+            // A refused event may have been applied in part. A store would stop there; the test continues from before
+            // it.
             if !throw(pick.get::<Vec<u8>>(&events), &mut broker) {
                 broker = before;
             }
@@ -469,7 +471,7 @@ proptest! {
 }
 
 #[test]
-fn a_megabyte_reads_back() {
+fn a_payload_of_a_megabyte_decodes_to_itself() {
     let (payload, name) = (vec![0; 1 << 20], vec![0xff; 1 << 20]);
     let fields = Fields { name: Some(NameRef::Bytes(&name)), ..Fields::default() };
     let payloads: [&[u8]; 2] = [&payload, b""];
@@ -513,7 +515,7 @@ fn optional_fields_are_skipped_and_others_are_refused() {
     };
     assert_eq!(pushed("85"), Ok(true));
     assert_eq!(pushed("0c"), Err(Malformed::Unknown(12)));
-    assert_eq!(pushed("01"), Err(Malformed::Number), "a value that is longer than what it says");
+    assert_eq!(pushed("01"), Err(Malformed::Number), "a value that is longer than its field");
 }
 
 fn unhex(word: &str) -> Vec<u8> {
@@ -525,7 +527,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
 }
 
-/// One example of each kind. A line here never changes: a new kind gets a new line.
+/// One example of each kind of event. A line here never changes; a new kind gets a new line.
 const GOLDEN: &[&str] = &[
     "0101ac02",
     "0201",
@@ -561,7 +563,7 @@ const GOLDEN: &[&str] = &[
 ];
 
 #[test]
-fn the_format_does_not_change_by_accident() {
+fn the_encoding_of_events_is_unchanged() {
     let id = |ms, seq| TaskId::new(ms, seq).unwrap();
     let log = LogTime(1_700_000_000_000);
     let policy = LapsePolicy { to: Place::After(1_000), limit: Some(2), then: LapseEnd::Delete };

@@ -19,21 +19,21 @@ pub fn encode(event: &Event<'_>, out: &mut Vec<u8>) {
     encode_with(event, out, checksum);
 }
 
-/// Appends the bytes of one event, with a faster way to compute [`checksum`]. Answers the offset in `out` of the first
-/// payload of the event, if it has payloads: [`payload_head_len`] bytes of head and then the payload. The next payload
-/// of the event follows it.
+/// Appends the bytes of one event, with a faster way to compute [`checksum`]. Returns the offset in `out` of the
+/// first payload of the event, if it has payloads: [`payload_head_len`] bytes of head, then the payload. The next
+/// payload of the event follows it.
 pub fn encode_with(event: &Event<'_>, out: &mut Vec<u8>, checksum: fn(&[u8]) -> u32) -> Option<usize> {
     write(event, Writer { out, checksum: Some(checksum), payloads_at: None })
 }
 
-/// Appends the bytes of one event without those of its payloads. Answers where in `out` those belong, if it has any:
-/// what [`write_payload`] writes for each of them.
+/// Appends the bytes of one event without those of its payloads. Returns the offset in `out` at which the output of
+/// [`write_payload`] for each of them belongs, if it has any.
 pub fn encode_around_payloads(event: &Event<'_>, out: &mut Vec<u8>) -> Option<usize> {
     write(event, Writer { out, checksum: None, payloads_at: None })
 }
 
-/// Writes a payload to the beginning of `out` as events have it, [`payload_head_len`] bytes of head before it; answers
-/// how many bytes that is in all. `checksum` is a faster way to compute [`checksum`].
+/// Writes a payload with its head of [`payload_head_len`] bytes to the beginning of `out`, in the encoding of events.
+/// Returns the total number of bytes. `checksum` is a faster way to compute [`checksum`].
 pub fn write_payload(payload: &[u8], out: &mut [u8], checksum: fn(&[u8]) -> u32) -> usize {
     let (mut at, mut len) = (0, payload.len());
     while len >= 0x80 {
@@ -99,7 +99,7 @@ fn write(event: &Event<'_>, mut w: Writer<'_>) -> Option<usize> {
     w.payloads_at
 }
 
-/// How many bytes stand before a payload of this length: the length as a varint, and the checksum.
+/// The number of bytes before a payload of this length: the length as a varint, and the checksum.
 pub const fn payload_head_len(len: usize) -> usize {
     varint_len(len as u64) as usize + CHECKSUM_LEN
 }
@@ -113,7 +113,7 @@ pub fn write_number(mut n: u64, out: &mut Vec<u8>) {
     out.push(n as u8);
 }
 
-/// Appends a number that may be negative: small in either direction is short (zigzag).
+/// Appends a signed number in zigzag encoding, in which small absolute values are short.
 pub fn write_signed(n: i64, out: &mut Vec<u8>) {
     write_number(((n << 1) ^ (n >> 63)).cast_unsigned(), out);
 }
@@ -146,14 +146,14 @@ const fn cause(cause: Cause) -> u8 {
     }
 }
 
-/// Bytes of the checksum before a payload.
+/// The size of the checksum before a payload in bytes.
 const CHECKSUM_LEN: usize = 4;
 
 struct Writer<'o> {
     out: &'o mut Vec<u8>,
-    /// None if payloads are left out.
+    /// `None` if payloads are left out.
     checksum: Option<fn(&[u8]) -> u32>,
-    /// Where the first payload begins.
+    /// The offset of the first payload.
     payloads_at: Option<usize>,
 }
 
@@ -208,7 +208,7 @@ impl Writer<'_> {
         self
     }
 
-    /// A payload has a checksum of its own, so that one that is read by itself from disk can be verified.
+    /// A payload has its own checksum, so that it can be verified when it is read from disk by itself.
     fn payload(&mut self, payload: &[u8]) -> &mut Self {
         self.payloads_at.get_or_insert(self.out.len());
         let Some(checksum) = self.checksum else { return self };

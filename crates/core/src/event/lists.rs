@@ -8,14 +8,13 @@ use crate::id::TaskId;
 /// Payloads, from a command or from the log.
 #[derive(Clone, Copy, Debug)]
 pub enum Payloads<'a> {
-    /// From a command.
+    /// The payloads of a command.
     Slices(&'a [&'a [u8]]),
-    /// Encoded in the log.
+    /// Payloads in the encoding of the log.
     Encoded(EncodedPayloads<'a>),
 }
 
 impl<'a> Payloads<'a> {
-    /// The number of payloads.
     pub fn len(&self) -> usize {
         match self {
             Self::Slices(slices) => slices.len(),
@@ -23,12 +22,11 @@ impl<'a> Payloads<'a> {
         }
     }
 
-    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Each in turn.
+    /// Iterates in order.
     pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> {
         let (slices, encoded) = match *self {
             Self::Slices(slices) => (slices, EncodedPayloads::EMPTY),
@@ -47,14 +45,14 @@ impl PartialEq for Payloads<'_> {
 /// Ids, from a decision or from the log.
 #[derive(Clone, Copy)]
 pub enum Ids<'a> {
-    /// From a decision.
+    /// The ids of a decision.
     Slice(&'a [TaskId]),
-    /// Encoded in the log.
+    /// Ids in the encoding of the log.
     Encoded(EncodedIds<'a>),
 }
 
 impl<'a> Ids<'a> {
-    /// Each in turn.
+    /// Iterates in order.
     pub fn iter(&self) -> impl Iterator<Item = TaskId> + 'a {
         let (slice, encoded) = match *self {
             Self::Slice(slice) => (slice, EncodedIds::EMPTY),

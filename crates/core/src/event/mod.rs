@@ -14,21 +14,21 @@ use crate::time::{LogTime, WallTime};
 
 pub use lists::{Ids, Payloads};
 
-/// The number of a queue in events, as long as the store remembers the queue.
+/// The number of a queue in events. It is unique as long as the store remembers the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueNo(pub u32);
 
-/// The driver's side of a decision: it records events, and creates and releases the handles of payloads.
+/// The driver's side of a decision: records events, and creates and releases the handles of payloads.
 pub trait Recorder {
     /// The handle of a payload.
     type Body: Body;
 
-    /// Records an event. The events of one call to the broker are one unit of the log: all of them survive a crash, or
-    /// none.
+    /// Records an event. The events of one call to the broker are one unit of the log: after a crash, all of them are
+    /// there or none.
     fn record(&mut self, event: &Event<'_>);
 
-    /// How many tasks the last event is about, if it neither lists nor counts them: tasks that became due, the ready
-    /// tasks of a resumed queue, the tasks of a dropped or purged queue. Not called at replay.
+    /// The number of tasks that the last event is about, if the event neither lists nor counts them: tasks that
+    /// became due, the ready tasks of a resumed queue, the tasks of a dropped or purged queue. Not called at replay.
     fn note_task_count(&mut self, _tasks: usize) {}
 
     /// Creates the handle of payload number `index` of the last event.
@@ -45,7 +45,7 @@ pub trait Recorder {
 /// A decision: a change of state that has happened.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event<'a> {
-    /// The store was opened. Timed leases are extended to a minimum, and connections of before are gone.
+    /// The store was opened. Timed leases are extended to a minimum, and earlier connections are gone.
     Started {
         /// The new incarnation of the store.
         incarnation: u64,
@@ -55,30 +55,23 @@ pub enum Event<'a> {
     /// Log time advanced; the events that follow happened at this time.
     Clock(LogTime),
     /// A queue was created.
-    QueueMade {
-        /// Its number.
-        queue: QueueNo,
-        /// Its name.
-        name: &'a [u8],
-    },
+    QueueMade { queue: QueueNo, name: &'a [u8] },
     /// A queue without tasks, settings or pause was forgotten. Its number is free again.
     QueueGone(QueueNo),
     /// All tasks of a queue, its settings and its pause were removed.
     QueueDropped(QueueNo),
     /// Tasks were added, with consecutive ids.
     Pushed {
-        /// Their queue.
         queue: QueueNo,
         /// The first id.
         first: TaskId,
-        /// One task each.
+        /// The payloads of the tasks, in order.
         payloads: Payloads<'a>,
-        /// The options, the same for all of them.
+        /// The options, the same for all tasks.
         fields: Fields<'a>,
     },
     /// Ready tasks were leased.
     Popped {
-        /// Their queue.
         queue: QueueNo,
         /// The tasks, in order of delivery.
         ids: Ids<'a>,
@@ -87,99 +80,73 @@ pub enum Event<'a> {
     },
     /// Leased tasks were leased again, by another client on the same terms.
     Recovered {
-        /// Their queue.
         queue: QueueNo,
         /// The tasks, in order of delivery.
         ids: Ids<'a>,
     },
     /// Tasks were finished.
-    Finished {
-        /// Their queue.
-        queue: QueueNo,
-        /// The tasks.
-        ids: Ids<'a>,
-    },
+    Finished { queue: QueueNo, ids: Ids<'a> },
     /// A lease has a new deadline.
     Extended {
-        /// The queue.
         queue: QueueNo,
         /// The leased task.
         id: TaskId,
-        /// The length of the lease from now.
+        /// The new length of the lease from now, in milliseconds.
         length_ms: u64,
     },
-    /// Leased tasks returned to their queue.
+    /// Leased tasks were requeued.
     Returned {
-        /// Their queue.
         queue: QueueNo,
         /// The tasks, in their new order.
         ids: Ids<'a>,
-        /// Where they went.
+        /// The destination of the tasks.
         to: Landing,
-        /// Why their deliveries ended.
+        /// The reason why their deliveries ended.
         cause: Cause,
         /// The reason that the worker gave.
         reason: Option<&'a [u8]>,
     },
     /// Tasks died.
     Died {
-        /// Their queue.
         queue: QueueNo,
         /// The tasks, in order of death.
         ids: Ids<'a>,
-        /// How the last try ended.
+        /// The end of the last try.
         cause: Cause,
-        /// The reason, as text.
+        /// The reason as text.
         reason: Option<&'a [u8]>,
     },
     /// Tasks were removed without being finished.
-    Removed {
-        /// Their queue.
-        queue: QueueNo,
-        /// The tasks.
-        ids: Ids<'a>,
-        /// Why.
-        why: Removal,
-    },
+    Removed { queue: QueueNo, ids: Ids<'a>, why: Removal },
     /// All tasks of some states were removed, without a list of them.
     Purged {
-        /// The queue.
         queue: QueueNo,
-        /// The states.
+        /// The states of the removed tasks.
         what: Purge,
     },
     /// Leased tasks were cancelled. Their holders learn it at their next extension or heartbeat.
-    Marked {
-        /// Their queue.
-        queue: QueueNo,
-        /// The tasks.
-        ids: Ids<'a>,
-    },
+    Marked { queue: QueueNo, ids: Ids<'a> },
     /// Delayed tasks became ready: all that were due by one clock up to (`last_due`, `last_id`), in that order.
     DueCame {
-        /// Their queue.
         queue: QueueNo,
         /// The clock, and the time by which all tasks of the flood are due. Consecutive events with the same value are
         /// slices of one flood, whose tasks stay together in the order of delivery.
         upto: Due,
-        /// When the last of these tasks was due.
+        /// The due time of the last of these tasks.
         last_due: u64,
-        /// Its id.
+        /// The id of the last of these tasks.
         last_id: TaskId,
     },
     /// All leases of a holder in this queue are over, as of now. The tasks follow in slices, by [`Self::Returned`],
     /// [`Self::Died`] and [`Self::Removed`].
     HolderEnded {
-        /// The queue.
         queue: QueueNo,
-        /// The worker or connection.
         holder: Holder,
-        /// Why the deliveries ended, which decides the cost of a try.
+        /// The reason why the deliveries ended, which decides whether they cost a try.
         cause: Cause,
     },
     /// Dead tasks are ready again, at the back.
     Revived {
-        /// Their queue.
         queue: QueueNo,
         /// The tasks, in their new order.
         ids: Ids<'a>,
@@ -188,11 +155,10 @@ pub enum Event<'a> {
     AllRevived(QueueNo),
     /// A dead task moved to the back of another queue.
     Moved {
-        /// The queue that it left.
+        /// The queue that the task left.
         from: QueueNo,
-        /// The task.
         id: TaskId,
-        /// The queue that has it now.
+        /// The queue that has the task now.
         to: QueueNo,
     },
     /// A queue was paused.
@@ -201,52 +167,42 @@ pub enum Event<'a> {
     Resumed(QueueNo),
     /// The settings of a queue changed.
     Configured {
-        /// The queue.
         queue: QueueNo,
-        /// All its settings, as they are now.
+        /// All settings after the change.
         settings: &'a Settings,
     },
     /// A worker started.
     WorkerStarted {
-        /// Its name.
         name: &'a [u8],
-        /// Its incarnation.
         incarnation: u64,
-        /// How long it lives without a heartbeat.
+        /// The time to live without a heartbeat in milliseconds.
         ttl_ms: u64,
     },
     /// A worker stopped or was lost.
     WorkerEnded(u64),
     /// A worker began to work on a queue.
     Worked {
-        /// The worker.
+        /// The incarnation of the worker.
         incarnation: u64,
-        /// The queue.
         queue: QueueNo,
     },
-    /// A worker ceased to work on a queue.
+    /// A worker stopped working on a queue.
     Rested {
-        /// The worker.
+        /// The incarnation of the worker.
         incarnation: u64,
-        /// The queue.
         queue: QueueNo,
     },
     /// A whole task: for compaction, checkpoints and imports.
     Task(&'a FullTask<'a>),
-    /// The counters of a queue, the last event of its part of a checkpoint.
-    Counted {
-        /// The queue.
-        queue: QueueNo,
-        /// Their values.
-        counters: &'a Counters,
-    },
-    /// Ids up to this one have been given out.
+    /// The counters of a queue. This is the last event of the queue's part of a checkpoint.
+    Counted { queue: QueueNo, counters: &'a Counters },
+    /// Ids up to this one have been assigned.
     IdsUpto(TaskId),
-    /// How far an external source has been imported, so that a move between homes neither loses nor repeats tasks.
+    /// The position up to which an external source has been imported, so that a move between homes neither loses nor
+    /// repeats tasks.
     Mark {
-        /// The source.
         source: &'a [u8],
-        /// The position in it.
+        /// The position in the source.
         cursor: &'a [u8],
     },
 }
@@ -285,11 +241,8 @@ impl Event<'_> {
 pub enum Purge {
     /// Ready, delayed and dead. A task whose holder has ended counts as ready, even if it has not been moved yet.
     All,
-    /// Ready.
     Ready,
-    /// Delayed.
     Delayed,
-    /// Dead.
     Dead,
 }
 
@@ -305,7 +258,7 @@ impl Purge {
     }
 }
 
-/// Why a task was removed.
+/// The reason why a task was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
     /// It was cancelled.
@@ -316,77 +269,76 @@ pub enum Removal {
     Deleted,
     /// A full queue dropped it to make room.
     Dropped,
-    /// It lapsed too often, and its lease asked for this.
+    /// It lapsed too often, and the terms of its lease require removal.
     Lapsed,
 }
 
-/// Where a returned task goes.
+/// The destination of a returned task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Landing {
-    /// To the front. Tasks of one group stay together, in order; a later group goes before an earlier one.
+    /// The front. Tasks of one group stay together, in order; a later group goes before an earlier one.
     Front {
-        /// The group, counted by the queue.
+        /// The number of the group. Each queue counts its groups.
         group: u64,
     },
-    /// To the back.
+    /// The back.
     Back,
-    /// To the delayed tasks; it is due at this time.
+    /// The delayed tasks, until this time.
     Delayed(LogTime),
 }
 
 /// The terms of leases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaseTerms {
-    /// The length, from now.
+    /// The length from now in milliseconds.
     pub length_ms: Option<u64>,
-    /// The worker or connection that they end with.
+    /// The worker or connection with which the leases end.
     pub holder: Option<Holder>,
-    /// What happens at a lapse.
+    /// The consequences of a lapse.
     pub lapse: Option<LapsePolicy>,
 }
 
-/// The options of a task. The encoding allows for further ones without a new format.
+/// The options of a task. Their encoding can be extended without a new format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fields<'a> {
-    /// When it is due, if it is delayed.
+    /// The due time, if the task is delayed.
     pub due: Option<Due>,
-    /// Larger ones are delivered first.
+    /// Larger priorities are delivered first.
     pub priority: i8,
-    /// Its name, unique in its queue.
+    /// The name, unique in its queue.
     pub name: Option<NameRef<'a>>,
-    /// Tries before it is dead; `None` means the queue's default.
+    /// The number of tries before the task is dead; `None` means the queue's default.
     pub tries_max: Option<u32>,
-    /// The first wait of its backoff; `None` means the queue's default.
+    /// The first wait of its backoff in milliseconds; `None` means the queue's default.
     pub backoff_ms: Option<u64>,
-    /// When its time to live ends.
+    /// The end of its time to live.
     pub expires: Option<LogTime>,
     /// The trace context of its producer.
     pub trace: Option<&'a [u8]>,
 }
 
 impl Fields<'_> {
-    /// Whether there are none, so that the task can be packed.
+    /// Whether there are no options, so that the task can be packed.
     pub fn is_plain(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether there are none but the due time, so that the task can be packed.
+    /// Whether there are no options other than the due time, so that the task can be packed.
     pub fn is_plain_but_due(&self) -> bool {
         *self == Self { due: self.due, ..Self::default() }
     }
 }
 
-/// A name, borrowed.
+/// A borrowed name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameRef<'a> {
-    /// The bytes that the producer chose.
+    /// The name is given by the producer.
     Bytes(&'a [u8]),
-    /// A keyed hash of the payload.
+    /// The name is a keyed hash of the payload.
     PayloadHash(u128),
 }
 
 impl NameRef<'_> {
-    /// The name, owned.
     pub fn to_owned(self) -> Name {
         match self {
             Self::Bytes(bytes) => Name::Bytes(bytes.into()),
@@ -396,7 +348,6 @@ impl NameRef<'_> {
 }
 
 impl Name {
-    /// The name, borrowed.
     pub fn as_ref(&self) -> NameRef<'_> {
         match self {
             Self::Bytes(bytes) => NameRef::Bytes(bytes),
@@ -405,56 +356,51 @@ impl Name {
     }
 }
 
-/// Everything about one task.
+/// All data of one task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FullTask<'a> {
-    /// Its queue.
     pub queue: QueueNo,
-    /// Its id.
     pub id: TaskId,
-    /// Its payload.
     pub payload: &'a [u8],
-    /// When it was pushed.
+    /// The log time of the push.
     pub pushed: LogTime,
-    /// Its state.
     pub state: TaskState,
-    /// The negated priority that a ready task was read with, if it disagrees with the priority. No queue accepts such a
-    /// task; the field keeps decoding and encoding exact.
+    /// The negated priority that was decoded for a ready task, if it disagrees with the priority. No queue accepts
+    /// such a task; the field keeps decoding and encoding exact.
     pub stray_neg_priority: Option<i16>,
-    /// The incarnation of the store that delivered it last.
+    /// The incarnation of the store at the last delivery.
     pub incarnation: u64,
-    /// How many times it was delivered.
+    /// The number of deliveries.
     pub deliveries: u32,
-    /// Its tries, by how they ended.
+    /// The tries, by how they ended.
     pub tries: Tries,
     /// Whether it was cancelled while leased.
     pub cancelled: bool,
-    /// Whether it returned after a lapse or a lost worker, so that an ack of its id still finishes it.
+    /// Whether it was requeued after a lapse or a lost worker, so that an ack of its id still finishes it.
     pub late_ack: bool,
-    /// Its options. `due` is unused: the state has it.
+    /// The options. `due` is unused, because the state contains it.
     pub fields: Fields<'a>,
-    /// Why it last failed or died.
+    /// The reason of its last failure or death.
     pub reason: Option<&'a [u8]>,
-    /// Its last deliveries that are over.
+    /// The last deliveries that are over.
     pub past: &'a [Past],
 }
 
 /// The counters of a queue. They complete its name, settings and tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counters {
-    /// Its highest id so far, or [`TaskId::NONE`].
+    /// The highest id so far, or [`TaskId::NONE`].
     pub last_id: TaskId,
-    /// Its totals.
     pub totals: Totals,
-    /// The number of its last delivery.
+    /// The number of the last delivery.
     pub seq: u64,
-    /// The newest group at its front.
+    /// The newest group at the front.
     pub front_group: u64,
     /// The last `OrderKey::minor` that was used or reserved.
     pub minor: u64,
-    /// The flood of due tasks that is under way.
+    /// The flood of due tasks that is under way, if any.
     pub flood: Option<Flood>,
-    /// The time since which it is paused.
+    /// The time since which the queue is paused.
     pub paused: Option<LogTime>,
 }
 
@@ -465,7 +411,7 @@ pub struct Totals {
     pub pushed: u64,
     /// Tasks finished.
     pub finished: u64,
-    /// Tasks removed otherwise, including those moved to other queues.
+    /// Tasks removed in other ways, including those moved to other queues.
     pub removed: u64,
 }
 
@@ -477,7 +423,7 @@ impl Totals {
 }
 
 /// Delayed tasks that are due, but too many for one step. Order keys are reserved for all of them, so that they stay
-/// together wherever a slice ends.
+/// together across slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flood {
     /// The clock, and the time by which its tasks are due.
@@ -486,12 +432,12 @@ pub struct Flood {
     pub major: i64,
     /// The last reserved `OrderKey::minor` that was used.
     pub minor: u64,
-    /// The last that was reserved.
+    /// The last reserved `OrderKey::minor`.
     pub end: u64,
 }
 
 impl Due {
-    /// The time in milliseconds, as the log has it.
+    /// The time in milliseconds, as events encode it.
     pub const fn raw(self) -> u64 {
         match self {
             Self::Log(LogTime(ms)) | Self::Wall(WallTime(ms)) => ms,

@@ -8,11 +8,11 @@
 //! | expire | a time to live ends | is removed or dies |
 //! | become due | a delay ends, by either clock | becomes ready |
 //!
-//! The first two are *announced*: one event decides for all their tasks, and those that have not been moved yet count
-//! and behave as if they had been. Images have no place for that, so none is taken while an announced operation is
-//! under way. The others need no announcement: the time in the index of each task says all.
+//! The first two are *announced*: one event decides for all their tasks, and tasks that have not been moved yet count
+//! and behave as if they had been. Images cannot represent that, so none is taken while an announced operation is
+//! under way. The others need no announcement: the time in the index of each task is sufficient.
 //!
-//! [`Queue::settle`](super::Queue::settle) takes the steps.
+//! [`Queue::settle`](super::Queue::settle) executes the steps.
 //!
 //! [`Event::HolderEnded`]: crate::event::Event::HolderEnded
 //! [`Event::AllRevived`]: crate::event::Event::AllRevived
@@ -35,16 +35,16 @@ pub(super) enum BulkOperation {
 }
 
 impl BulkOperation {
-    /// In the order in which they take their steps. Leases end before times to live do, so that a task which returns
+    /// The operations in the order of their steps. Leases end before times to live do, so that a task which returns
     /// after its time to live is not delivered again.
     pub(super) const ALL: [Self; 5] =
         [Self::EndHolders, Self::ReviveAll, Self::Lapse, Self::Expire, Self::BecomeDue];
 
-    /// Those that begin with an event about all their tasks.
+    /// The operations that begin with an event about all their tasks.
     pub(super) const ANNOUNCED: [Self; 2] = [Self::EndHolders, Self::ReviveAll];
 }
 
-/// How far the operations of a queue are.
+/// The progress of the operations of a queue.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BulkOperations {
     /// Holders that ended, with the number of the last delivery that ended with them.
@@ -52,8 +52,8 @@ pub(super) struct BulkOperations {
     pub(super) revival: Option<Revival>,
     /// The delayed tasks that are becoming due.
     pub(super) due: Option<Flood>,
-    /// The group at the front in which leases are returned that lapsed by this time. Not part of the state: a restart
-    /// ends no lease.
+    /// The group at the front to which tasks are returned whose leases lapsed by this time. Not part of the state: a
+    /// restart ends no lease.
     pub(super) lapse_group: Option<(LogTime, u64)>,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct EndedHolder {
     pub(super) cause: Cause,
     /// The group in which its tasks return to the front.
     pub(super) group: u64,
-    /// How many tasks are still to be moved.
+    /// The number of tasks that are still to be moved.
     pub(super) left: usize,
     /// Whether a purge came after the end, so that the tasks are removed instead.
     pub(super) is_purged: bool,
@@ -73,12 +73,12 @@ pub(super) struct EndedHolder {
 /// Dead tasks that were all revived by one command.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Revival {
-    /// Every task that had died by then is one of them.
+    /// The tasks that died up to this time are part of the revival.
     pub(super) since: LogTime,
-    /// Those that are still to be moved.
+    /// The tasks that are still to be moved.
     pub(super) list: List,
-    /// Their order keys were reserved when it began, so that tasks which go to the back meanwhile are behind them:
-    /// `minor` is the last that was used.
+    /// The order keys of the tasks were reserved when the revival began, so that tasks which go to the back in the
+    /// meantime are behind them: `minor` is the last that was used.
     pub(super) major: i64,
     pub(super) minor: u64,
 }
@@ -89,7 +89,7 @@ impl BulkOperations {
         !self.ended.is_empty() || self.revival.is_some()
     }
 
-    /// Forgets announced operations whose last task has been moved, by a step or by a command.
+    /// Removes announced operations whose last task has been moved, by a step or by a command.
     #[inline]
     pub(super) fn forget_complete(&mut self) {
         while self.ended.first_key_value().is_some_and(|(_, ended)| ended.left == 0) {
@@ -115,12 +115,12 @@ impl BulkOperations {
         last.map_or(0, |(&(_, upto), _)| upto)
     }
 
-    /// How many leases of this holder are over whose tasks are still to be moved.
+    /// The number of leases of this holder that are over and whose tasks are still to be moved.
     pub(super) fn ended_leases_of(&self, holder: Holder) -> usize {
         self.ended.range((holder, 0)..=(holder, u64::MAX)).map(|(_, ended)| ended.left).sum()
     }
 
-    /// The same for all holders.
+    /// The number of such leases of all holders.
     pub(super) fn ended_leases(&self) -> usize {
         self.ended.values().map(|ended| ended.left).sum()
     }
@@ -130,7 +130,7 @@ impl BulkOperations {
         matches!((state, self.revival), (TaskState::Dead(at), Some(revival)) if *at <= revival.since)
     }
 
-    /// How many revived tasks are still to be moved.
+    /// The number of revived tasks that are still to be moved.
     pub(super) fn reviving_count(&self) -> usize {
         self.revival.map_or(0, |revival| revival.list.len())
     }

@@ -1,4 +1,4 @@
-//! Checks the invariants of a queue by walking all of it, and computes a digest of its state.
+//! Checks the invariants of a queue by visiting all of it, and computes a digest of its state.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -12,7 +12,7 @@ use super::ready::ReadyTask;
 use crate::id::TaskId;
 use crate::task::{Body, Due, Extras, Holder, Lease, Rank, StateKind, Task, TaskState};
 
-/// A violated invariant, as text.
+/// The description of a violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken(pub String);
 
@@ -21,7 +21,7 @@ fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), Broken> {
 }
 
 impl<B: Body> Queue<B> {
-    /// Checks that every task is in exactly the indexes that its state calls for, and that all counts agree.
+    /// Checks that every task is in exactly the indexes for its state, and that all counts are right.
     pub fn check(&self) -> Result<(), Broken> {
         let (mut waiting_bytes, mut delayed_bytes) = (0, 0);
         let mut kinds = BTreeMap::<StateKind, usize>::new();
@@ -86,7 +86,7 @@ impl<B: Body> Queue<B> {
         };
         ensure(indexed, || format!("{id} is not indexed as {:?}", task.state))?;
         let empty = task.extras.as_deref().is_some_and(|extras| *extras == Extras::default());
-        ensure(!empty, || format!("{id} has a box of extras with nothing in it"))?;
+        ensure(!empty, || format!("{id} has an empty box of extras"))?;
         let waits = task.waits();
         let expires = task.expires().filter(|_| waits);
         ensure(expires.is_none_or(|at| self.expiries.contains(&(at, id))), || format!("{id} never expires"))?;
@@ -104,7 +104,7 @@ impl<B: Body> Queue<B> {
         held && task.cancelled == self.cancelled_leases.contains(&(holder, lease.seq(), task.id))
     }
 
-    /// Checks the order of ready tasks; answers the payload bytes of the packed ones.
+    /// Checks the order of ready tasks. Returns the payload bytes of the packed ones.
     fn check_line(&self) -> Result<u64, Broken> {
         let (mut bytes, mut last_plain, mut seen) = (0, TaskId::NONE, 0);
         for task in self.ready.iter() {
@@ -112,17 +112,17 @@ impl<B: Body> Queue<B> {
             match task {
                 ReadyTask::Packed(plain) => {
                     ensure(plain.id > last_plain, || format!("{} after {last_plain}", plain.id))?;
-                    ensure(plain.due.is_none(), || format!("{} is in the line and due later", plain.id))?;
+                    ensure(plain.due.is_none(), || format!("{} is packed as ready but due later", plain.id))?;
                     last_plain = plain.id;
                     bytes += plain.body.len() as u64;
                 }
                 ReadyTask::Indexed(id) => {
                     let ready = self.table.get(id).is_some_and(|task| task.state.kind() == StateKind::Ready);
-                    ensure(ready, || format!("{id} stands in the line but is not ready"))?;
+                    ensure(ready, || format!("{id} is in the ready list but is not ready"))?;
                 }
             }
         }
-        ensure(seen == self.ready.len(), || format!("{seen} in a line of {}", self.ready.len()))?;
+        ensure(seen == self.ready.len(), || format!("{seen} ready tasks instead of {}", self.ready.len()))?;
         ensure(last_plain <= self.last_id, || format!("{last_plain} is above the last id"))?;
         self.ready
             .packed
@@ -130,7 +130,7 @@ impl<B: Body> Queue<B> {
             .map_or(Ok(bytes), |what| Err(Broken(format!("packed ready tasks: {what}"))))
     }
 
-    /// Checks that packed delayed tasks are in the index of their clock; answers their payload bytes.
+    /// Checks that packed delayed tasks are in the index of their clock. Returns their payload bytes.
     fn check_packed_delayed(&self) -> Result<u64, Broken> {
         let mut bytes = 0;
         for entry in self.packed_delayed.iter() {
@@ -156,15 +156,15 @@ impl<B: Body> Queue<B> {
             last = seq;
         }
         let leased = self.table.walk(&self.leased).count();
-        ensure(leased == self.leased.len(), || format!("{leased} on the list of delivered"))?;
+        ensure(leased == self.leased.len(), || format!("{leased} tasks in the list of leased ones"))?;
         let dead =
             self.table.walk(&self.dead).filter(|task| matches!(task.state, TaskState::Dead(_))).count();
-        ensure(dead == self.dead.len(), || format!("{dead} on the list of the dead"))?;
+        ensure(dead == self.dead.len(), || format!("{dead} tasks in the list of dead ones"))?;
         let walked = self.reviving().filter(|task| self.bulk.revives(&task.state)).count();
-        ensure(walked == self.bulk.reviving_count(), || format!("{walked} on the list of the revived"))
+        ensure(walked == self.bulk.reviving_count(), || format!("{walked} tasks in the list of revived ones"))
     }
 
-    /// Checks that no index has more entries than tasks call for.
+    /// Checks that no index has an entry without a task.
     fn check_sizes(&self) -> Result<(), Broken> {
         let leases = || self.table.iter().filter_map(Task::lease);
         let timed = leases().filter(|lease| lease.deadline().is_some()).count();
@@ -172,7 +172,7 @@ impl<B: Body> Queue<B> {
         let held = leases().filter(|lease| lease.holder().is_some()).count();
         let indexed: usize = self.held.values().map(BTreeSet::len).sum();
         ensure(held == indexed, || format!("{indexed} held"))?;
-        ensure(self.held.values().all(|held| !held.is_empty()), || "a holder of nothing".into())?;
+        ensure(self.held.values().all(|held| !held.is_empty()), || "a holder without leases".into())?;
         let mut last = None;
         for (&(holder, upto), ended) in &self.bulk.ended {
             let from = last.filter(|&(other, _)| other == holder).map_or(0, |(_, upto)| upto + 1);
@@ -189,7 +189,7 @@ impl<B: Body> Queue<B> {
         })?;
         let by_list = self.table.walk(&self.leased).map(|task| task.id);
         let by_blocks = self.deliveries.walk_from(&self.table, 0).map(|task| task.id);
-        ensure(by_list.eq(by_blocks), || "the delivered list and its blocks".into())?;
+        ensure(by_list.eq(by_blocks), || "the list of deliveries and its blocks differ".into())?;
         let is_cancelled = |task: &&Task<B>| task.cancelled && task.lease().and_then(Lease::holder).is_some();
         let cancelled = self.table.iter().filter(is_cancelled).count();
         ensure(cancelled == self.cancelled_leases.len(), || {
@@ -202,7 +202,7 @@ impl<B: Body> Queue<B> {
         ensure(mortals == self.expiries.len(), || format!("{} expiries", self.expiries.len()))
     }
 
-    /// Hashes everything that is not volatile, in an order that does not depend on how the state came about.
+    /// Hashes all data that is not volatile, in an order that does not depend on the history of the queue.
     pub fn digest(&self, into: &mut impl Hasher) {
         (self.no, &self.settings, self.paused, self.waiting_bytes, self.totals).hash(into);
         (self.last_id, self.incarnation, self.seq, self.front_group, self.minor, self.bulk.due).hash(into);

@@ -1,7 +1,7 @@
 //! The move of a dead task between queues that have logs of their own, as in the Redis module.
 //!
-//! In a broker such a move is one event of both queues. Here it is two: the task is removed from one queue and imported
-//! as a whole by the other. The queues are the same afterwards either way.
+//! In a broker such a move is one event of both queues. Here it is two: one queue removes the task, and the other
+//! imports it as a whole. The resulting queues are the same either way.
 
 use alloc::boxed::Box;
 
@@ -14,8 +14,8 @@ use crate::time::Now;
 
 impl<B: Body> Queue<B> {
     /// Moves a dead task to the back of another queue, with its tries, unless that queue has a task with its id. The
-    /// task loses its name if another task there has it. `payload` reads the bytes of a body. Answers whether the task
-    /// moved.
+    /// task loses its name if another task of that queue has it. `payload` reads the bytes of a body. Returns whether
+    /// the task moved.
     pub fn move_dead_to<F: Recorder<Body = B>, T: Recorder<Body = B>>(
         &mut self,
         id: TaskId,

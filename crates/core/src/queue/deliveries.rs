@@ -1,5 +1,5 @@
-//! The list of leased tasks in blocks by delivery number. Positions in the list, and leases that only their holder
-//! ends, are found without a walk along all of it.
+//! The list of leased tasks, divided into blocks by delivery number. Positions in the list, and leases that only
+//! their holder ends, are found without a scan of the whole list.
 
 use alloc::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::table::{SlotNo, Table, Walk};
 use crate::meter;
 use crate::task::{Body, Lease, Task};
 
-/// How many delivery numbers share a block.
+/// The number of consecutive delivery numbers that share a block.
 const BLOCK_SEQS: u64 = 256;
 
 #[derive(Clone, Debug)]
@@ -15,7 +15,7 @@ struct Block {
     /// The number of its leases, and how many of them are open-ended.
     leases: u32,
     open_ended: u32,
-    /// One of them.
+    /// The slot of any lease of the block.
     any: SlotNo,
 }
 
@@ -28,7 +28,7 @@ const fn block_of(lease: &Lease) -> u64 {
 }
 
 impl Deliveries {
-    /// About how many bytes it takes.
+    /// The approximate memory in bytes.
     pub(super) fn memory(&self) -> usize {
         self.0.len() * size_of::<(u64, Block)>() * 3 / 2
     }
@@ -95,7 +95,7 @@ fn is_of<B>(task: &Task<B>, number: u64) -> bool {
     task.lease().is_some_and(|lease| block_of(lease) == number)
 }
 
-/// The first of a block in the list.
+/// The first lease of a block in the list.
 fn first_of<B: Body>(table: &Table<B>, number: u64, block: &Block) -> SlotNo {
     let mut first = block.any;
     while let [Some(before), _] = table.neighbours(first)

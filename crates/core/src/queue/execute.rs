@@ -1,6 +1,6 @@
-//! Commands about one queue that exists and needs no new id.
+//! Commands about one existing queue that need no new id.
 //!
-//! The driver finds the queue by name, gives out ids and moves tasks to other queues: see [`Queue::push`],
+//! The driver finds the queue by name, assigns ids and moves tasks to other queues: see [`Queue::push`],
 //! [`Queue::add`], [`Queue::pop`] and [`Queue::take_dying`].
 
 use alloc::boxed::Box;
@@ -98,7 +98,7 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// Executes a command that only reads. Tasks that are due but not moved yet are shown as they are, since moving
+    /// Executes a command that only reads. Tasks that are due but not moved yet are shown unchanged, since moving
     /// them would be a change.
     pub fn execute_read(
         &self,

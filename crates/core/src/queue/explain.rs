@@ -8,8 +8,8 @@ use crate::task::{Body, Due, Rank, TaskState};
 use crate::time::Now;
 
 impl<B: Body> Queue<B> {
-    /// Why this task is not being worked on, if it exists. Its worker is given by incarnation; the broker adds the
-    /// name.
+    /// The reason why this task is not being worked on, if the task exists. Its worker is given by incarnation; the
+    /// broker adds the name.
     pub(crate) fn explain<R: Recorder<Body = B>>(
         &mut self,
         id: TaskId,

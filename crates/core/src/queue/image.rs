@@ -1,17 +1,17 @@
 //! Images of a queue for checkpoints, and restoring a queue from one.
 //!
 //! An image shares the runs and pages of its queue, so taking one copies none of them. It is encoded later, while the
-//! queue goes on: a small head, and one part per run and page. A part keeps its stamp as long as it does not change, so
-//! that it is stored only once.
+//! queue continues to change: a small head, and one part per run and page. A part keeps its stamp as long as it does
+//! not change, so that it is stored only once.
 //!
 //! The head is three events ([`Event::QueueMade`], [`Event::Configured`], [`Event::Counted`]), then as varints the
 //! waiting bytes, whether it ever adopted a task, for leased and dead tasks their number and the slot plus one of the
 //! first, and the numbers of runs of ready tasks, runs of delayed tasks and pages. Then come the overlays of the runs.
 //! The parts have the same order.
 //!
-//! A page is the number of its slots, and for each that is taken: its number, the slot plus one of the next in its
-//! list, and an [`Event::Task`] with the packed handle as its payload. A handle that cannot be packed cannot be
-//! stored, and an image with one is refused when it is restored.
+//! A page is encoded as the number of its slots, and for each slot in use: its number, the slot plus one of the next
+//! in its list, and an [`Event::Task`] with the packed handle as its payload. A handle that cannot be packed cannot
+//! be stored, and an image with one is refused when it is restored.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -57,20 +57,20 @@ pub struct Damaged(pub &'static str);
 
 impl fmt::Display for Damaged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "an image does not fit together: {}", self.0)
+        write!(f, "an image is inconsistent: {}", self.0)
     }
 }
 
 impl core::error::Error for Damaged {}
 
 impl<B: Body> QueueImage<B> {
-    /// Appends the bytes of its head.
+    /// Appends the bytes of the head.
     pub fn head(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.head);
         self.overlays.iter().for_each(|overlay| overlay.write(out));
     }
 
-    /// Its parts, in the order in which a restore needs them.
+    /// The parts, in the order in which a restore needs them.
     pub fn parts(&self) -> &[Part<B>] {
         &self.parts
     }
@@ -82,7 +82,7 @@ impl<B: Body> Part<B> {
         self.stamp
     }
 
-    /// Appends its bytes.
+    /// Appends the bytes of the part.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match &self.content {
             Content::Run(run) => run.write(out),
@@ -99,7 +99,7 @@ fn write_page<B: Body>(page: &Page<B>, out: &mut Vec<u8>) {
         out.push(at as u8);
         write_link(slot.next, out);
         handle.clear();
-        // Without a payload the task cannot be restored, and the restore reports it.
+        // If the handle cannot be packed, the payload is empty and the restore refuses the task.
         task.body.pack(None, &mut handle);
         encode(&Event::Task(&full(QueueNo(0), task, &handle)), out);
     }
@@ -147,7 +147,7 @@ fn read_task<B: Body>(full: &FullTask<'_>) -> Option<Task<B>> {
     (rest.is_empty() && is_sound(full)).then(|| record_of(full, body))
 }
 
-/// The first part of a head.
+/// The first section of a head.
 pub(super) struct Head {
     pub(super) name: Box<[u8]>,
     pub(super) settings: Settings,
@@ -204,7 +204,7 @@ impl<B: Body> Queue<B> {
         QueueImage { head, overlays, parts }
     }
 
-    /// Restores a queue and its name from an image. Runs of ready tasks are not decoded; everything else is, and must
+    /// Restores a queue and its name from an image. Runs of ready tasks are not decoded; all other data is, and must
     /// be consistent.
     pub(crate) fn restore<P: AsRef<[u8]>>(
         no: QueueNo,
@@ -230,7 +230,7 @@ impl<B: Body> Queue<B> {
         }
         queue.index_records(lists).ok_or(Damaged("a record"))?;
         if !r.rest().is_empty() || parts.next().is_some() || waiting_bytes < queue.waiting_bytes {
-            return Err(Damaged("more than there is to a queue"));
+            return Err(Damaged("more parts than the queue has"));
         }
         queue.waiting_bytes = waiting_bytes;
         let runs = [queue.ready.packed.last_id(), queue.packed_delayed.last_id()];
@@ -240,8 +240,8 @@ impl<B: Body> Queue<B> {
         Ok((name, queue))
     }
 
-    /// The waiting bytes; the lists as length and first slot; the numbers of runs, delayed runs and pages.
-    #[expect(clippy::type_complexity, reason = "the numbers of a head, which are taken apart at once")]
+    /// Reads the waiting bytes; the lists as length and first slot; the numbers of runs, delayed runs and pages.
+    #[expect(clippy::type_complexity, reason = "the numbers of a head, which the callers destructure")]
     pub(super) fn read_numbers(
         &mut self,
         r: &mut Reader<'_>,
@@ -278,8 +278,8 @@ impl<B: Body> Queue<B> {
         (self.delayed.len() + self.delayed_wall.len() == self.packed_delayed.len()).then_some(())
     }
 
-    /// Whether a task is packed both as delayed and as ready. Few tasks are looked up; for many it is faster to walk
-    /// along both runs.
+    /// Whether a task is packed both as delayed and as ready. Few tasks are looked up one by one; for many it is
+    /// faster to iterate over both runs in parallel.
     fn is_any_delayed_ready(&self) -> bool {
         const LOOKED_UP_PART: usize = 64;
         if self.packed_delayed.len() * LOOKED_UP_PART < self.ready.packed.len() {
@@ -292,7 +292,7 @@ impl<B: Body> Queue<B> {
         })
     }
 
-    /// Adds records to the indexes that their states call for.
+    /// Adds records to the indexes for their states.
     fn index_records(&mut self, lists: [(usize, u32); 2]) -> Option<()> {
         let mut counts = [0, 0];
         for at in self.table.all() {

@@ -1,6 +1,6 @@
-//! Leases that end without a word from their holder: the deadline passed, or the worker or connection is gone.
+//! Leases that end without an action of their holder: the deadline passed, or the worker or connection is gone.
 //!
-//! [`Queue::judge`] decides what becomes of a task, by the policy of its lease or by the defaults of the queue.
+//! [`Queue::judge`] decides the fate of a task, by the policy of its lease or by the defaults of the queue.
 
 use alloc::vec::Vec;
 
@@ -13,7 +13,7 @@ use crate::settings::Place;
 use crate::task::{Body, Cause, Holder, Lease, Task};
 use crate::time::Now;
 
-/// What becomes of a task whose lease ended without a word from its holder.
+/// The fate of a task whose lease ended without an action of its holder.
 enum Verdict {
     Front,
     Elsewhere(Landing),
@@ -22,7 +22,7 @@ enum Verdict {
 }
 
 impl<B: Body> Queue<B> {
-    /// Ends the leases of these tasks. Those that return to the front go there as one group, in the order given.
+    /// Ends the leases of these tasks. The tasks that return to the front go there as one group, in the given order.
     pub(super) fn end_leases<R: Recorder<Body = B>>(
         &mut self,
         ids: &[TaskId],
@@ -72,7 +72,7 @@ impl<B: Body> Queue<B> {
         Verdict::Elsewhere(self.landing(Place::After(wait), now))
     }
 
-    /// The policy that a lease carries takes precedence over the defaults of the queue.
+    /// Applies the policy of the lease, which takes precedence over the defaults of the queue.
     fn judge_by(&self, policy: &LapsePolicy, task: &Task<B>, now: Now) -> Verdict {
         let over = match policy.limit {
             Some(limit) => task.tries().unfinished() >= limit,
@@ -95,8 +95,8 @@ impl<B: Body> Queue<B> {
         task.extras.as_ref().and_then(|extras| extras.tries_max).unwrap_or_else(|| self.settings.tries())
     }
 
-    /// The wait after `times` tries that ended the same way. It doubles each time up to a cap. A jitter, computed from
-    /// the task alone so that a replay agrees, takes up to half of it away.
+    /// The wait after `times` tries that ended the same way. It doubles each time up to a maximum. A jitter of up to
+    /// half of it is subtracted. It is computed from the task alone, so that a replay gives the same result.
     pub(super) fn backoff_ms(&self, task: &Task<B>, times: u32) -> u64 {
         let first = task.extras.as_ref().and_then(|extras| extras.backoff_ms);
         let first = first.unwrap_or_else(|| self.settings.backoff_ms());

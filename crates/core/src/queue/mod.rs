@@ -1,17 +1,17 @@
 //! One queue as a value: its tasks, their indexes, and the transitions between their states.
 //!
-//! A queue knows no other queue, no worker and no clock. A [`crate::Broker`] drives many of them; in the Redis module,
-//! a key holds one. The parts:
+//! A queue is independent of other queues, workers and clocks. A [`crate::Broker`] drives many of them; in the Redis
+//! module, a key holds one. The parts:
 //!
 //! | module | purpose |
 //! |---|---|
 //! | `execute` | commands about one queue |
-//! | `decide` | what should happen; each decision is recorded as an event and then applied |
-//! | `settle`, `bulk`, `lapse` | what happens without a command, and work on many tasks, in slices |
+//! | `decide` | decisions; each is recorded as an event and then applied |
+//! | `settle`, `bulk`, `lapse` | events without a command, and work on many tasks, in slices |
 //! | `apply` | the only code that changes a queue; a replay is this same code |
 //! | `read`, `seek`, `explain` | queries |
-//! | `ready`, `packed`, `table`, `ordered`, `deliveries`, `shared` | where tasks are kept, and in which order |
-//! | `image`, `salvage` | checkpoints: writing a queue, reading it back, saving what a damaged one still has |
+//! | `ready`, `packed`, `table`, `ordered`, `deliveries`, `shared` | storage of tasks, and their orders |
+//! | `image`, `salvage` | checkpoints: writing a queue, reading it back, saving the rest of a damaged one |
 //! | `check` | the invariants, for tests and `sureq check` |
 
 mod apply;
@@ -66,11 +66,11 @@ pub(crate) use read::full;
 pub use seek::Seek;
 pub use settle::Settled;
 
-/// An event that does not fit the state that it is applied to: the log belongs to another store, is damaged in a way
-/// that its checksums do not show, or is hostile.
+/// An event that does not fit the state to which it is applied: the log belongs to another store, is damaged in a way
+/// that its checksums do not detect, or was forged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inconsistent {
-    /// What does not fit.
+    /// The description of the contradiction.
     pub what: &'static str,
     /// The task that it is about, or [`TaskId::NONE`].
     pub id: TaskId,
@@ -102,14 +102,14 @@ pub enum HolderNews {
 /// One queue.
 #[derive(Clone, Debug)]
 pub struct Queue<B> {
-    /// Its number in events.
+    /// The number in events.
     no: QueueNo,
     settings: Settings,
     paused: Option<LogTime>,
     /// Records of all tasks but packed ones. The lists below are threaded through it.
     table: Table<B>,
     ready: Ready<B>,
-    /// Delayed tasks without options. Like the others they are also in `delayed` or `delayed_wall`.
+    /// Delayed tasks without options. Like the others, they are also in `delayed` or `delayed_wall`.
     packed_delayed: Packed<B>,
     /// Delayed tasks that are due by log time.
     delayed: Ordered<(LogTime, TaskId)>,
@@ -117,26 +117,26 @@ pub struct Queue<B> {
     delayed_wall: Ordered<(WallTime, TaskId)>,
     /// Leased tasks, in order of their last delivery.
     leased: List,
-    /// The same, by the number of the delivery.
+    /// The same tasks, by the number of the delivery.
     deliveries: Deliveries,
     /// Dead tasks, in order of death.
     dead: List,
-    /// The same, by the time of death.
+    /// The same tasks, by the time of death.
     deaths: Ordered<(LogTime, TaskId)>,
-    /// Leases with a deadline; those of the same deadline in order of delivery.
+    /// Leases with a deadline. Leases with the same deadline are in order of delivery.
     deadlines: BTreeSet<(LogTime, u64, TaskId)>,
     /// Waiting tasks with a time to live.
     expiries: BTreeSet<(LogTime, TaskId)>,
     /// Leases that end with a worker or connection, by holder in order of delivery.
     held: BTreeMap<Holder, BTreeSet<(u64, TaskId)>>,
-    /// Of those, the leases of cancelled tasks: each heartbeat asks for its worker's.
+    /// The leases in `held` of cancelled tasks, for the heartbeats of their workers.
     cancelled_leases: BTreeSet<(Holder, u64, TaskId)>,
     names: Dictionary<Name, TaskId>,
     /// Payload bytes of ready and delayed tasks.
     waiting_bytes: u64,
     /// Payload bytes of delayed tasks.
     delayed_bytes: u64,
-    /// Bytes of memory that the bodies of packed ready and of packed delayed tasks own.
+    /// The memory that the bodies of packed ready and of packed delayed tasks own, in bytes.
     packed_ready_owned: usize,
     packed_delayed_owned: usize,
     totals: Totals,
@@ -149,7 +149,7 @@ pub struct Queue<B> {
     front_group: u64,
     /// The last [`crate::task::OrderKey::minor`] that was used or reserved.
     minor: u64,
-    /// The work on many tasks that is under way.
+    /// The operations on many tasks that are under way.
     bulk: BulkOperations,
     /// Whether it ever had a task that was pushed to another queue.
     adopted: bool,
@@ -213,17 +213,16 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// Its number in events.
+    /// The number in events.
     pub const fn no(&self) -> QueueNo {
         self.no
     }
 
-    /// Its settings.
     pub const fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Its highest id so far.
+    /// The highest id so far.
     pub const fn last_id(&self) -> TaskId {
         self.last_id
     }
@@ -233,7 +232,7 @@ impl<B: Body> Queue<B> {
         self.incarnation
     }
 
-    /// Its totals since its creation.
+    /// The totals since its creation.
     pub const fn totals(&self) -> Totals {
         self.totals
     }
@@ -245,7 +244,7 @@ impl<B: Body> Queue<B> {
             .map(|n| n as u64)
     }
 
-    /// The number of its tasks.
+    /// The number of tasks.
     pub fn len(&self) -> u64 {
         self.counts().iter().sum()
     }
@@ -260,7 +259,8 @@ impl<B: Body> Queue<B> {
         self.is_empty() && self.settings.is_default() && self.paused.is_none()
     }
 
-    /// Whether a pop at this time would get a task. Expired tasks do not count, even if they have not been moved yet.
+    /// Whether a pop at this time would return a task. Expired tasks do not count, even if they have not been removed
+    /// yet.
     pub fn can_pop(&self, at: LogTime) -> bool {
         self.ready.len() > 0 && self.poppable() > 0 && self.has_unexpired(at)
     }
@@ -271,7 +271,7 @@ impl<B: Body> Queue<B> {
         !is_any_over || self.ready.has_unexpired(at)
     }
 
-    /// How many tasks the pause and the limit of leased tasks allow to deliver.
+    /// The number of tasks that may be delivered, given the pause and the limit of leased tasks.
     fn poppable(&self) -> usize {
         if self.paused.is_some() {
             return 0;
@@ -280,12 +280,12 @@ impl<B: Body> Queue<B> {
         max.saturating_sub(self.running())
     }
 
-    /// Leased tasks whose holder has not ended.
+    /// The number of leased tasks whose holder has not ended.
     fn running(&self) -> usize {
         self.leased.len().saturating_sub(self.bulk.ended_leases())
     }
 
-    /// The workers and connections that hold its tasks.
+    /// The workers and connections that hold tasks of this queue.
     pub fn holders(&self) -> impl Iterator<Item = Holder> {
         self.held.keys().copied().filter(|&holder| self.held_by(holder) > 0)
     }
@@ -316,24 +316,24 @@ impl<B: Body> Queue<B> {
         pushed.wrapping_add(removed).wrapping_add(self.table.moves())
     }
 
-    /// About how many bytes it takes, without looking at any task.
+    /// The approximate memory in bytes, computed without visiting any task.
     pub fn memory(&self) -> usize {
         self.structure() + self.owned()
     }
 
-    /// The bytes of memory that its tasks own beside their records: names, reasons, past deliveries, terms of leases,
+    /// The memory in bytes that its tasks own beside their records: names, reasons, past deliveries, terms of leases,
     /// and bodies that own memory. Maintained with each change.
     pub(crate) const fn owned(&self) -> usize {
         self.packed_ready_owned + self.packed_delayed_owned + self.table.owned()
     }
 
-    /// About how many bytes its records and indexes take.
+    /// The approximate memory of its records and indexes in bytes.
     pub(crate) fn structure(&self) -> usize {
         // Nodes of the standard library's trees are about two thirds full.
         const fn indexed<T>(count: usize) -> usize {
             count * size_of::<T>() * 3 / 2
         }
-        // If one lease has a holder, most do.
+        // Assumes that if one lease has a holder, most do.
         let held = if self.held.is_empty() { 0 } else { self.leased.len() };
         size_of::<Self>()
             + self.table.memory()
@@ -349,12 +349,12 @@ impl<B: Body> Queue<B> {
             + self.names.capacity() * size_of::<(Name, TaskId)>()
     }
 
-    /// Takes the tasks that died since the last call, if there is a dead-letter queue to move them to.
+    /// Removes and returns the tasks that died since the last call, if there is a dead-letter queue to move them to.
     pub fn take_dying(&mut self) -> Vec<TaskId> {
         core::mem::take(&mut self.dying)
     }
 
-    /// Takes the news about workers and connections since the last call.
+    /// Removes the news about workers and connections since the last call, and passes them to `visit`.
     pub fn drain_holder_news(&mut self, mut visit: impl FnMut(Holder, HolderNews)) {
         while let Some((holder, news)) = self.holder_news.pop() {
             if news == HolderNews::HasCancelled || !self.held.contains_key(&holder) {
@@ -363,7 +363,7 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// Takes what was purged since the last call. The caller has to release the bodies.
+    /// Removes and returns the tasks that were purged since the last call. The caller must release the bodies.
     pub fn take_purged(&mut self) -> Vec<Remains<B>> {
         core::mem::take(&mut self.purged)
     }
@@ -394,7 +394,8 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// Takes the leases of workers that lapsed since the last call, each with the incarnation of its worker.
+    /// Removes and returns the leases of workers that lapsed since the last call, each with the incarnation of its
+    /// worker.
     pub fn take_lapsed(&mut self) -> Vec<(u64, Receipt)> {
         core::mem::take(&mut self.lapsed)
     }

@@ -1,8 +1,8 @@
 //! Entries in the order of their keys, with fast access to the nth of them.
 //!
-//! The entries are a sorted list, cut into blocks. A binary search finds a block; the position of its first entry is
-//! the sum of the lengths of the blocks before it, one number for hundreds of entries. Each block also knows when the
-//! last of its entries expires, so that a block of expired entries is skipped in one step.
+//! The entries are a sorted list, divided into blocks. A binary search finds a block; the position of its first entry
+//! is the sum of the lengths of the blocks before it, one number for hundreds of entries. Each block also has the
+//! latest expiry of its entries, so that a block of expired entries is skipped in one step.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -12,13 +12,13 @@ use crate::meter;
 use crate::task::Rank;
 use crate::time::{LogTime, WallTime};
 
-/// The length at which a block is cut in two.
+/// The length at which a block is split.
 const BLOCK_MAX: usize = 256;
 
-/// Neighbours that together have no more entries than this are joined.
+/// Neighbouring blocks that together have no more entries than this are joined.
 const BLOCK_MIN: usize = BLOCK_MAX / 4;
 
-/// The time of expiry of an entry that never expires.
+/// The expiry of an entry that never expires.
 const NEVER: LogTime = LogTime(u64::MAX);
 
 /// An entry with a key to sort by.
@@ -49,13 +49,13 @@ impl Entry for (WallTime, TaskId) {
     }
 }
 
-/// A ready task with a record: its rank, its id and when it expires, in 32 bytes.
+/// A ready task with a record: its rank, its id and its expiry, in 32 bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IndexedTask {
     order: crate::task::OrderKey,
     pub(super) id: TaskId,
     neg_priority: i16,
-    /// The low 48 bits of the time, which last for another 8,000 years.
+    /// The low 48 bits of the time, which suffice for another 8,000 years.
     expires: [u16; 3],
 }
 
@@ -88,7 +88,7 @@ impl Entry for IndexedTask {
 struct Block<E> {
     /// Never empty.
     entries: VecDeque<E>,
-    /// When the last of them expires.
+    /// The latest expiry of the entries.
     last_expires: LogTime,
 }
 
@@ -145,14 +145,14 @@ impl<E: Entry> Ordered<E> {
         self.len
     }
 
-    /// About how many bytes it takes.
+    /// The approximate memory in bytes.
     pub(super) const fn memory(&self) -> usize {
-        // Blocks that were cut are half empty, blocks that were filled in order are full, and a deque has room for a
-        // power of two of entries.
+        // Split blocks are half empty, blocks that were filled in order are full, and a deque has room for a power of
+        // two of entries.
         self.len * size_of::<E>() * 3 / 2
     }
 
-    /// The block that has this key or would have it.
+    /// The block that contains this key or would contain it.
     fn block_of(&self, key: E::Key) -> usize {
         let is_before = |block: &Block<E>| block.entries.back().is_some_and(|last| last.key() < key);
         let at = self.blocks.partition_point(is_before);
@@ -169,7 +169,7 @@ impl<E: Entry> Ordered<E> {
         self.find(*key).is_some()
     }
 
-    /// Adds an entry. Answers false, and changes nothing, if another one has its key.
+    /// Adds an entry. Returns false, and changes nothing, if another entry has its key.
     pub(super) fn insert(&mut self, entry: E) -> bool {
         meter::step();
         let at = self.block_of(entry.key());
@@ -184,7 +184,7 @@ impl<E: Entry> Ordered<E> {
         if block.entries.len() < BLOCK_MAX {
             block.insert(within, entry);
         } else if within == BLOCK_MAX && is_last {
-            // Entries that come in order leave full blocks behind.
+            // Entries that are added in order fill their blocks completely.
             self.blocks.push_back(Block::of(VecDeque::from([entry])));
         } else {
             let mut behind = Block::of(block.entries.split_off(BLOCK_MAX / 2));
@@ -244,7 +244,7 @@ impl<E: Entry> Ordered<E> {
         self.iter_from(0)
     }
 
-    /// All entries that have not expired by then. Blocks of expired ones are skipped as a whole.
+    /// All entries that have not expired by then. Blocks of expired entries are skipped as a whole.
     pub(super) fn unexpired(&self, by: LogTime) -> impl Iterator<Item = &E> {
         let is_good = move |expires: LogTime| {
             meter::step();
@@ -254,7 +254,7 @@ impl<E: Entry> Ordered<E> {
         blocks.flat_map(|block| &block.entries).filter(move |entry| is_good(entry.expires()))
     }
 
-    /// How many entries have smaller keys.
+    /// The number of entries with smaller keys.
     pub(super) fn before(&self, key: E::Key) -> usize {
         let at = self.block_of(key);
         let Some(block) = self.blocks.get(at) else { return 0 };
@@ -263,7 +263,8 @@ impl<E: Entry> Ordered<E> {
     }
 }
 
-/// Entries with the position of each block: one pass over the blocks answers several questions about positions.
+/// The entries with the position of each block: after one pass over the blocks, it answers several questions about
+/// positions.
 pub(super) struct Counted<'o, E> {
     ordered: &'o Ordered<E>,
     before: Vec<usize>,
@@ -283,7 +284,7 @@ impl<E: Entry> Ordered<E> {
 }
 
 impl<E: Entry> Counted<'_, E> {
-    /// How many entries have smaller keys.
+    /// The number of entries with smaller keys.
     pub(super) fn before(&self, key: E::Key) -> usize {
         meter::step();
         let at = self.ordered.block_of(key);
@@ -291,8 +292,8 @@ impl<E: Entry> Counted<'_, E> {
         self.before[at] + block.entries.partition_point(|entry| entry.key() < key)
     }
 
-    /// How many entries at the front satisfy `is_before`, which gets the position and the key of an entry. Once it
-    /// fails for an entry, it must fail for all behind it.
+    /// The number of entries at the front that satisfy `is_before`, which gets the position and the key of an entry.
+    /// Once it fails for an entry, it must fail for all later ones.
     pub(super) fn partition(&self, is_before: impl Fn(usize, E::Key) -> bool) -> usize {
         let blocks = &self.ordered.blocks;
         let begins_before = |at: usize| is_before(self.before[at], blocks[at].entries[0].key());
@@ -337,7 +338,7 @@ mod tests {
         Rank { neg_priority: (n % 3) as i16, order: OrderKey { major: (n / 7).cast_signed(), minor: n % 7 } }
     }
 
-    /// Every third never expires.
+    /// Every third entry never expires.
     fn expires(n: u64) -> Option<LogTime> {
         (!n.is_multiple_of(3)).then(|| LogTime(n.wrapping_mul(31) % 1000))
     }

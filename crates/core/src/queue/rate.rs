@@ -1,4 +1,4 @@
-//! Recent rates of events. Volatile: no part of the state.
+//! Recent rates of events. Volatile: not part of the state.
 
 use crate::time::LogTime;
 
@@ -30,7 +30,8 @@ impl Rate {
         }
     }
 
-    /// About how many events were in the last ten seconds. The window before counts by the part that is within.
+    /// The approximate number of events in the last ten seconds. The previous window counts by the fraction of it
+    /// that is within.
     pub(super) fn in_window(self, now: LogTime) -> u64 {
         let Self { current, before, .. } = self.at(now);
         let left = WINDOW_MS - now.0 % WINDOW_MS;

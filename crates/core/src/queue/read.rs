@@ -63,7 +63,7 @@ impl<B: Body> Queue<B> {
         self.look(id).map(|task| task.body.clone())
     }
 
-    /// The tasks with this payload, as far as their handles can tell.
+    /// The tasks with this payload, as far as their handles can compare it.
     pub(crate) fn ids_of_payload(&self, payload: &[u8]) -> Vec<TaskId> {
         let records = self.table.iter().map(|task| (task.id, task.body.is(payload)));
         let packed = self.ready.packed.iter().chain(self.packed_delayed.iter());
@@ -112,7 +112,7 @@ impl<B: Body> Queue<B> {
         })
     }
 
-    /// The same as spans of many neighbours, which saves most of the decoding.
+    /// The same as spans of many tasks, which saves most of the decoding.
     pub fn read_ahead_spans(&self, start: usize) -> impl Iterator<Item = ReadAheadSpan<B>> {
         let plain = self.ready.read_ahead_spans(start);
         let mixed = plain.is_none().then(|| self.upcoming_bodies(start).map(ReadAheadSpan::Task));
@@ -141,7 +141,7 @@ impl<B: Body> Queue<B> {
                 collect(line.flatten().take(count), out);
             }
             View::Delayed => {
-                // There is an index for each clock. The two are merged by the numbers of milliseconds.
+                // There is an index for each clock. The two are merged by their milliseconds.
                 let by_log = self.delayed.counted();
                 let is_before = |place, (WallTime(at), id)| place + by_log.before((LogTime(at), id)) < start;
                 let delayed_wall = self.delayed_wall.counted().partition(is_before);
@@ -167,7 +167,7 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// A task as INSPECT shows it.
+    /// The view of a task in INSPECT.
     fn view(&self, id: TaskId, now: Now) -> Option<TaskView<B>> {
         let task = self.look(id)?;
         let at = match &task.state {
@@ -221,7 +221,7 @@ impl<B: Body> Queue<B> {
     }
 }
 
-/// A task with its payload, as an event has it.
+/// The task with its payload, in the form of events.
 pub(crate) fn full<'a, B>(queue: QueueNo, task: &'a Task<B>, payload: &'a [u8]) -> FullTask<'a> {
     let extras = task.extras.as_deref();
     let fields = Fields {

@@ -13,7 +13,7 @@ use crate::time::LogTime;
 /// Ready tasks, in the order of delivery.
 #[derive(Clone, Debug)]
 pub(super) struct Ready<B> {
-    /// Tasks that were pushed without options and not touched since.
+    /// Tasks that were pushed without options and have not changed since.
     pub(super) packed: Packed<B>,
     indexed: Ordered<IndexedTask>,
 }
@@ -45,7 +45,7 @@ impl<B: Body> Ready<B> {
         self.packed.len() + self.indexed.len()
     }
 
-    /// About how many bytes it takes.
+    /// The approximate memory in bytes.
     pub(super) fn memory(&self) -> usize {
         self.packed.memory() + self.indexed.memory()
     }
@@ -70,7 +70,7 @@ impl<B: Body> Ready<B> {
         self.indexed.iter().map(|indexed| indexed.id)
     }
 
-    /// The task that is delivered next.
+    /// The task that will be delivered next.
     pub(super) fn head(&self) -> Option<ReadyTask<B>> {
         let packed = self.packed.first();
         first_of(packed, self.indexed.first())
@@ -96,16 +96,16 @@ impl<B: Body> Ready<B> {
         if self.indexed.len() == 0 { self.packed.decoded_front(count) } else { None }
     }
 
-    /// How many tasks come before this rank.
+    /// The number of tasks before this rank.
     pub(super) fn before(&self, rank: Rank) -> usize {
         self.packed_before(rank) + self.indexed.before(rank)
     }
 
-    /// How many packed tasks come before this rank.
+    /// The number of packed tasks before this rank.
     fn packed_before(&self, rank: Rank) -> usize {
         match rank.neg_priority {
             0 => {
-                // A task that went to the back comes after the last id of that moment.
+                // A task that went to the back comes after the last id at that moment.
                 let upto = u64::try_from(rank.order.major).unwrap_or(0) + u64::from(rank.order.minor > 0);
                 self.packed.count_below(upto)
             }
@@ -117,8 +117,8 @@ impl<B: Body> Ready<B> {
     /// All tasks from position `start` on. Runs and blocks before it are skipped as a whole.
     pub(super) fn iter_from(&self, start: usize) -> impl Iterator<Item = ReadyTask<B>> {
         let start = start.min(self.len());
-        // How many indexed tasks come before `start`: the most for which they and the packed tasks before them do not
-        // reach it.
+        // The number of indexed tasks before `start` is the largest for which they and the packed tasks before them
+        // do not reach `start`.
         let is_before = |indexed: usize, rank: Rank| indexed + self.packed_before(rank) < start;
         let indexed = self.indexed.counted().partition(is_before);
         merge(self.packed.iter_from(start - indexed), self.indexed.iter_from(indexed))

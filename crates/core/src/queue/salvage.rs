@@ -1,7 +1,7 @@
-//! Restores what is left of a queue when parts of its image are lost.
+//! Restores the rest of a queue when parts of its image are lost.
 //!
-//! Runs and pages are independent of each other, so each one that is left yields its tasks as they were. The totals are
-//! computed anew: the queue is sound, and smaller.
+//! Runs and pages are independent of each other, so each remaining one yields its tasks unchanged. The totals are
+//! computed anew: the queue is consistent, and smaller.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -15,21 +15,21 @@ use crate::event::{Counters, QueueNo, Totals};
 use crate::id::TaskId;
 use crate::task::{Body, Name, Task, TaskState};
 
-/// A queue that was restored from the parts that are left.
+/// A queue that was restored from the remaining parts.
 pub(crate) struct Salvaged<B> {
     pub(crate) name: Box<[u8]>,
     pub(crate) queue: Queue<B>,
-    /// How many of its parts were lost.
+    /// The number of its parts that were lost.
     pub(crate) lost: usize,
 }
 
 impl<B: Body> Queue<B> {
-    /// The task that has this name.
+    /// The task with this name.
     pub fn bearer_of(&self, name: &Name) -> Option<TaskId> {
         self.names.get(name).copied()
     }
 
-    /// The queue of an image of which some parts are `None`.
+    /// Restores a queue from an image of which some parts are `None`.
     pub(crate) fn restore_partly<P: AsRef<[u8]>>(
         no: QueueNo,
         head: &[u8],
@@ -41,7 +41,7 @@ impl<B: Body> Queue<B> {
         let mut r = Reader::new(rest);
         let (.., counts) = queue.read_numbers(&mut r).ok_or(Damaged("the numbers of a queue"))?;
         let (mut parts, mut lost) = (parts, 0);
-        let mut next = || parts.next().ok_or(Damaged("a part that is not listed"));
+        let mut next = || parts.next().ok_or(Damaged("a missing part"));
         for _ in (0..counts[0]).chain(0..counts[1]) {
             let run = next()?.and_then(|bytes| Run::read(bytes.as_ref()));
             lost += usize::from(run.is_none());
@@ -70,7 +70,8 @@ impl<B: Body> Queue<B> {
         if self.can_pack(entry.id, entry.due) {
             self.pack(entry);
         } else {
-            // This cannot fail: the queue does not have its id, and it has neither a name nor a rank of its own.
+            // This cannot fail: the queue has no task with its id, and the task has neither a name nor a rank of its
+            // own.
             let _ = self.admit(entry.into_task());
         }
     }
@@ -93,13 +94,13 @@ impl<B: Body> Queue<B> {
             }
             self.last_id = self.last_id.max(task.id);
             if !is_again {
-                // A record that contradicts the others was never in this queue together with them.
+                // A record that contradicts the others was never in this queue together with them, so it is dropped.
                 let _ = self.admit(task);
             }
         }
     }
 
-    /// Takes over the counters of the queue, without the lost tasks.
+    /// Takes over the counters of the queue, reduced by the lost tasks.
     fn count_again(&mut self, counters: &Counters) -> Result<(), Damaged> {
         let Totals { finished, removed, .. } = counters.totals;
         let pushed = finished.saturating_add(removed).saturating_add(self.len());

@@ -1,4 +1,4 @@
-//! Visiting all tasks of a queue, a few at a time, while commands are executed in between.
+//! Visits all tasks of a queue, a few at a time, while commands are executed in between.
 
 use core::ops::ControlFlow;
 
@@ -10,12 +10,12 @@ use crate::task::Body;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seek {
     at: SeekAt,
-    /// The last id at that time.
+    /// The last id when the visit began.
     upto: Option<TaskId>,
 }
 
 impl Seek {
-    /// A visit to no task.
+    /// A visit that is already complete.
     pub const DONE: Self = Self { at: SeekAt::Done, upto: None };
 
     /// Whether all tasks have been visited.
@@ -24,8 +24,8 @@ impl Seek {
     }
 }
 
-/// The position of a visit. Tasks leave the packed runs for records and never go back, so records are visited last: no
-/// task that existed at the start and still does is missed.
+/// The position of a visit. Tasks move from the packed runs to records and never back, so records are visited last:
+/// no task that existed at the start and still does is missed.
 #[derive(Clone, Copy, Debug)]
 enum SeekAt {
     /// Packed ready tasks, from this id on.
@@ -34,7 +34,6 @@ enum SeekAt {
     PackedDelayed(u64),
     /// Records, from this slot on.
     Records(u32),
-    /// The end.
     Done,
 }
 

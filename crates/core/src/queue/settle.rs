@@ -2,8 +2,8 @@
 //! announced operations are carried out.
 //!
 //! [`Queue::settle`] is the one place that drives all of it: it lets each [`BulkOperation`] take one step of at most
-//! [`limits::SLICE_TASKS`] tasks, so that a flood never holds up other commands for long. A command that concerns one
-//! task settles that task wherever in a flood it is; a pop settles as many tasks as it can lease.
+//! [`limits::SLICE_TASKS`] tasks, so that a flood never delays other commands for long. A command that concerns one
+//! task settles that task at any position in a flood; a pop settles as many tasks as it can lease.
 
 use alloc::vec::Vec;
 use core::mem;
@@ -27,17 +27,17 @@ pub enum Settled {
 }
 
 impl<B: Body> Queue<B> {
-    /// The log time at which something happens next without a command.
+    /// The next log time at which something happens without a command.
     pub fn next_deadline(&self) -> Option<LogTime> {
         BulkOperation::ALL.into_iter().filter_map(|operation| self.due_at(operation)).min()
     }
 
-    /// The wall time at which a delayed task is due next.
+    /// The wall time at which the next delayed task is due.
     pub fn next_wall_deadline(&self) -> Option<WallTime> {
         self.delayed_wall.first().map(|&(at, _)| at)
     }
 
-    /// The log time from which an operation has work to do.
+    /// The log time from which on an operation has work to do.
     fn due_at(&self, operation: BulkOperation) -> Option<LogTime> {
         match operation {
             BulkOperation::EndHolders => self.bulk.ended.first_key_value().map(|(_, ended)| ended.since),
@@ -73,7 +73,7 @@ impl<B: Body> Queue<B> {
         if self.is_due(now) { Settled::Slice } else { Settled::All }
     }
 
-    /// One step of each operation that was announced, unless this command was settled ahead.
+    /// One step of each announced operation, unless this command was settled ahead.
     pub(crate) fn settle_announced<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut R) {
         if !mem::take(&mut self.is_settled) {
             for operation in BulkOperation::ANNOUNCED {
@@ -82,8 +82,8 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// The slice that belongs to the next command, which then does not settle another one. For a driver that moves
-    /// tasks to a dead-letter queue before it executes the command.
+    /// Executes the slice that belongs to the next command, which then does not settle another one. For a driver that
+    /// moves tasks to a dead-letter queue before it executes the command.
     pub fn settle_ahead<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut R) -> Settled {
         self.is_settled = true;
         self.settle(now, rec)
@@ -94,9 +94,9 @@ impl<B: Body> Queue<B> {
         if mem::take(&mut self.is_settled) { self.settled(now) } else { self.settle(now, rec) }
     }
 
-    /// Settles for a pop that wants more tasks than one slice makes ready: slice after slice, until these made `count`
-    /// tasks or `bytes` of payload ready. A slice of which fewer than half became ready is the last, since the others
-    /// expired or died.
+    /// Settles for a pop that needs more tasks than one slice makes ready: slice after slice, until these made
+    /// `count` tasks or `bytes` of payload ready. If fewer than half of a slice became ready, it is the last, since
+    /// the others expired or died.
     pub(super) fn settle_for_pop<R: Recorder<Body = B>>(
         &mut self,
         count: usize,
@@ -124,7 +124,7 @@ impl<B: Body> Queue<B> {
         self.waiting_bytes.saturating_sub(self.delayed_bytes)
     }
 
-    /// One slice, and the task that a command is about, wherever in a flood it is.
+    /// One slice, and in any case the task that a command is about, at any position in a flood.
     pub(super) fn settle_with<R: Recorder<Body = B>>(&mut self, id: TaskId, now: Now, rec: &mut R) {
         if self.settle_once(now, rec) == Settled::Slice {
             self.settle_one(id, now, rec);
@@ -159,7 +159,7 @@ impl<B: Body> Queue<B> {
                 let lapsed = self.deadlines.iter().take_while(|(at, ..)| *at <= now.log).take(slice);
                 let mut ids: Vec<TaskId> = lapsed.map(|&(.., id)| id).collect();
                 if !self.bulk.ended.is_empty() {
-                    // The end of the holder came first and decides where the task goes.
+                    // The end of the holder came first and decides the destination of the task.
                     ids.retain(|&id| {
                         self.table.get(id).is_some_and(|task| self.end_of_holder(task).is_none())
                     });
@@ -175,7 +175,7 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// Returns tasks of holders that have ended, in order of delivery.
+    /// Requeues tasks of holders that have ended, in order of delivery.
     pub(super) fn step_ended_holders<R: Recorder<Body = B>>(&mut self, slice: usize, now: Now, rec: &mut R) {
         let mut room = slice;
         while let Some((&(holder, upto), &ended)) = self.bulk.ended.first_key_value() {
@@ -191,7 +191,7 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// The end of this task's holder, if its lease ended with it and the task has not returned yet.
+    /// The end of this task's holder, if its lease ended with the holder and the task has not been requeued yet.
     fn end_of_holder(&self, task: &Task<B>) -> Option<EndedHolder> {
         let lease = task.lease().filter(|_| !self.bulk.ended.is_empty())?;
         self.bulk.end_of(lease.holder()?, lease.seq()).copied()
@@ -218,7 +218,7 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// The group at the front for tasks that lapse: one for all slices of a flood, so that these stay in order.
+    /// The group at the front for tasks that lapse: the same for all slices of a flood, so that they stay in order.
     fn lapse_group(&mut self, now: Now) -> u64 {
         let goes_on = |upto: LogTime| self.deadlines.first().is_some_and(|&(at, ..)| at <= upto);
         if let Some((_, group)) = self.bulk.lapse_group.filter(|&(upto, _)| goes_on(upto)) {
@@ -237,7 +237,7 @@ impl<B: Body> Queue<B> {
     }
 
     fn step_due<R: Recorder<Body = B>>(&mut self, slice: usize, now: Now, rec: &mut R) {
-        // A flood that began goes on up to where it began, before a new one starts behind it.
+        // A flood that has begun continues up to its original time, before a new one starts behind it.
         let begun = self.bulk.due.map(|flood| flood.upto);
         for upto in begun.into_iter().chain([Due::Log(now.log), Due::Wall(now.wall)]) {
             // The wall clock may have gone back since the flood began.
@@ -256,7 +256,7 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// The last of as many delayed tasks of that clock as fit a slice and are due by `ms`.
+    /// The last of the delayed tasks of that clock that fit a slice and are due by `ms`.
     fn last_due(&self, clock: Due, ms: u64, slice: usize) -> Option<(u64, TaskId)> {
         match clock {
             Due::Log(_) => {

@@ -3,11 +3,11 @@
 use alloc::sync::Arc;
 use core::mem;
 
-/// A part of a queue. It belongs to the queue until an image is taken; then the two share it, and a change copies it if
-/// the image still exists.
+/// A part of a queue. The queue owns it until an image is taken; then the two share it, and a change copies it if the
+/// image still exists.
 #[derive(Clone, Debug)]
 pub(super) enum Shared<T> {
-    /// Changed since the last image. A further change copies nothing.
+    /// Changed since the last image. A further change needs no copy.
     Own(T),
     /// Unchanged since the image with this stamp.
     Imaged(Arc<T>, u64),
@@ -21,13 +21,13 @@ impl<T: Clone + Default> Shared<T> {
         }
     }
 
-    /// The content, to be changed. From now on it differs from the last image.
+    /// The content, for a change. From now on it differs from the last image.
     #[inline]
     pub(super) fn change(&mut self) -> &mut T {
         if matches!(self, Self::Imaged(..)) {
             self.part();
         }
-        let Self::Own(content) = self else { unreachable!("it is the queue's own now") };
+        let Self::Own(content) = self else { unreachable!("`part` has made it the queue's own") };
         content
     }
 
@@ -46,7 +46,7 @@ impl<T: Clone + Default> Shared<T> {
         }
     }
 
-    /// The content and its stamp: a new one if it has changed. `last` is the last stamp in use.
+    /// The content and its stamp, which is new if the content has changed. `last` is the last stamp in use.
     pub(super) fn stamped(&mut self, last: &mut u64) -> (u64, Arc<T>) {
         match self {
             Self::Imaged(shared, stamp) => (*stamp, Arc::clone(shared)),

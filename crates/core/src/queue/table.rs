@@ -1,8 +1,8 @@
 //! The records of tasks, by id, with linked lists threaded through them.
 //!
-//! Records live in the slots of many small pages. A place in the list of leased or dead tasks costs two small numbers
-//! instead of an allocation, and a task leaves its list in constant time. An image of the queue shares the pages; a
-//! change then copies one page, and nothing ever copies all of them.
+//! Records are stored in the slots of many small pages. A position in the list of leased or dead tasks costs two
+//! small numbers instead of an allocation, and a task leaves its list in constant time. An image of the queue shares
+//! the pages; a change then copies one page, and nothing ever copies all of them.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -17,13 +17,13 @@ use crate::index::Index;
 use crate::meter;
 use crate::task::{Body, Task};
 
-/// No slot.
+/// The number that means no slot.
 pub(super) const NOWHERE: u32 = u32::MAX;
 
-/// The slots of a page.
+/// The number of slots of a page.
 pub(super) const PAGE_SLOTS: usize = 64;
 
-/// Pages that an empty table keeps; the memory of further ones is freed.
+/// The number of pages that an empty table keeps; the memory of further ones is freed.
 const KEPT_PAGES: usize = 16;
 
 /// A linked list of tasks.
@@ -45,7 +45,7 @@ impl List {
         self.len
     }
 
-    /// The slot of its first task.
+    /// The slot of the first task.
     pub(super) const fn head(&self) -> u32 {
         self.head
     }
@@ -71,13 +71,13 @@ pub(super) type Page<B> = Vec<TaskSlot<B>>;
 /// Tasks by id.
 #[derive(Clone, Debug)]
 pub(super) struct Table<B> {
-    /// All but the last are full.
+    /// All pages except the last are full.
     pages: Vec<Shared<Page<B>>>,
     /// The number of slots in all pages.
     slots: u32,
     free: u32,
     index: Index<u32>,
-    /// The bytes of memory that its tasks own beside their records.
+    /// The memory in bytes that its tasks own beside their records.
     owned: usize,
     /// The number of additions, changes and removals. Volatile.
     moves: u64,
@@ -102,7 +102,7 @@ impl<B: Body> Table<B> {
         self.index.len()
     }
 
-    /// The bytes of memory that its tasks own beside their records.
+    /// The memory in bytes that its tasks own beside their records.
     pub(super) const fn owned(&self) -> usize {
         self.owned
     }
@@ -112,10 +112,10 @@ impl<B: Body> Table<B> {
         self.moves
     }
 
-    /// About how many bytes it takes, without what its tasks own beside their records.
+    /// The approximate memory in bytes, without the memory that its tasks own beside their records.
     pub(super) fn memory(&self) -> usize {
-        // A single page grows with its tasks. The index has four bytes and one of its own per entry, an eighth of which
-        // are never used, and allocators round that up.
+        // A single page grows with its tasks. The index takes five bytes per entry, an eighth of which are never
+        // used, and allocators round that up.
         let slots = self.pages.len().saturating_sub(1) * PAGE_SLOTS
             + self.pages.last().map_or(0, |page| page.get().capacity());
         slots * size_of::<TaskSlot<B>>() + self.index.capacity() * 7
@@ -134,7 +134,7 @@ impl<B: Body> Table<B> {
         slot(&self.pages, at.0).and_then(|slot| slot.task.as_ref()).expect("a found slot holds a task")
     }
 
-    /// Changes a task, and counts the memory that it owns beside its record.
+    /// Changes a task, and updates the count of memory that tasks own beside their records.
     pub(super) fn change<T>(&mut self, at: SlotNo, change: impl FnOnce(&mut Task<B>) -> T) -> T {
         let task = self.slot_mut(at.0).task.as_mut().expect("a found slot holds a task");
         let before = task.owned_bytes();
@@ -149,7 +149,7 @@ impl<B: Body> Table<B> {
         &mut self.pages[at as usize / PAGE_SLOTS].change()[at as usize % PAGE_SLOTS]
     }
 
-    /// Adds a task. The table must not have its id.
+    /// Adds a task. The table must not contain its id.
     pub(super) fn insert(&mut self, task: Task<B>) -> SlotNo {
         let id = task.id;
         self.owned += task.owned_bytes();
@@ -174,7 +174,7 @@ impl<B: Body> Table<B> {
         let at = self.slots;
         assert!(at < NOWHERE, "a queue holds fewer than 2^32 records");
         if at as usize == self.pages.len() * PAGE_SLOTS {
-            // The first page grows as it fills: most queues have few records.
+            // The first page grows as it fills, because most queues have few records.
             let room = if self.pages.is_empty() { 0 } else { PAGE_SLOTS };
             self.pages.push(Shared::Own(Vec::with_capacity(room)));
         }
@@ -266,7 +266,7 @@ impl<B: Body> Table<B> {
         taken.into_iter()
     }
 
-    /// The id of the first task from slot `from` on; `from` advances to it.
+    /// The id of the first task from slot `from` on. `from` advances to it.
     pub(super) fn next_id(&self, from: &mut u32) -> Option<TaskId> {
         while *from < self.slots {
             if let Some(task) = slot(&self.pages, *from).and_then(|slot| slot.task.as_ref()) {
@@ -295,8 +295,8 @@ impl<B: Body> Table<B> {
         }
     }
 
-    /// Adds a page from an image, behind all others. Those before it must be full, and no id may occur twice. Its free
-    /// slots are ready for use.
+    /// Adds a page from an image, after all others. Those before it must be full, and no id may occur twice. Its free
+    /// slots become available.
     pub(super) fn restore(&mut self, page: Page<B>, stamp: u64) -> Option<()> {
         if self.slots as usize != self.pages.len() * PAGE_SLOTS || page.is_empty() || page.len() > PAGE_SLOTS
         {
@@ -309,7 +309,7 @@ impl<B: Body> Table<B> {
         for at in first..self.slots {
             let id = id_at(&self.pages, at);
             if id == TaskId::NONE {
-                // Links of free slots are not stored, so the page is still as it is on disk.
+                // Links of free slots are not stored, so the page stays equal to its bytes on disk.
                 let free = mem::replace(&mut self.free, at);
                 self.link(at, NOWHERE, free);
             } else if self.find(id).is_some() {
@@ -330,8 +330,8 @@ impl<B: Body> Table<B> {
         }
     }
 
-    /// The list of `len` tasks that begins at this slot; `belongs` must accept each of them. `None` if the links do not
-    /// form such a list.
+    /// Restores the list of `len` tasks that begins at this slot; `belongs` must accept each of them. `None` if the
+    /// links do not form such a list.
     pub(super) fn thread(
         &mut self,
         head: u32,
@@ -362,14 +362,14 @@ fn id_at<B: Clone>(pages: &[Shared<Page<B>>], at: u32) -> TaskId {
     slot(pages, at).and_then(|slot| slot.task.as_ref()).map_or(TaskId::NONE, |task| task.id)
 }
 
-/// A walk along a list.
+/// An iteration over a list.
 pub(super) struct Walk<'t, B> {
     table: &'t Table<B>,
     at: u32,
 }
 
 impl<'t, B> Walk<'t, B> {
-    /// A walk along nothing.
+    /// An empty iteration.
     pub(super) const fn nowhere(table: &'t Table<B>) -> Self {
         Self { table, at: NOWHERE }
     }
@@ -391,15 +391,19 @@ mod tests {
     use crate::task::{Deadline, Extras, Lease, Task, TaskState, Terms};
     use crate::time::LogTime;
 
-    /// A table of a million deliveries is a million of these. A page is an exact size of what allocators hand out, so
-    /// that a slot that grows by a byte costs a sixth more.
+    /// A table of a million leased tasks has a million of these. The size of a page is exactly a size class of
+    /// allocators, so that a slot that grows by a byte costs a sixth more.
     #[test]
-    fn a_record_is_no_larger_than_it_was() {
+    fn the_size_of_a_record_is_unchanged() {
         type Body = [u64; 3];
         assert_eq!([size_of::<Lease>(), size_of::<TaskState>(), size_of::<Task<Body>>()], [24, 24, 88]);
         assert_eq!([size_of::<TaskSlot<Body>>(), PAGE_SLOTS * size_of::<TaskSlot<Body>>()], [96, 6144]);
         let deadline = Some(Deadline { at: LogTime(1), length_ms: 1 });
         let timed = Lease::new(LogTime(0), 1, Terms { deadline, ..Terms::default() });
-        assert_eq!([timed.boxed_bytes(), size_of::<Extras>()], [80, 128], "and neither is what hangs on it");
+        assert_eq!(
+            [timed.boxed_bytes(), size_of::<Extras>()],
+            [80, 128],
+            "the boxes of a record are unchanged too"
+        );
     }
 }

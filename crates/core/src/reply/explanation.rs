@@ -11,55 +11,54 @@ use crate::time::LogTime;
 /// Why a task is not being worked on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
-    /// The task.
     pub id: TaskId,
-    /// How many times it was delivered.
+    /// The number of deliveries.
     pub deliveries: u32,
-    /// Its tries, by how they ended.
+    /// The tries, by how they ended.
     pub tries: Tries,
-    /// The number of tries after which it is dead.
+    /// The number of tries after which the task is dead.
     pub tries_max: u32,
-    /// Why it last failed.
+    /// The reason of the last failure.
     pub reason: Option<Box<[u8]>>,
-    /// The name of the worker that holds it.
+    /// The name of the worker that holds the task.
     pub worker: Option<Box<[u8]>>,
-    /// What it waits for, by state.
+    /// The state of the task, and the event that it waits for.
     pub why: Why,
 }
 
-/// The state of the task, and what it waits for. Times are unix milliseconds.
+/// The state of a task, and the event that it waits for. Times are unix milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Why {
     /// It waits for a delivery.
     Ready {
-        /// How many tasks are delivered before it.
+        /// The number of tasks that are delivered before it.
         ahead: u64,
         /// The reason why the queue delivers no task, if there is one.
         held_up: Option<HeldUp>,
     },
     /// It waits until it is due.
     Delayed {
-        /// When it is due.
+        /// The due time.
         until: u64,
-        /// Milliseconds until then.
+        /// The milliseconds until then.
         in_ms: u64,
         /// The reason why the queue delivers no task, if there is one.
         held_up: Option<HeldUp>,
     },
     /// A client holds it.
     Leased {
-        /// The time since which this is so.
+        /// The time of the delivery.
         since: LogTime,
         /// The deadline of the lease.
         until: Option<LogTime>,
-        /// The worker or connection that the lease ends with.
+        /// The worker or connection with which the lease ends.
         holder: Option<Holder>,
-        /// Whether it was cancelled.
+        /// Whether the task was cancelled.
         cancelled: bool,
     },
     /// It waits for nothing: it is dead.
     Dead {
-        /// When it died.
+        /// The time of death.
         at: LogTime,
     },
 }
@@ -69,20 +68,19 @@ pub enum Why {
 pub enum HeldUp {
     /// The queue is paused.
     Paused {
-        /// The time since which this is so.
+        /// The time of the pause.
         since: LogTime,
     },
     /// As many tasks are leased as its settings allow.
     AllLeased {
-        /// How many are leased.
+        /// The number of leased tasks.
         leased: u64,
-        /// How many may be leased.
+        /// The maximum number of leased tasks.
         max: u64,
     },
 }
 
 impl Explanation {
-    /// The state of the task.
     pub const fn state(&self) -> StateKind {
         match self.why {
             Why::Ready { .. } => StateKind::Ready,
@@ -110,7 +108,7 @@ impl fmt::Display for Explanation {
             Why::Leased { since, until, holder, cancelled } => {
                 self.write_lease(f, *since, *until, *holder)?;
                 if *cancelled {
-                    f.write_str("; cancelled: its holder will be told")?;
+                    f.write_str("; cancelled: its holder learns it from its next extension or heartbeat")?;
                 }
             }
             Why::Dead { .. } if self.tries.total() < self.tries_max => {
@@ -161,7 +159,7 @@ impl fmt::Display for HeldUp {
     }
 }
 
-/// A length of time for people to read.
+/// A duration in a form for people.
 struct Span(u64);
 
 impl fmt::Display for Span {

@@ -1,7 +1,7 @@
 //! Replies, before a dialect encodes them.
 //!
 //! The replies to a batch of commands share a few growing lists ([`Replies`]), so that a reply needs no allocation of
-//! its own: a [`Reply`] is a small value that points into them.
+//! its own: a [`Reply`] is a small value that refers to them.
 
 mod explanation;
 
@@ -18,7 +18,7 @@ use crate::time::LogTime;
 
 pub use explanation::{Explanation, HeldUp, Why};
 
-/// The capacity, in items of a kind, that is kept from one batch of commands to the next.
+/// The capacity of each list, in items, that is kept from one batch of commands to the next.
 const ROOM_KEPT: usize = 4 << 10;
 
 /// A range of one of the lists of [`Replies`].
@@ -34,12 +34,10 @@ impl Span {
         Self { start: start as u32, end: end as u32 }
     }
 
-    /// The number of items.
     pub const fn len(self) -> usize {
         (self.end - self.start) as usize
     }
 
-    /// Whether it has no items.
     pub const fn is_empty(self) -> bool {
         self.start == self.end
     }
@@ -49,7 +47,7 @@ impl Span {
         Self { start: self.start + items as u32, end: self.end + items as u32 }
     }
 
-    /// As a range to index with.
+    /// The range as a type to index with.
     pub const fn range(self) -> Range<usize> {
         self.start as usize..self.end as usize
     }
@@ -123,7 +121,7 @@ impl<B> Replies<B> {
         Replies { list, ids, tasks, indexes, queues, receipts, workers, foreign_ids }
     }
 
-    /// Moves the replies to further commands behind these and maps their payloads. `more` keeps its capacity.
+    /// Appends the replies to further commands and maps their payloads. `more` keeps its capacity.
     pub fn append_mapped<C>(&mut self, more: &mut Replies<C>, mut map: impl FnMut(C) -> B) {
         for reply in more.list.drain(..) {
             self.list.push(match reply {
@@ -159,13 +157,12 @@ impl<B> Replies<B> {
 pub enum Reply {
     /// PUSH: the ids, in order.
     Pushed(Span),
-    /// ADD: the task that has the name, and whether this call added it.
+    /// ADD: the task with the name, and whether this call added it.
     Added {
-        /// The task's id.
         id: TaskId,
-        /// False if the name was taken.
+        /// False if the name was in use.
         added: bool,
-        /// The state it is in.
+        /// The state of the task.
         state: StateKind,
     },
     /// PUSH in a home with its own form of ids: the ids, in order.
@@ -174,14 +171,14 @@ pub enum Reply {
     AddedForeign {
         /// The index of the task's id in [`Replies::foreign_ids`].
         at: u32,
-        /// False if the name was taken.
+        /// False if the name was in use.
         added: bool,
-        /// The state it is in.
+        /// The state of the task.
         state: StateKind,
     },
     /// POP and RECOVER: the leased tasks.
     Tasks(Span),
-    /// POP with BLOCK: no task came in time.
+    /// POP with BLOCK: the timeout passed without a task.
     TimedOut,
     /// ACK: the tasks that this call finished, by index.
     Acked(Span),
@@ -189,22 +186,21 @@ pub enum Reply {
     Outcome(Outcome),
     /// INSPECT: the tasks.
     Inspected(Span),
-    /// INFO.
     Info(Box<Info>),
     /// A number of tasks.
     Count(u64),
-    /// Done.
+    /// Success without a result.
     Ok,
     /// CONFIG: the settings as they are now.
     Settings(Box<Settings>),
     /// QUEUES: a page of the list.
     Queues {
-        /// Where the next page begins; 0 if there is none.
+        /// The cursor of the next page; 0 if there is none.
         cursor: u64,
-        /// This page.
+        /// The rows of this page.
         rows: Span,
     },
-    /// EXPLAIN: why the task is not being worked on, if it exists.
+    /// EXPLAIN: the reason why the task is not being worked on, if the task exists.
     Explained(Option<Box<Explanation>>),
     /// WORKER START: the incarnation.
     Started(u64),
@@ -212,7 +208,6 @@ pub enum Reply {
     Receipts(Span),
     /// WORKER BEAT in a home with its own form of ids: ids of cancelled tasks and lapsed leases.
     ReceiptsForeign(Span),
-    /// WORKER LIST.
     Workers(Span),
     /// A refusal. The command changed nothing.
     Refused(Refusal),
@@ -221,36 +216,35 @@ pub enum Reply {
 /// The outcome of a command about one lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was done.
+    /// The command was executed.
     Done,
-    /// The lease is not current; nothing was done.
+    /// The lease is not current; nothing was changed.
     Stale,
-    /// The task has been cancelled: its holder should stop. A return has removed it.
+    /// The task has been cancelled, so its holder should stop. If the command was a return, the task is removed.
     Cancelled,
 }
 
-/// A task in a reply. The command decides which fields have a meaning.
+/// A task in a reply. The command decides which fields are meaningful.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskView<B> {
-    /// Its queue, as an index into the queues that the command named.
+    /// The index of its queue in the list of queues of the command.
     pub queue: u32,
-    /// Its id; [`TaskId::NONE`] if `foreign_id` has it.
+    /// The id; [`TaskId::NONE`] if `foreign_id` has it.
     pub id: TaskId,
-    /// Its payload.
     pub body: B,
-    /// How many times it was delivered.
+    /// The number of deliveries.
     pub deliveries: u32,
-    /// The incarnation of the store that delivered it last.
+    /// The incarnation of the store at the last delivery.
     pub incarnation: u64,
-    /// When it was pushed (ready), is due (delayed; log or wall, as it was asked for), was delivered last (leased),
-    /// or died (dead).
+    /// A time by state: of the push (ready), the due time (delayed; by the clock of its delay), of the last delivery
+    /// (leased), or of death (dead).
     pub at: LogTime,
-    /// How long ago that is.
+    /// The milliseconds since `at`.
     pub elapsed_ms: u64,
-    /// Details, if the command asked for them.
+    /// Details, if the command requests them.
     pub more: Option<Box<More>>,
-    /// Its id in a home with its own form of ids. Such a home has no receipts; the id serves as one. If `id` is none as
-    /// well, the task gets its id when it is delivered.
+    /// The id in a home with its own form of ids. Such a home has no receipts; the id serves as one. If `id` is none
+    /// as well, the task gets its id when it is delivered.
     pub foreign_id: Option<Box<[u8]>>,
 }
 
@@ -260,7 +254,7 @@ impl<B> TaskView<B> {
         Receipt { id: self.id, incarnation: self.incarnation, delivery: self.deliveries }
     }
 
-    /// The same with another payload.
+    /// The same task with another payload.
     pub fn map_body<C>(self, map: impl FnOnce(B) -> C) -> TaskView<C> {
         let Self { queue, id, body, deliveries, incarnation, at, elapsed_ms, more, foreign_id } = self;
         TaskView { queue, id, body: map(body), deliveries, incarnation, at, elapsed_ms, more, foreign_id }
@@ -270,69 +264,65 @@ impl<B> TaskView<B> {
 /// Details of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct More {
-    /// Its name, if its producer chose one.
+    /// The name, if its producer chose one.
     pub name: Option<Box<[u8]>>,
-    /// Its tries, by how they ended.
+    /// The tries, by how they ended.
     pub tries: Tries,
-    /// The number of tries after which it is dead.
+    /// The number of tries after which the task is dead.
     pub tries_max: u32,
-    /// When it was pushed.
+    /// The log time of the push.
     pub pushed: LogTime,
-    /// Why it last failed.
+    /// The reason of the last failure.
     pub reason: Option<Box<[u8]>>,
 }
 
 /// The reply to INFO.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Info {
-    /// Ready tasks.
+    /// The number of ready tasks.
     pub ready: u64,
-    /// Delayed tasks.
+    /// The number of delayed tasks.
     pub delayed: u64,
-    /// Leased tasks.
+    /// The number of leased tasks.
     pub leased: u64,
-    /// Dead tasks.
+    /// The number of dead tasks.
     pub dead: u64,
     /// Payload bytes of ready and delayed tasks.
     pub waiting_bytes: u64,
-    /// The time since the push of the task that is delivered next.
+    /// The milliseconds since the push of the task that is delivered next.
     pub oldest_ms: u64,
     /// The time since which the queue is paused.
     pub paused: Option<LogTime>,
-    /// Tasks added since the queue was created.
+    /// The number of tasks added since the queue was created.
     pub pushed: u64,
-    /// Tasks finished since the queue was created.
+    /// The number of tasks finished since the queue was created.
     pub finished: u64,
-    /// Tasks added in about the last ten seconds.
+    /// The approximate number of tasks added in the last ten seconds.
     pub pushed_of_late: u64,
-    /// Tasks finished in about the last ten seconds.
+    /// The approximate number of tasks finished in the last ten seconds.
     pub finished_of_late: u64,
     /// The number of workers that work on it.
     pub workers: u64,
-    /// Its settings.
     pub settings: Settings,
-    /// Whether only `ready` and `leased` are known, because the home uses the layout of a program that counts nothing
-    /// else. All other fields have their default values.
+    /// Whether only `ready` and `leased` are known, because the home uses the layout of a program that has no other
+    /// counts. All other fields have their default values.
     pub lengths_only: bool,
 }
 
-/// One line of QUEUES.
+/// A row of QUEUES.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueRow {
-    /// The queue's name.
     pub name: Box<[u8]>,
-    /// Ready, delayed, leased, dead.
+    /// The numbers of ready, delayed, leased and dead tasks.
     pub counts: [u64; 4],
 }
 
-/// One line of WORKER LIST.
+/// A row of WORKER LIST.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerRow {
-    /// The worker's name.
     pub name: Box<[u8]>,
-    /// Its incarnation.
     pub incarnation: u64,
-    /// How long it lives without a heartbeat.
+    /// The time to live without a heartbeat in milliseconds.
     pub ttl_ms: u64,
     /// The number of tasks that it holds.
     pub leased: u64,
@@ -344,35 +334,30 @@ pub struct WorkerRow {
 pub enum Refusal {
     /// A task reference is not an id of this home.
     MalformedId,
-    /// Larger than a limit allows.
+    /// An argument is larger than a limit allows.
     TooLarge {
-        /// The thing that is too large.
+        /// The argument.
         what: &'static str,
         /// The limit, in bytes.
         max: usize,
     },
-    /// More than a limit allows.
+    /// A list is longer than a limit allows.
     TooMany {
-        /// The things that are too many, in the plural.
+        /// The items of the list, in the plural.
         what: &'static str,
-        /// The limit.
         max: usize,
     },
     /// An argument is outside of its range.
-    OutOfRange {
-        /// The argument.
-        what: &'static str,
-    },
+    OutOfRange { what: &'static str },
     /// The home of the queue does not support this.
     NotThere {
-        /// The feature.
         what: Cow<'static, str>,
         /// The home, as in its URL.
         place: Cow<'static, str>,
     },
     /// A key that belongs to the queue holds a value of another type.
     WrongType {
-        /// The key, as error replies show it.
+        /// The key, in the form of Redis' error replies.
         words: Box<str>,
     },
     /// The queue has as many tasks or bytes as its settings allow.
@@ -385,20 +370,19 @@ pub enum Refusal {
     NoSpace,
     /// The home has used up its memory limit.
     OutOfMemory,
-    /// There are no more ids: it is the year 2109.
+    /// All ids are used up: it is the year 2109.
     NoMoreIds,
-    /// The log failed. The home confirms nothing any more.
+    /// The log failed. The home confirms no further commands.
     Poisoned,
     /// The home was closed.
     Closed,
     /// The payload of a task cannot be read.
     Damaged {
-        /// The task.
         id: TaskId,
-        /// The error, and its place.
+        /// The error, with file and offset.
         why: Box<str>,
     },
-    /// The server that stores the queue refused in its own words.
+    /// The server that stores the queue refused with an error of its own.
     Said {
         /// Its error message, without the code.
         words: Box<str>,
@@ -408,15 +392,15 @@ pub enum Refusal {
         /// The reason, and what to do.
         why: Box<str>,
     },
-    /// The reply of the server that stores the queue is lost. The command may have been executed or not.
+    /// The reply of the server that stores the queue is lost. The command may or may not have been executed.
     Unknown {
-        /// What happened.
+        /// The cause.
         why: Box<str>,
     },
 }
 
 impl Refusal {
-    /// The feature does not exist at that place.
+    /// The refusal for a feature that a home does not have.
     pub const fn not_there(what: &'static str, place: &'static str) -> Self {
         Self::NotThere { what: Cow::Borrowed(what), place: Cow::Borrowed(place) }
     }
@@ -449,7 +433,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::MalformedId => {
-                f.write_str("malformed task id: expected <ms>-<seq> as a push answers it, or a receipt")
+                f.write_str("malformed task id: expected <ms>-<seq> as a push returns it, or a receipt")
             }
             Self::TooLarge { what, max } => write!(f, "{what} is too large: at most {max} bytes"),
             Self::TooMany { what, max } => write!(f, "too many {what}: at most {max}"),
@@ -466,9 +450,9 @@ impl fmt::Display for Refusal {
                 f.write_str("no space left on the disk of the store: pushes are refused until there is")
             }
             Self::OutOfMemory => {
-                f.write_str("the store uses all the memory it may (--memory, or maxmemory of a Redis): pushes, new queues and workers, and pops that wait are refused until workers catch up or it may use more")
+                f.write_str("the store has reached its memory limit (--memory, or maxmemory of a Redis): pushes, new queues and workers, and pops that wait are refused until workers catch up or the limit is raised")
             }
-            Self::NoMoreIds => f.write_str("the store has given out its last id"),
+            Self::NoMoreIds => f.write_str("the store has used up all task ids"),
             Self::Closed => f.write_str("the store is closed: connect to it again once it is open"),
             Self::Damaged { id, why } => write!(f, "the payload of task {id} cannot be read: {why}"),
             Self::Said { words } | Self::WrongType { words } => f.write_str(words),

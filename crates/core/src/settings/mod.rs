@@ -8,31 +8,31 @@ use crate::limits;
 
 pub use words::{BadSetting, Changes, SettingWords, Shown};
 
-/// Where a returned task goes.
+/// The destination of a returned task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// To the front, before all tasks of its priority.
+    /// The front, before all tasks of its priority.
     Front,
-    /// To the back.
+    /// The back.
     Back,
-    /// To the back, after this many milliseconds.
+    /// The back, after this many milliseconds.
     After(u64),
 }
 
-/// What happens to a task whose time to live ends.
+/// The fate of a task whose time to live ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Expired {
-    /// It is removed.
+    /// The task is removed.
     #[default]
     Delete,
-    /// It is dead.
+    /// The task is dead.
     Dead,
 }
 
-/// What happens to a push into a full queue.
+/// The handling of a push into a full queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Overflow {
-    /// It is refused as a whole.
+    /// The push is refused as a whole.
     #[default]
     Refuse,
     /// The oldest waiting tasks are dropped to make room.
@@ -42,23 +42,23 @@ pub enum Overflow {
 /// The settings of a queue; `None` means the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Settings {
-    /// The length of a lease whose pop names neither a length nor a holder.
+    /// The length of a lease whose pop gives neither a length nor a holder, in milliseconds.
     pub lease_ms: Option<u64>,
-    /// Tries before a task is dead.
+    /// The number of tries before a task is dead.
     pub tries: Option<u32>,
-    /// The first wait of the backoff.
+    /// The first wait of the backoff in milliseconds.
     pub backoff_ms: Option<u64>,
-    /// The time to live of tasks.
+    /// The time to live of tasks in milliseconds.
     pub ttl_ms: Option<u64>,
-    /// What happens to expired tasks.
+    /// The fate of expired tasks.
     pub expired: Expired,
-    /// The most ready and delayed tasks.
+    /// The maximum number of ready and delayed tasks.
     pub max_length: Option<u64>,
-    /// The most payload bytes of ready and delayed tasks.
+    /// The maximum number of payload bytes of ready and delayed tasks.
     pub max_bytes: Option<u64>,
-    /// What happens to a push beyond that.
+    /// The handling of a push beyond these limits.
     pub overflow: Overflow,
-    /// The most tasks that may be leased at once.
+    /// The maximum number of tasks that may be leased at once.
     pub max_leased: Option<u64>,
     /// The queue that dead tasks move to.
     pub dead_letter: Option<Box<[u8]>>,
@@ -67,35 +67,35 @@ pub struct Settings {
 /// One change of the settings. Zero, or an empty name, restores the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
-    /// The default lease.
+    /// The default length of a lease in milliseconds.
     LeaseMs(u64),
-    /// Tries before a task is dead.
+    /// The number of tries before a task is dead.
     Tries(u32),
-    /// The first wait of the backoff.
+    /// The first wait of the backoff in milliseconds.
     BackoffMs(u64),
-    /// The time to live of tasks.
+    /// The time to live of tasks in milliseconds.
     TtlMs(u64),
-    /// What happens to expired tasks.
+    /// The fate of expired tasks.
     Expired(Expired),
-    /// The most ready and delayed tasks.
+    /// The maximum number of ready and delayed tasks.
     MaxLength(u64),
-    /// The most payload bytes of ready and delayed tasks.
+    /// The maximum number of payload bytes of ready and delayed tasks.
     MaxBytes(u64),
-    /// What happens to a push beyond that.
+    /// The handling of a push beyond these limits.
     Overflow(Overflow),
-    /// The most tasks that may be leased at once.
+    /// The maximum number of tasks that may be leased at once.
     MaxLeased(u64),
     /// The queue that dead tasks move to.
     DeadLetter(&'a [u8]),
 }
 
 impl Settings {
-    /// Tries before a task is dead, unless the task has its own number.
+    /// The number of tries before a task is dead, unless the task has its own number.
     pub fn tries(&self) -> u32 {
         self.tries.unwrap_or(limits::TRIES_DEFAULT)
     }
 
-    /// The first wait of the backoff, unless the task has its own.
+    /// The first wait of the backoff in milliseconds, unless the task has its own.
     pub fn backoff_ms(&self) -> u64 {
         self.backoff_ms.unwrap_or(limits::BACKOFF_MS_DEFAULT)
     }
@@ -105,7 +105,7 @@ impl Settings {
         *self == Self::default()
     }
 
-    /// Makes one change.
+    /// Applies one change.
     pub fn change(&mut self, change: &Change<'_>) {
         match *change {
             Change::LeaseMs(ms) => self.lease_ms = Some(ms).filter(|&n| n > 0),

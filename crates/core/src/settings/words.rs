@@ -6,15 +6,14 @@ use super::{Change, Expired, Overflow, Settings};
 use crate::id::decimal;
 use crate::limits::{QUEUE_NAME_BYTES_MAX, SPAN_MS_MAX};
 
-/// How much of an unknown word an error shows.
+/// The maximum number of bytes of an unknown word that an error shows.
 const QUOTED_BYTES_MAX: usize = 32;
 
-/// Changes of settings, from a program or as text.
+/// Changes of settings, as values or as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changes<'a> {
-    /// Values.
     List(&'a [Change<'a>]),
-    /// Text that was checked.
+    /// Text that has been validated.
     Words(SettingWords<'a>),
 }
 
@@ -28,7 +27,7 @@ impl<'a> Changes<'a> {
         list.iter().copied().chain(words.iter())
     }
 
-    /// Whether there are none.
+    /// Whether there are no changes.
     pub const fn is_empty(self) -> bool {
         match self {
             Self::List(list) => list.is_empty(),
@@ -43,7 +42,7 @@ pub struct SettingWords<'a> {
     words: &'a [&'a [u8]],
 }
 
-/// Why words are not settings.
+/// The reason why words are not settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadSetting<'a> {
     /// There is no setting of this name.
@@ -54,9 +53,9 @@ pub enum BadSetting<'a> {
     NoValue(&'static str),
     /// The value of this setting is invalid.
     BadValue {
-        /// The name.
+        /// The name of the setting.
         name: &'static str,
-        /// The values that are valid.
+        /// A description of the valid values.
         wanted: &'static str,
     },
 }
@@ -73,13 +72,13 @@ impl fmt::Display for BadSetting<'_> {
                 Ok(())
             }
             Self::Twice(name) => write!(f, "{name} is given twice"),
-            Self::NoValue(name) => write!(f, "{name} needs a value behind it"),
+            Self::NoValue(name) => write!(f, "{name} needs a value"),
             Self::BadValue { name, wanted } => write!(f, "{name} must be {wanted}"),
         }
     }
 }
 
-/// How the text of one setting is parsed.
+/// The parser of one setting.
 struct Kind {
     name: &'static str,
     wanted: &'static str,
@@ -144,7 +143,7 @@ impl<'a> SettingWords<'a> {
         names
     };
 
-    /// Parses all of the words, or none.
+    /// Parses all of the words. If one is invalid, none is accepted.
     pub fn read(words: &'a [&'a [u8]]) -> Result<Self, BadSetting<'a>> {
         let mut seen = [false; KINDS.len()];
         for pair in words.chunks(2) {
@@ -168,7 +167,7 @@ fn position(name: &[u8]) -> Option<usize> {
     KINDS.iter().position(|kind| kind.name.as_bytes().eq_ignore_ascii_case(name))
 }
 
-/// The value of a setting, as it is shown.
+/// The displayed value of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown<'a> {
     /// A number; 0 means the default.
@@ -236,7 +235,7 @@ mod tests {
 
     /// Parsing the text of settings yields the same settings.
     #[test]
-    fn what_is_shown_reads_back() {
+    fn displayed_settings_parse_to_themselves() {
         let mut settings = Settings::default();
         let words: [&[u8]; 20] = [
             b"lease",
@@ -278,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_words_are_told_apart() {
+    fn each_kind_of_bad_word_has_its_error() {
         fn check(words: &[&[u8]], bad: BadSetting<'_>) {
             assert_eq!(SettingWords::read(words), Err(bad));
         }

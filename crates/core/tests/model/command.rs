@@ -1,4 +1,4 @@
-//! Commands that own their arguments, so that they can be kept, shrunk and printed.
+//! Commands that own their arguments, so that they can be stored, shrunk and printed.
 
 use sureq_core::command::{
     AckScope, Add, Cancel, ConnId, IdForm, LapsePolicy, LeaseAsk, NameArg, Pop, Return, TaskRef, TaskRefs,
@@ -226,18 +226,18 @@ impl Cmd {
     }
 }
 
-/// Everything that can happen to a store.
+/// All events that can affect a store.
 #[derive(Clone, Debug)]
 pub enum Happening {
     Cmd(Cmd),
-    /// Both clocks advance.
+    /// Both clocks advance by this many milliseconds.
     Pass(u64),
-    /// The wall clock is set.
+    /// The wall clock is set to this time.
     Wall(u64),
     Tick,
     Restart,
     CloseConn(u64),
     Undeliver(Name, Vec<Receipt>),
-    /// Its body is copied to another place, which changes nothing else.
+    /// The body of the task is copied to another place, which changes nothing else.
     Forward(TaskId),
 }

@@ -1,7 +1,7 @@
-//! The queue as DESIGN describes it, in the most naive way: maps, lists and linear scans.
+//! The queue as the design describes it, in the most naive way: maps, lists and linear scans.
 //!
 //! It is written from the table of transitions and the design, not from the core. It does slowly what the core does
-//! fast; where the two differ, one of them is wrong.
+//! fast; if the two differ, one of them is wrong.
 
 pub mod command;
 mod execute;
@@ -28,7 +28,7 @@ pub struct Model {
     last_id: TaskId,
     pub queues: BTreeMap<Name, NaiveQueue>,
     pub workers: BTreeMap<u64, NaiveWorker>,
-    /// Ids, receipts and workers that replies contained, for later commands.
+    /// Ids, receipts and workers from replies, for use in later commands.
     pub ids: Vec<TaskId>,
     pub receipts: Vec<Receipt>,
     pub incarnations: Vec<WorkerName>,
@@ -120,7 +120,7 @@ impl Model {
         })
     }
 
-    /// What is due in a queue: leases, then times to live, then delays.
+    /// Carries out what is due in a queue: leases, then times to live, then delays.
     fn settle(&mut self, name: Name) {
         let (log, wall) = (self.log, self.wall);
         let due = |lease: &Lease| lease.deadline.is_some_and(|(at, _)| at <= log);
@@ -142,7 +142,7 @@ impl Model {
         there
     }
 
-    /// A worker or connection ends: its tasks of all queues are returned.
+    /// Ends a worker or connection: its tasks of all queues are requeued.
     fn end_holder(&mut self, which: impl Fn(&Lease) -> bool, cause: Cause) -> u64 {
         let queues = self.by_number();
         queues.into_iter().map(|name| self.end_leases(name, &which, cause)).sum()
@@ -159,7 +159,7 @@ impl Model {
         ids.len() as u64
     }
 
-    /// Leases end without a word from their holders.
+    /// Ends leases without an action of their holders.
     fn end(&mut self, name: Name, ids: &[TaskId], cause: Cause) {
         let log = self.log;
         for &id in ids {

@@ -15,7 +15,7 @@ use crate::support::Bytes;
 pub struct NaiveQueue {
     pub no: u32,
     pub tasks: BTreeMap<TaskId, NaiveTask>,
-    /// Ready tasks in the order in which they became ready, whatever their priority.
+    /// Ready tasks in the order in which they became ready, regardless of priority.
     pub line: Vec<TaskId>,
     pub dead: Vec<TaskId>,
     /// Dead tasks that are to move to the dead-letter queue.
@@ -74,7 +74,7 @@ pub enum Due {
 pub struct Lease {
     pub start: u64,
     pub seq: u64,
-    /// When it lapses, and the length it was given.
+    /// The time at which it lapses, and the length it was given.
     pub deadline: Option<(u64, u64)>,
     pub worker: Option<u64>,
     pub conn: Option<u64>,
@@ -125,7 +125,7 @@ impl NaiveTask {
         Receipt { id: self.id, incarnation: self.incarnation, delivery: self.deliveries }
     }
 
-    /// When its lease lapses, and its place among leases that lapse together.
+    /// The time at which its lease lapses, and its position among leases that lapse together.
     pub fn deadline(&self) -> Option<(u64, u64)> {
         match &self.state {
             NaiveState::Leased(lease) => lease.deadline.map(|(at, _)| (at, lease.seq)),
@@ -169,7 +169,7 @@ impl NaiveQueue {
         }
     }
 
-    /// No tasks, settings or pause.
+    /// Whether it has no tasks, settings or pause.
     pub fn is_bare(&self) -> bool {
         self.tasks.is_empty() && self.settings == Settings::default() && self.paused.is_none()
     }
@@ -196,7 +196,7 @@ impl NaiveQueue {
         self.waiting().iter().map(|task| task.payload.len()).sum()
     }
 
-    /// Leased tasks that satisfy a condition, the oldest delivery first.
+    /// Leased tasks that satisfy a condition, in order of delivery.
     pub fn leased(&self, which: impl Fn(&Lease) -> bool) -> Vec<TaskId> {
         let mut found: Vec<(u64, TaskId)> = Vec::new();
         for task in self.tasks.values() {
@@ -347,8 +347,8 @@ impl NaiveQueue {
         task.total() + 1 >= self.tries_max(task)
     }
 
-    /// The design gives bounds, which a test of their own checks. Which wait within the bounds is the core's choice,
-    /// and this is the same.
+    /// The design gives bounds of the wait, which another test checks. The wait within these bounds is up to the
+    /// core, and this computes the same.
     pub fn backoff(&self, id: TaskId, times: u32) -> u64 {
         let task = &self.tasks[&id];
         let first = task.backoff.or(self.settings.backoff_ms).unwrap_or(1_000);
@@ -368,7 +368,7 @@ impl NaiveQueue {
         self.tasks.remove(&id);
     }
 
-    /// Removed without being finished.
+    /// Removes a task that is not finished.
     pub fn lose(&mut self, id: TaskId) {
         self.remove(id);
         self.removed += 1;
@@ -427,7 +427,8 @@ impl NaiveQueue {
         true
     }
 
-    /// Leases end without a word from their holders. Tasks that return to the front go there together, in this order.
+    /// Ends leases without an action of their holders. Tasks that return to the front go there as a group, in this
+    /// order.
     pub fn end(&mut self, ids: &[TaskId], cause: Cause, log: u64) {
         let mut front = Vec::new();
         for &id in ids {

@@ -18,7 +18,7 @@ const WORKERS: [Name; 2] = ["w", "v"];
 pub enum Plan {
     /// A fixed step.
     Fixed(Happening),
-    /// To about the next deadline.
+    /// Time advances to about the next deadline, plus or minus this many milliseconds.
     ToDeadline(i64),
     Ack(Name, Vec<Ref>, IdForm, AckScope),
     Extend(Name, Ref, u64),
@@ -51,7 +51,7 @@ pub enum Ref {
 }
 
 impl Model {
-    /// The step that a plan means at this moment.
+    /// The step that a plan stands for at this moment.
     pub fn resolve(&self, plan: Plan) -> Happening {
         let list = |refs: &[Ref], form| refs.iter().map(|r| self.spell(*r, form)).collect::<Vec<Spelt>>();
         Happening::Cmd(match plan {
@@ -149,7 +149,7 @@ fn task() -> impl Strategy<Value = Ref> {
     ]
 }
 
-/// Mostly valid references; a malformed one refuses them all.
+/// Mostly valid references. A malformed one makes the command refuse all of them.
 fn tasks() -> impl Strategy<Value = Vec<Ref>> {
     prop_oneof![
         20 => prop::collection::vec(task(), 0..4),

@@ -1,4 +1,4 @@
-//! One queue without a broker, as in the Redis module: the driver gives out the ids and records its events.
+//! One queue without a broker, as in the Redis module: the driver assigns the ids and records its events.
 
 use std::hash::{DefaultHasher, Hasher};
 
@@ -93,7 +93,7 @@ impl Alone {
         self.now.log = self.now.log.after(ms);
     }
 
-    /// The invariants hold, and a replay of the events yields the same state.
+    /// Checks the invariants, and that a replay of the events yields the same state.
     fn verify(&mut self) {
         self.queue.check().unwrap_or_else(|broken| panic!("{}", broken.0));
         let (mut bytes, mut log) = (&self.log.bytes[self.replayed..], Log::default());
@@ -135,11 +135,11 @@ fn a_holder_ends_in_slices_and_its_tasks_stay_in_order() {
     assert_eq!(end(&mut alone), 1);
     assert_eq!(end(&mut alone), 0);
     assert_eq!(alone.see(View::Ready), "a b c e f", "in order, before the task that was never delivered");
-    assert_eq!(alone.see(View::Leased), "d", "another holder keeps its own");
+    assert_eq!(alone.see(View::Leased), "d", "another holder keeps its task");
     assert_eq!(alone.queue.holders().collect::<Vec<_>>(), [WORKER]);
     assert_eq!(alone.news(), [(CONN, HolderNews::HoldsNothing)]);
     assert_eq!(alone.news(), [], "news is reported once");
-    assert!(!alone.queue.is_unfinished(), "no slice is left to be done");
+    assert!(!alone.queue.is_unfinished(), "no slice is left");
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn a_holder_learns_of_each_of_its_cancelled_tasks() {
         alone.queue.cancelled_of(holder, &mut receipts);
         receipts
     };
-    assert_eq!(cancelled(&alone, WORKER), [held[1].receipt()], "its own, and no one else's");
+    assert_eq!(cancelled(&alone, WORKER), [held[1].receipt()], "its own and no others");
     assert_eq!(cancelled(&alone, Holder::Worker(4)), []);
 }
 
@@ -231,16 +231,16 @@ fn a_slice_settled_ahead_counts_for_the_next_command() {
         [(3, 1)]
     );
     assert_eq!(alone.queue.take_lapsed(), [], "each is reported once");
-    // The next command does not settle tasks that become due after that; the one after it does.
+    // Tasks that become due after settling ahead are not settled by the next command, but by the one after it.
     alone.pass(10);
     alone.run(&Command::Purge { queue: b"q", state: Some(View::Dead) });
     assert_eq!(alone.see(View::Ready), "a");
     alone.run(&Command::Purge { queue: b"q", state: Some(View::Dead) });
-    assert_eq!(alone.see(View::Ready), "b a", "the later lapse stands before the earlier one");
+    assert_eq!(alone.see(View::Ready), "b a", "the later lapse is before the earlier one");
 }
 
 #[test]
-fn a_dead_task_moves_between_logs_as_a_whole_and_once() {
+fn a_dead_task_moves_between_logs_completely_and_once() {
     let (mut from, mut to) = (Alone::new(1), Alone::new(2));
     let config = Command::Config { queue: b"q", changes: Changes::List(&[Change::Tries(1)]) };
     from.run(&config);
@@ -260,17 +260,17 @@ fn a_dead_task_moves_between_logs_as_a_whole_and_once() {
     from.queue.settle(from.now, &mut from.log);
     assert_eq!(from.queue.state_of(id), Some(StateKind::Dead));
     assert!(move_dead_to(&mut from, &mut to, id));
-    assert!(!move_dead_to(&mut from, &mut to, id), "it is gone from here");
+    assert!(!move_dead_to(&mut from, &mut to, id), "this queue does not have it any more");
     assert!(from.queue.is_empty() && from.log.live.is_empty());
     let totals = from.queue.totals();
     assert_eq!((totals.pushed, totals.finished, totals.removed), (1, 0, 1));
-    assert_eq!(to.see(View::Ready), "x y", "its priority goes with it");
+    assert_eq!(to.see(View::Ready), "x y", "it keeps its priority");
     assert_eq!(to.queue.bearer_of(&Name::Bytes(b"n"[..].into())), Some(id));
     assert_eq!(to.queue.bearer_of(&Name::Bytes(b"m"[..].into())), None);
     to.pass(1_000);
     assert_eq!(to.queue.settle(to.now, &mut to.log), Settled::All);
     let handed_out = to.pop(1, None, None);
-    assert_eq!((handed_out[0].id, handed_out[0].deliveries), (id, 2), "its time to live does not go with it");
+    assert_eq!((handed_out[0].id, handed_out[0].deliveries), (id, 2), "it loses its time to live");
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn a_moved_task_yields_to_a_task_with_its_name_or_id() {
     assert!(moved);
     assert_eq!(to.queue.bearer_of(&Name::Bytes(b"n"[..].into())), Some(owner));
     assert_eq!(to.see(View::Ready), "x x");
-    // A queue that has the id already refuses it.
+    // The move is refused if the other queue has the id already.
     let mut twice = from.queue.clone();
     let pushes = Pushes { first: TaskId::new(START_MS + 1, 1).unwrap(), payloads: &[b"z"] };
     for queue in [&mut twice, &mut to.queue] {
@@ -302,13 +302,13 @@ fn a_moved_task_yields_to_a_task_with_its_name_or_id() {
     let recs = (&mut Log::default(), &mut Log::default());
     let body = &mut |body: &Bytes| body.0.as_ref().into();
     assert!(!twice.move_dead_to(pushes.first, &mut to.queue, body, from.now, recs));
-    assert_eq!(twice.state_of(pushes.first), Some(StateKind::Dead), "it stays where it is");
+    assert_eq!(twice.state_of(pushes.first), Some(StateKind::Dead), "it stays in its queue");
 }
 
 #[test]
 fn a_pop_stops_before_the_task_that_exceeds_its_bytes() {
     let terms = LeaseTerms { length_ms: None, holder: None, lapse: None };
-    // Limits of all, of the first alone, and the lengths that come.
+    // The limits of all payloads and of the first alone, and the lengths of the payloads.
     let cases = [
         (4, 0, 9, 2, 4, false),
         (5, 0, 9, 2, 4, true),
@@ -368,8 +368,8 @@ fn an_unreadable_delivery_is_delayed_or_dies_at_no_cost_of_a_try() {
     alone.queue.take_back_unreadable(&receipts, Some(30), &long, alone.now, &mut alone.log);
     alone.verify();
     assert_eq!(alone.see(View::Delayed), "a");
-    assert_eq!(alone.see(View::Leased), "c", "another delivery than the one that was meant");
-    assert_eq!(alone.queue.state_of(ids[1]), None, "what was cancelled is gone");
+    assert_eq!(alone.see(View::Leased), "c", "the receipt is of another delivery");
+    assert_eq!(alone.queue.state_of(ids[1]), None, "a cancelled task is removed");
     alone.pass(29);
     assert_eq!(alone.pop(9, None, None).len(), 0);
     alone.pass(1);
@@ -398,7 +398,7 @@ fn a_query_shows_due_tasks_as_they_are_and_changes_nothing() {
     };
     let recorded = alone.log.bytes.len();
     let leased = Command::Inspect { queue: b"q", view: View::Leased, start: 0, count: 9 };
-    assert_eq!(look(&alone, &leased).1, "a", "its lease is over, but it has not been moved");
+    assert_eq!(look(&alone, &leased).1, "a", "its lease is over, but the task has not been moved");
     let (info, _) = look(&alone, &Command::Info { queue: b"q" });
     assert!(matches!(&info, Ok(Reply::Info(info)) if (info.leased, info.ready) == (1, 1)), "{info:?}");
     let (why, _) = look(&alone, &Command::Explain { queue: b"q", task });
@@ -408,7 +408,7 @@ fn a_query_shows_due_tasks_as_they_are_and_changes_nothing() {
     assert!(matches!(&settings, Ok(Reply::Settings(settings)) if settings.is_default()), "{settings:?}");
     let changes = Changes::List(&[Change::Tries(1)]);
     for change in [Command::Pause { queue: b"q" }, Command::Config { queue: b"q", changes }] {
-        assert!(look(&alone, &change).0.is_err(), "{change:?} is more than a look");
+        assert!(look(&alone, &change).0.is_err(), "{change:?} is not read-only");
     }
     assert_eq!(alone.log.bytes.len(), recorded);
     let (mut out, now) = (Replies::default(), alone.now);
@@ -419,7 +419,7 @@ fn a_query_shows_due_tasks_as_they_are_and_changes_nothing() {
     let push = Command::Push { queue: b"q", payloads: &[b"x"] };
     assert!(
         alone.queue.execute(&push, now, &mut alone.log, &mut out).is_err(),
-        "ids are not a queue's to give"
+        "a queue does not assign ids"
     );
     alone.verify();
 }

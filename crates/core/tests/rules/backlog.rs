@@ -38,15 +38,15 @@ fn a_waiting_task_costs_a_few_bytes_delayed_or_not() {
 fn an_image_includes_only_changes() {
     let mut home = backlog(20_000);
     home.take_image();
-    assert_eq!(home.store.written, 20_000usize.div_ceil(4096), "all of it at first");
+    assert_eq!(home.store.written, 20_000usize.div_ceil(4096), "everything at first");
     home.take_image();
-    assert_eq!(home.store.written, 0, "nothing happened");
+    assert_eq!(home.store.written, 0, "nothing has changed");
     let first = home.push(&["one more"])[0];
     home.take_image();
     assert_eq!(home.store.written, 1, "the last run grew");
     home.pop(700, PLAIN);
     home.take_image();
-    assert_eq!(home.store.written, 700usize.div_ceil(64), "runs stay as they are; records are new");
+    assert_eq!(home.store.written, 700usize.div_ceil(64), "runs are unchanged; records are new");
     cancel(&mut home, first);
     home.take_image();
     assert_eq!(home.store.written, 0, "a task that leaves a run does not change it");
@@ -69,7 +69,7 @@ fn a_task_can_leave_from_any_position_of_a_full_run() {
 }
 
 #[test]
-fn a_copy_is_packed_as_the_original_is() {
+fn a_copy_is_packed_like_the_original() {
     let mut home = backlog(5_000);
     for ms in 0..100 {
         add(&mut home, Add { when: When::After(1_000 + ms), ..x() });
@@ -99,7 +99,7 @@ fn the_first_image_of_a_restored_store_is_empty() {
     );
     let mut store = Store { written: 0, ..home.store.clone() };
     store.take(&mut restored);
-    assert_eq!(store.written, 1, "what is stored already is not written again");
+    assert_eq!(store.written, 1, "stored parts are not written again");
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn a_forgotten_queue_is_in_one_image() {
 }
 
 #[test]
-fn a_task_that_moved_is_copied_forward_from_where_it_was_pushed() {
+fn a_moved_task_is_copied_forward_under_its_original_queue() {
     let mut home = Home::default();
     home.config(&[Change::Tries(1), Change::DeadLetter(b"letters")]);
     let ids = home.push(&["moves", "stays"]);
@@ -132,7 +132,10 @@ fn a_task_that_moved_is_copied_forward_from_where_it_was_pushed() {
     assert!(broker.copy_forward(pushed_to, ids[0], b"moves", |body| body.1 == 1, log));
     assert!(!broker.copy_forward(pushed_to, ids[0], b"moves", |body| body.1 == 1, log), "it has a new one");
     let elsewhere = broker.number_of(b"letters").unwrap();
-    assert!(!broker.copy_forward(elsewhere, ids[1], b"stays", |_| true, log), "never pushed there nor moved");
+    assert!(
+        !broker.copy_forward(elsewhere, ids[1], b"stays", |_| true, log),
+        "neither pushed nor moved there"
+    );
     assert!(broker.copy_forward(pushed_to, ids[1], b"stays", |body| body.1 == 2, log));
     assert!(!broker.has_awake());
     home.verify();
@@ -148,7 +151,7 @@ fn a_large_dropped_queue_releases_its_bodies_in_slices() {
     assert!(home.broker.queue(b"q").unwrap().is_empty());
     home.push(&["new"]);
     home.verify();
-    assert!(home.broker.next_deadline().is_due(home.now), "there is more to do");
+    assert!(home.broker.next_deadline().is_due(home.now), "more slices are due");
     home.broker.tick(home.now, &mut home.log);
     assert_eq!(home.log.live.len(), 3_002);
     home.tick();
@@ -157,7 +160,7 @@ fn a_large_dropped_queue_releases_its_bodies_in_slices() {
 }
 
 #[test]
-fn inspecting_from_the_middle_shows_what_a_walk_from_the_start_does() {
+fn inspecting_from_the_middle_equals_a_walk_from_the_start() {
     let mut home = backlog(300);
     let ids: Vec<String> = home.take(300, PLAIN).iter().map(|task| task.id.to_string()).collect();
     let dead: Vec<&[u8]> = ids.iter().step_by(2).map(String::as_bytes).collect();
@@ -179,7 +182,8 @@ fn inspecting_from_the_middle_shows_what_a_walk_from_the_start_does() {
     }
 }
 
-/// A moved task is found by its id, however many queues have tasks from others, and is forgotten when it is gone.
+/// A moved task is found by its id, however many queues have adopted tasks, and its entry is removed when the task is
+/// gone.
 #[test]
 fn the_list_of_moved_tasks_stays_in_proportion_to_existing_tasks() {
     const QUEUES: usize = 300;
@@ -211,7 +215,7 @@ fn the_list_of_moved_tasks_stays_in_proportion_to_existing_tasks() {
     home.verify();
 }
 
-/// An image can be taken at any time: dropped queues are not part of it, and it does not wait for them.
+/// An image can be taken at any time: it does not contain dropped queues and does not wait for them.
 #[test]
 fn an_image_does_not_wait_for_dropped_queues() {
     let mut home = backlog(5_000);
@@ -224,7 +228,7 @@ fn an_image_does_not_wait_for_dropped_queues() {
     assert!(!home.broker.is_unfinished() && !dropped.is_empty());
     let mut left = 0;
     dropped.bodies(&mut |_| left += 1);
-    assert_eq!(before - left, 1, "all but the one that is there are to be released");
+    assert_eq!(before - left, 1, "all except the existing one are to be released");
     home.store.take(&mut home.broker);
     let restored = home.store.restore().unwrap();
     assert_eq!(restored.digest(), home.broker.digest());

@@ -1,4 +1,4 @@
-//! Bounds of a queue: how much it may hold, for how long, and how long it is remembered.
+//! The bounds of a queue: the size of its content, the age of its tasks, and the time for which it is remembered.
 
 use crate::support::{Answer, Home, leased};
 use crate::{PLAIN, add, dead, refs, start, x};
@@ -25,7 +25,7 @@ fn a_batch_beyond_the_maximum_is_refused_as_a_whole() {
     assert!(matches!(push(&mut home, &[b"1234567"]), Answer::Ids(_)));
     home.pop(1, PLAIN);
     home.push(&["y"]);
-    assert_eq!(home.see(View::Ready), "b 1234567 y", "what is leased takes no room");
+    assert_eq!(home.see(View::Ready), "b 1234567 y", "leased tasks do not count");
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn the_oldest_tasks_are_dropped_if_the_settings_say_so() {
 }
 
 #[test]
-fn a_batch_that_fills_the_queue_alone_drops_all_others() {
+fn a_batch_that_fills_the_queue_drops_all_other_tasks() {
     for change in [Change::MaxLength(3), Change::MaxBytes(3)] {
         let mut home = Home::default();
         home.config(&[change, Change::Overflow(Overflow::DropOldest)]);
@@ -67,7 +67,7 @@ fn no_more_tasks_are_leased_than_the_settings_allow() {
     assert_eq!(home.pop(9, PLAIN), "");
     home.awake();
     home.ack(ids[0]);
-    assert_eq!(home.awake().len(), 1, "a waiting pop learns that there is room");
+    assert_eq!(home.awake().len(), 1, "a waiting pop is woken");
     assert_eq!(home.pop(9, PLAIN), "c");
 }
 
@@ -100,7 +100,7 @@ fn a_time_to_live_ends_waiting_tasks_and_never_leased_ones() {
     assert_eq!(home.return_task(held, None, None), Outcome::Done);
     assert_eq!(home.pop(1, PLAIN), "", "a task that returns after its time to live is not delivered");
     home.pass(5);
-    assert_eq!((home.info().ready, home.info().leased), (0, 0), "nor what lapses after it");
+    assert_eq!((home.info().ready, home.info().leased), (0, 0), "nor is a task that lapses after it");
     assert!(home.broker.queue(b"q").unwrap().is_empty());
     home.verify();
 }
@@ -114,7 +114,7 @@ fn expired_tasks_die_if_the_settings_say_so() {
     assert_eq!(dead(&mut home), [("expired".into(), Tries::default())]);
     home.run(&Command::Revive { queue: b"q", tasks: None });
     home.pass(1_000);
-    assert_eq!(home.pop(1, PLAIN), "a", "a revived one waits as long as it takes");
+    assert_eq!(home.pop(1, PLAIN), "a", "a revived task does not expire");
 }
 
 #[test]
@@ -192,13 +192,13 @@ fn memory_follows_the_state_of_tasks() {
     let tasks = TaskRefs { list: &list, form: IdForm::Long };
     home.run(&Command::Bury { queue: b"q", tasks });
     let buried = home.broker.memory();
-    assert!(buried > waiting + 4_000 * 90, "{waiting} bytes while they wait, {buried} when they are dead");
+    assert!(buried > waiting + 4_000 * 90, "{waiting} bytes for waiting tasks, {buried} for dead ones");
     home.run(&Command::Revive { queue: b"q", tasks: None });
     home.tick();
     let revived = home.broker.memory();
-    assert!(revived > buried + 4_000 * 20, "{buried} bytes while they are dead, {revived} in line again");
+    assert!(revived > buried + 4_000 * 20, "{buried} bytes for dead tasks, {revived} for revived ones");
     home.run(&Command::Delete { queue: b"q", tasks });
-    assert!(home.broker.memory() < waiting, "what is gone takes no memory");
+    assert!(home.broker.memory() < waiting, "removed tasks use no memory");
 }
 
 #[test]
@@ -210,14 +210,14 @@ fn expired_tasks_at_the_head_hide_no_task_and_wake_no_pop() {
     home.awake();
     home.pass(10);
     home.ack(ids[0]);
-    assert_eq!(home.awake(), [], "a waiting pop could get none of the tasks that are left");
-    assert_eq!(home.log.live.len(), 8_999, "one slice of them went");
+    assert_eq!(home.awake(), [], "none of the remaining tasks could be popped");
+    assert_eq!(home.log.live.len(), 8_999, "one slice of them was removed");
     assert_eq!(home.pop(9, PLAIN), "");
     home.config(&[Change::TtlMs(0)]);
     home.push(&["good"]);
     assert_eq!(home.awake().len(), 1);
-    assert_eq!(home.pop(1, PLAIN), "good", "it is found behind those that are over");
-    assert!(home.log.live.len() > 1, "all of that within a few slices");
+    assert_eq!(home.pop(1, PLAIN), "good", "it is found behind the expired ones");
+    assert!(home.log.live.len() > 1, "the others are not removed yet");
     home.verify();
     home.tick();
     assert_eq!((home.log.live.len(), home.info().ready), (1, 0));

@@ -1,4 +1,4 @@
-//! Calls of a driver beside commands.
+//! Calls of a driver other than commands.
 
 use crate::support::{Answer, Bytes, Home, START_MS, Store, leased, words};
 use crate::{PLAIN, start, x};
@@ -16,12 +16,12 @@ fn push_to(home: &mut Home, queue: &[u8], payloads: &[&[u8]]) {
 }
 
 #[test]
-fn no_id_is_given_out_at_or_above_the_mark() {
+fn no_id_is_assigned_at_or_above_the_mark() {
     let mut home = Home::default();
     let mark = TaskId::new(START_MS, 3).unwrap();
     home.broker.set_id_mark(mark);
     assert_eq!(home.broker.id_mark(), mark);
-    // Far from the mark the time in an id stands still.
+    // Near the mark, the time in ids stands still.
     home.broker.set_id_mark(TaskId::new(START_MS + 5_010, 1).unwrap());
     home.pass(20);
     assert_eq!(home.push(&["a"])[0], TaskId::new(START_MS + 10, 1).unwrap());
@@ -36,7 +36,7 @@ fn no_id_is_given_out_at_or_above_the_mark() {
     assert_eq!(
         home.push(&["e"])[0],
         TaskId::new(START_MS + 20, 1).unwrap(),
-        "without a mark it is the clock's"
+        "without a mark ids follow the clock"
     );
     home.verify();
 }
@@ -59,7 +59,7 @@ fn wake_ups_can_be_forgotten_while_no_pop_waits() {
     home.broker.forget_awake();
     assert!(!home.broker.has_awake() && home.awake().is_empty());
     home.push(&["b"]);
-    assert_eq!(home.awake(), [home.broker.number_of(b"q").unwrap()], "the next one is reported");
+    assert_eq!(home.awake(), [home.broker.number_of(b"q").unwrap()], "the next wake-up is reported");
 }
 
 #[test]
@@ -117,13 +117,13 @@ fn a_sliced_pop_is_refused_for_the_same_reasons_as_a_whole_one() {
     let by_stranger = Pop { lease: LeaseAsk { worker: Some(stranger), ..PLAIN }, ..Pop::plain(&[b"q"], 1) };
     assert_eq!(pop(&mut home, by_stranger), Err(Refusal::WorkerGone));
     let long = vec![b'n'; 100_000];
-    assert!(pop(&mut home, Pop::plain(&[&long], 1)).is_err(), "no queue has such a name");
+    assert!(pop(&mut home, Pop::plain(&[&long], 1)).is_err(), "the name is too long");
     let worker = start(&mut home, b"w", 1_000);
     let held = pop(&mut home, Pop { lease: crate::by(worker), ..Pop::plain(&[b"q"], 1) });
     assert_eq!(held.map(|popped| popped.tasks), Ok(1));
     home.pass(1_000);
     home.tick();
-    assert_eq!(home.see(View::Ready), "a", "what a worker held comes back with its end");
+    assert_eq!(home.see(View::Ready), "a", "the tasks of an ended worker are requeued");
     home.verify();
 }
 
@@ -184,10 +184,10 @@ fn an_image_can_be_made_to_include_all_queues() {
     home.broker.touch_all();
     home.broker.touch_all();
     let image = home.broker.image();
-    assert_eq!(image.queues.len(), 2, "each of them, and once");
+    assert_eq!(image.queues.len(), 2, "each of them once");
     let mut store = Store::default();
     store.keep(image);
-    assert_eq!(store.restore().unwrap().digest(), home.broker.digest(), "it stands by itself");
+    assert_eq!(store.restore().unwrap().digest(), home.broker.digest(), "it is complete");
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn replies_are_the_same_with_other_payloads() {
     assert_eq!(expected.len(), 3);
 }
 
-/// Replies with one of each kind that points into a list.
+/// Replies with one of each kind that refers to a list.
 fn batch(home: &mut Home, out: &mut Replies<Bytes>) {
     let worker = start(home, b"w", 1_000);
     let id = home.push(&["a", "b", "c"])[0].to_string();

@@ -1,4 +1,4 @@
-//! Ids, numbers and points in time, at their edges.
+//! Ids, numbers and points in time, at the ends of their ranges.
 
 use sureq_core::id::{RECEIPT_LEN_MAX, SHORT_LEN, decimal};
 use sureq_core::{LogTime, Receipt, TaskId};
@@ -13,7 +13,7 @@ fn an_id_has_a_millisecond_and_a_sequence_from_one() {
     assert_eq!(TaskId::new(MS_MAX + 1, 1), None);
     let last = TaskId::new(MS_MAX, SEQ_MAX).unwrap();
     assert_eq!((last, last.ms(), last.seq()), (TaskId::LAST, MS_MAX, SEQ_MAX));
-    assert_eq!(TaskId::from_raw(0), None, "no task has the number that means none");
+    assert_eq!(TaskId::from_raw(0), None, "0 means no task");
     assert_eq!(TaskId::from_raw(5 << 17 | 3), TaskId::new(5, 3));
     assert_eq!(last.raw(), MS_MAX << 17 | SEQ_MAX);
 }
@@ -27,7 +27,7 @@ fn the_highest_id_up_to_a_number() {
         (1, id(0, 1)),
         (raw(5, 3), id(5, 3)),
         (raw(5, SEQ_MAX), id(5, SEQ_MAX)),
-        // The number between two milliseconds is no id.
+        // The number between two milliseconds is not an id.
         (raw(5, SEQ_MAX) + 1, id(5, SEQ_MAX)),
         (raw(6, 1), id(6, 1)),
         (TaskId::LAST.raw() - 1, id(MS_MAX, SEQ_MAX - 1)),
@@ -40,7 +40,7 @@ fn the_highest_id_up_to_a_number() {
 }
 
 #[test]
-fn a_decimal_number_is_digits_and_no_more_than_a_word() {
+fn a_decimal_number_is_only_digits_and_fits_64_bits() {
     assert_eq!(decimal(b"0"), Some(0));
     assert_eq!(decimal(b"00000000000000000009"), Some(9), "twenty digits");
     assert_eq!(decimal(b"18446744073709551615"), Some(u64::MAX));
@@ -82,7 +82,7 @@ fn the_text_of_ids_has_the_shortest_and_longest_length() {
 }
 
 #[test]
-fn log_time_stops_at_its_ends() {
+fn log_time_saturates() {
     let at = LogTime(7);
     assert_eq!((at.after(3), LogTime(u64::MAX - 1).after(3)), (LogTime(10), LogTime(u64::MAX)));
     assert_eq!((LogTime(10).since(at), at.since(LogTime(10)), at.since(at)), (3, 0, 0));

@@ -1,4 +1,4 @@
-//! Leases, their ends, and what a restart does to them.
+//! Leases, their ends, and the effects of a restart on them.
 
 use crate::support::{Answer, Home, leased};
 use crate::{PLAIN, add, beat, by, cancel, extend, refs, start, tries_of, x};
@@ -161,14 +161,14 @@ fn a_name_is_free_once_its_task_is_gone_and_not_before() {
     home.take(1, PLAIN);
     assert_eq!(named(&mut home), (id, false, StateKind::Leased));
     refs(id, |tasks| home.run(&Command::Bury { queue: b"q", tasks }));
-    assert_eq!(named(&mut home), (id, false, StateKind::Dead), "a dead one still has its name");
+    assert_eq!(named(&mut home), (id, false, StateKind::Dead), "a dead task keeps its name");
     home.run(&Command::Purge { queue: b"q", state: Some(View::Dead) });
     assert!(named(&mut home).1);
     let unique = Add { name: Some(NameArg::Payload), ..Add::plain(b"q", b"n") };
     let id = add(&mut home, unique);
     assert!(matches!(home.run(&Command::Add(unique)), Answer::Added(same, false, _) if same == id));
     let by_name = Command::Cancel { queue: b"q", which: Cancel::Names(&[b"n"]) };
-    assert_eq!(home.run(&by_name), Answer::Count(1), "a payload is not a name that can be called");
+    assert_eq!(home.run(&by_name), Answer::Count(1), "a UNIQUE task has no name to cancel it by");
     home.verify();
 }
 
@@ -227,7 +227,7 @@ fn a_restart_ends_connections_at_no_cost_of_a_try() {
         .collect();
     cancel(&mut home, ids[1]);
     home.restart(2);
-    assert_eq!(home.info().ready, 1, "a called-off one is gone");
+    assert_eq!(home.info().ready, 1, "a cancelled task is removed");
     assert_eq!(tries_of(&mut home).0, Tries::default());
     home.verify();
 }

@@ -1,6 +1,6 @@
 //! The rules of the design and its details, one test each.
-#![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
-#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
+#![expect(unreachable_pub, reason = "the modules of a test share items")]
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "test helpers may panic")]
 
 mod alone;
 mod backlog;
@@ -71,11 +71,11 @@ pub(crate) const fn by(worker: WorkerRef<'_>) -> LeaseAsk<'_> {
     LeaseAsk { worker: Some(worker), ..LeaseAsk::NONE }
 }
 
-/// The task as META shows it; it is popped for that.
+/// Pops the task, and returns its tries and reason as META shows them.
 pub(crate) fn tries_of(home: &mut Home) -> (Tries, Option<String>) {
     let pop = Pop { meta: true, ..Pop::plain(&[b"q"], 1) };
-    let Answer::Tasks(tasks) = home.run(&Command::Pop(pop)) else { panic!("a pop answers tasks") };
-    let more = tasks[0].more.as_ref().expect("META was asked for");
+    let Answer::Tasks(tasks) = home.run(&Command::Pop(pop)) else { panic!("a pop returns tasks") };
+    let more = tasks[0].more.as_ref().expect("META was requested");
     (more.tries, more.reason.as_ref().map(|reason| String::from_utf8_lossy(reason).into_owned()))
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn dead(home: &mut Home) -> Vec<(String, Tries)> {
     let dead = home.inspect(b"q", View::Dead);
     dead.iter()
         .map(|task| {
-            let more = task.more.as_ref().expect("the dead tell why");
+            let more = task.more.as_ref().expect("dead tasks have details");
             (String::from_utf8_lossy(more.reason.as_deref().unwrap_or_default()).into_owned(), more.tries)
         })
         .collect()

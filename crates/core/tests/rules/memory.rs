@@ -1,5 +1,5 @@
-//! The memory of tasks, in each state and with each option. It is computed without looking at any task, so every index
-//! and every list has to be part of it.
+//! The memory of tasks, in each state and with each option. It is computed without visiting any task, so every index
+//! and every list must be included.
 
 use crate::support::{Bytes, Home, Kept, leased};
 use crate::{PLAIN, add, by, cancel, start};
@@ -77,7 +77,7 @@ fn the_memory_of_a_task_depends_on_its_state_and_options() {
 }
 
 #[test]
-fn a_body_that_cannot_be_packed_costs_its_handle_and_what_it_owns() {
+fn a_body_that_cannot_be_packed_costs_its_handle_and_its_memory() {
     let memory = |kept| {
         let mut home = Home::of(kept);
         pushed(&mut home);
@@ -90,7 +90,7 @@ fn a_body_that_cannot_be_packed_costs_its_handle_and_what_it_owns() {
 }
 
 #[test]
-fn a_removed_entry_of_a_run_costs_one_bit_of_each_entry_before_it() {
+fn a_removed_entry_costs_one_bit_per_entry_before_it() {
     let mut home = Home::default();
     let ids = pushed(&mut home);
     home.take_image();
@@ -120,6 +120,6 @@ fn the_memory_of_a_worker_is_its_name_and_its_queues() {
     };
     let short = each(10, |_, _| {});
     assert!((205..=245).contains(&short), "{short} bytes");
-    assert_eq!(each(60, |_, _| {}) - short, 2 * 50, "a name is kept twice");
+    assert_eq!(each(60, |_, _| {}) - short, 2 * 50, "a name is stored twice");
     assert_eq!(each(10, work) - short, 12, "a queue that it works on");
 }

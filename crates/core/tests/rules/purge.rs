@@ -56,7 +56,7 @@ fn a_large_purge_without_records_is_one_event_and_otherwise_one_for_each_slice()
             assert!(events.len() as u64 <= expected / 1_000 + 2, "{events:?}");
             assert_eq!(home.broker.queue(b"q").unwrap().counts(), left);
             home.verify();
-            // Tasks that are left go on as before, and purged ones are unknown.
+            // The remaining tasks work as before, and purged ones are unknown.
             home.push(&["new"]);
             home.run(&Command::Add(Add { name: Some(NameArg::Bytes(b"n0")), ..x() }));
             home.verify();
@@ -64,7 +64,7 @@ fn a_large_purge_without_records_is_one_event_and_otherwise_one_for_each_slice()
             home.tick();
             home.verify();
             assert!(!home.broker.is_unfinished());
-            assert!(home.log.live.len() as u64 <= live - expected + 2, "its bodies are gone");
+            assert!(home.log.live.len() as u64 <= live - expected + 2, "its bodies are released");
             home.pass(2_000);
             home.tick();
             home.verify();
@@ -77,14 +77,14 @@ fn each_step_of_a_large_purge_removes_one_slice() {
     let mut home = mixed(5_000, 2_000, 20);
     home.run(&Command::Purge { queue: b"q", state: None });
     let mut before = home.log.live.len();
-    assert!(before > 5_000, "only a slice has gone: {before} are left");
+    assert!(before > 5_000, "only a slice was removed: {before} are left");
     while home.broker.next_deadline().is_due(home.now) {
         home.broker.tick(home.now, &mut home.log);
         assert!(before - home.log.live.len() <= 1_000);
         before = home.log.live.len();
         home.verify();
     }
-    assert_eq!(before, 20, "what is leased is never purged");
+    assert_eq!(before, 20, "leased tasks are never purged");
 }
 
 #[test]
@@ -102,11 +102,11 @@ fn bodies_that_own_memory_are_counted_until_their_release() {
         home.run(&Command::Purge { queue: b"q", state });
         home.verify();
         let begun = home.broker.memory();
-        assert!(begun + 1_200_000 > full, "only a slice has gone: {begun} of {full} are left");
+        assert!(begun + 1_200_000 > full, "only a slice was removed: {begun} of {full} are left");
         home.tick();
         home.verify();
         let left = home.broker.memory();
-        assert!(left + gone * 1_001 <= full, "{left} of {full} are left of what was purged");
+        assert!(left + gone * 1_001 <= full, "{left} of {full} purged bytes are left");
     }
 }
 
@@ -125,7 +125,7 @@ fn tasks_of_an_ended_holder_are_purged_with_the_rest() {
 }
 
 #[test]
-fn a_search_misses_nothing_if_its_queue_is_purged_meanwhile() {
+fn a_search_misses_no_task_if_its_queue_is_purged_meanwhile() {
     let mut home = mixed(0, 3_000, 900);
     let (mut seek, mut found) = (Seek::default(), BTreeSet::new());
     let mut look = |home: &Home, seek: &mut Seek, count| {
@@ -188,7 +188,7 @@ fn commands_between_two_slices_of_a_purge_take_effect() {
 }
 
 #[test]
-fn a_purge_ends_however_fast_tasks_are_added() {
+fn a_purge_ends_even_if_tasks_are_added_in_between() {
     let mut home = mixed(0, 6_000, 0);
     let mut slices = 0;
     in_slices(&mut home, &Command::Purge { queue: b"q", state: Some(View::Ready) }, |home| {
@@ -220,7 +220,7 @@ fn a_second_revival_during_the_first_is_sliced() {
     assert_eq!(home.broker.queue(b"q").unwrap().counts(), [9_001, 0, 0, 0]);
 }
 
-/// A queue of `count` dead tasks, the last with priority 1, and one ready task. Answers their ids.
+/// A queue of `count` dead tasks, the last with priority 1, and one ready task. Returns their ids.
 fn graveyard(count: usize) -> (Home, Vec<TaskId>) {
     let mut home = Home::default();
     let names: Vec<String> = (0..count).map(|n| format!("d{n}")).collect();
@@ -255,7 +255,8 @@ fn a_large_revival_moves_tasks_in_slices_and_counts_at_once() {
     home.verify();
     assert_eq!(revive(&mut home, Some(&ids[4_990..])), Answer::Count(0), "they are ready");
     assert_eq!(home.see(View::Dead), "");
-    // Tasks that a command names are settled first; a task that dies now is dead, even in the same millisecond.
+    // Tasks that a command names are settled first. A task that dies now is dead, even in the millisecond of the
+    // revival.
     assert_eq!(bury(&mut home, &ids[4_980..4_985]), Answer::Count(5));
     assert_eq!(home.see(View::Dead).split(' ').count(), 5);
     home.verify();

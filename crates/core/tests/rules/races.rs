@@ -1,4 +1,4 @@
-//! Races: everything that can end one lease, in every order, at the deadline and a millisecond before and after.
+//! Races: all events that can end one lease, in every order, at the deadline and a millisecond before and after.
 
 use proptest::prelude::*;
 use sureq_core::command::{Command, LeaseAsk, Worker};
@@ -11,7 +11,7 @@ use crate::{beat, by, extend, start};
 /// The length of the contested lease and the time to live of its worker.
 const MS: u64 = 10;
 
-/// An action that concerns the task.
+/// An action that affects the task.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     /// Its first holder acks it, by receipt or by id.
@@ -50,7 +50,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 #[derive(Debug, Default)]
 struct Seen {
     finished: u32,
-    /// Deliveries to others.
+    /// The number of deliveries to others.
     taken: u32,
 }
 
@@ -62,14 +62,14 @@ fn contest(by_worker: bool, before: u64, acts: &[Act]) -> Result<(), TestCaseErr
     let receipt = home.take(1, lease)[0].receipt();
     home.pass(MS - before);
     let (mut seen, mut deadline) = (Seen::default(), home.now.log.after(before));
-    // When the worker times out, and when the lease lapses if it was extended.
+    // The time at which the worker times out, and the time at which the lease lapses if it was extended.
     let (mut dies, mut extended, mut is_failed, mut is_over) = (deadline, None, false, false);
     for act in acts {
         is_over |= home.now.log >= deadline;
         match act {
             Act::FinishByReceipt => {
                 let done = home.ack(receipt);
-                prop_assert!(!(done && is_over), "a receipt is good for nothing once its delivery is over");
+                prop_assert!(!(done && is_over), "a receipt is stale once its delivery is over");
                 seen.finished += u32::from(done);
                 is_over |= done;
             }
@@ -84,7 +84,7 @@ fn contest(by_worker: bool, before: u64, acts: &[Act]) -> Result<(), TestCaseErr
                 if outcome == Outcome::Done {
                     let until = home.now.log.after(MS);
                     extended = Some(until);
-                    // A lease of a worker ends with the worker too.
+                    // A lease of a worker also ends with the worker.
                     deadline = if by_worker { until.min(dies) } else { until };
                 }
             }
@@ -93,7 +93,7 @@ fn contest(by_worker: bool, before: u64, acts: &[Act]) -> Result<(), TestCaseErr
                 prop_assert_eq!(
                     lives,
                     home.now.log < dies && !is_failed,
-                    "until its time is over, not at it"
+                    "until its time to live is over, not at that moment"
                 );
                 if lives {
                     dies = home.now.log.after(MS);
@@ -108,7 +108,7 @@ fn contest(by_worker: bool, before: u64, acts: &[Act]) -> Result<(), TestCaseErr
             Act::Tick => home.tick(),
             Act::TakeAndFinish => {
                 for other in home.take(1, LeaseAsk::NONE) {
-                    prop_assert!(is_over, "two have it at once");
+                    prop_assert!(is_over, "two clients hold it at once");
                     seen.taken += 1;
                     prop_assert!(!home.ack(receipt), "the first holder's receipt is stale");
                     prop_assert!(home.ack(other.receipt()));
@@ -118,7 +118,7 @@ fn contest(by_worker: bool, before: u64, acts: &[Act]) -> Result<(), TestCaseErr
             Act::Pass => home.pass(1),
         }
     }
-    // The remaining holder finishes it: once in all.
+    // The remaining holder finishes the task; it is finished once in total.
     home.pass(100 * MS);
     home.tick();
     for other in home.take(9, LeaseAsk::NONE) {

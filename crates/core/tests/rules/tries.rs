@@ -25,7 +25,7 @@ fn tries_are_counted_by_cause_and_a_return_costs_none() {
 }
 
 #[test]
-fn a_task_dies_when_its_tries_are_spent_whatever_the_causes() {
+fn a_task_dies_when_its_tries_are_spent_for_any_causes() {
     let mut home = Home::default();
     home.config(&[Change::Tries(3)]);
     let id = home.push(&["a"])[0];
@@ -101,7 +101,8 @@ fn a_requested_delay_takes_precedence_over_the_backoff() {
     assert_eq!(home.inspect(b"q", View::Delayed)[0].at, LogTime(home.now.log.0 + 7));
 }
 
-/// The times, in seconds, at which a task is delivered that is popped whenever it is ready, and the time of its end.
+/// Simulates a worker that never answers and pops the task whenever it is ready. Returns the times of the deliveries
+/// in seconds, and the time at which the task is removed.
 fn watched(rtt: u64, rta: u32) -> (Vec<u64>, u64) {
     let mut home = Home::default();
     home.push(&["a"]);
@@ -132,7 +133,7 @@ fn lapse_policies_count_as_defferedq_does() {
 fn dead_tasks_move_with_id_tries_and_name_unless_the_name_is_taken() {
     let mut home = Home::default();
     home.config(&[Change::Tries(1), Change::DeadLetter(b"letters")]);
-    // The other queue is full and paused, which does not keep dead tasks from moving there.
+    // The other queue is full and paused, which must not prevent the move.
     home.run(&Command::Config { queue: b"letters", changes: Changes::List(&[Change::MaxLength(1)]) });
     let name = Some(NameArg::Bytes(b"taken"));
     add(&mut home, Add { name, ..Add::plain(b"letters", b"first") });
@@ -154,7 +155,7 @@ fn dead_tasks_move_with_id_tries_and_name_unless_the_name_is_taken() {
     assert_eq!(tasks.iter().map(|task| task.id).collect::<Vec<_>>()[1..], [taken, free]);
     let more = tasks[1].more.as_ref().unwrap();
     assert_eq!((more.tries.failed, more.reason.as_deref()), (1, Some(&b"why"[..])));
-    assert_eq!(tasks[1].deliveries, 2, "delivery numbers go on");
+    assert_eq!(tasks[1].deliveries, 2, "delivery numbers continue");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Texts: why a task is not being worked on, and why a command was refused.
+//! Texts: the reasons why a task is not being worked on, and the reasons of refusals.
 
 use sureq_core::command::ConnId;
 use sureq_core::reply::{Explanation, HeldUp, Refusal, Why};
@@ -15,7 +15,7 @@ fn explained(why: Why) -> Explanation {
 }
 
 #[test]
-fn the_explanation_of_a_waiting_task_says_what_it_waits_for() {
+fn the_explanation_of_a_waiting_task_gives_the_reason() {
     let ready = |held_up| explained(Why::Ready { ahead: 7, held_up });
     assert_eq!(ready(None).to_string(), "ready, 7 ahead");
     assert_eq!(ready(PAUSED).to_string(), "queue paused since 5; ready, 7 ahead");
@@ -52,18 +52,21 @@ fn the_explanation_of_a_leased_task_names_its_holder_and_deadline() {
     assert_eq!(leased(None, worker, false).to_string(), "leased by worker #8 since 5, delivery 4");
     assert_eq!(leased(None, conn, false).to_string(), "leased by connection 6 since 5, delivery 4");
     let named = Explanation { worker: Some(b"w"[..].into()), ..leased(None, worker, true) };
-    assert_eq!(named.to_string(), "leased by w#8 since 5, delivery 4; cancelled: its holder will be told");
+    assert_eq!(
+        named.to_string(),
+        "leased by w#8 since 5, delivery 4; cancelled: its holder learns it from its next extension or heartbeat"
+    );
     assert_eq!(named.state(), StateKind::Leased);
     let failed = Explanation { reason: Some(b"broke"[..].into()), ..leased(None, None, false) };
     assert_eq!(
         failed.to_string(),
         "leased since 5 with no deadline, delivery 4",
-        "the reason is of another time"
+        "the reason of an earlier failure is not shown"
     );
 }
 
 #[test]
-fn the_explanation_of_a_dead_task_says_whether_its_tries_were_spent() {
+fn the_explanation_of_a_dead_task_shows_whether_its_tries_were_spent() {
     let dead = |lapsed| Explanation {
         tries: Tries { lapsed, ..Tries::default() },
         ..explained(Why::Dead { at: LogTime(5) })
@@ -75,7 +78,7 @@ fn the_explanation_of_a_dead_task_says_whether_its_tries_were_spent() {
 }
 
 #[test]
-fn a_refusal_says_the_problem() {
+fn a_refusal_names_the_problem() {
     let expected = [
         (Refusal::TooLarge { what: "the payload", max: 9 }, "the payload is too large: at most 9 bytes"),
         (Refusal::TooMany { what: "tasks", max: 9 }, "too many tasks: at most 9"),

@@ -1,4 +1,4 @@
-//! Workers live by their heartbeats.
+//! Workers stay alive by their heartbeats.
 
 use crate::support::{Answer, Home};
 use crate::{beat, by, start, tries_of};
@@ -46,7 +46,7 @@ fn starting_a_worker_ends_a_living_one_of_the_same_name() {
     home.verify();
 }
 
-/// Only a worker whose name is in use must not start anew.
+/// A worker that timed out may start again; one whose name is in use must not.
 #[test]
 fn a_worker_learns_whether_it_was_replaced_or_has_timed_out() {
     let mut home = Home::default();

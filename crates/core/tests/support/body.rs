@@ -1,4 +1,4 @@
-//! A payload that is its own handle, and the log that makes and counts them.
+//! A payload that is its own handle, and the log that creates and counts them.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use sureq_core::{Event, Recorder};
 #[derive(Clone, Debug, Eq)]
 pub struct Bytes(pub Rc<[u8]>, pub u64);
 
-/// The bit of a number that says that the handle cannot be packed.
+/// This bit of the number is set if the handle cannot be packed.
 const ASIDE: u64 = 1 << 63;
 
 impl PartialEq for Bytes {
@@ -74,7 +74,7 @@ impl From<&[u8]> for Bytes {
 pub enum Kept {
     #[default]
     Packed,
-    /// Those of payloads of odd length.
+    /// The handles of payloads of odd length.
     Mixed,
 }
 
@@ -84,14 +84,14 @@ pub struct Log {
     pub bytes: Vec<u8>,
     pub kept: Kept,
     made: u64,
-    /// The numbers of handles that were made and not released.
+    /// The numbers of handles that were created and not released.
     pub live: BTreeSet<u64>,
-    /// How often a handle was released that was not live.
+    /// The number of releases of a handle that was not live.
     pub strangers: usize,
 }
 
 impl Log {
-    /// A log that continues this one without its past.
+    /// A log that continues this one, without its previous events.
     pub fn follower(&self) -> Self {
         Self { bytes: Vec::new(), ..self.clone() }
     }

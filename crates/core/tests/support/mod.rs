@@ -1,5 +1,5 @@
-//! A store in memory for tests: a broker, the log of its events, and a second broker that only ever replays.
-#![allow(dead_code, reason = "each test file uses its own part of this module")]
+//! A store in memory for tests: a broker, the log of its events, and a second broker that only replays events.
+#![allow(dead_code, reason = "each test file uses only a part of this module")]
 
 mod body;
 mod store;
@@ -26,7 +26,7 @@ pub fn replay(mut bytes: &[u8], broker: &mut Broker<Bytes>, log: &mut Log) {
             let applied = broker.replay(event, log);
             applied.unwrap_or_else(|error| panic!("{event:?}: {error}"));
         };
-        ((), bytes) = decode(bytes, apply).expect("what was encoded decodes");
+        ((), bytes) = decode(bytes, apply).expect("an encoded event can be decoded");
     }
 }
 
@@ -35,7 +35,7 @@ pub fn listing(mut bytes: &[u8]) -> Vec<String> {
     let mut lines = Vec::new();
     while !bytes.is_empty() {
         let line;
-        (line, bytes) = decode(bytes, |event| format!("{event:?}")).expect("what was encoded decodes");
+        (line, bytes) = decode(bytes, |event| format!("{event:?}")).expect("an encoded event can be decoded");
         lines.push(line);
     }
     lines
@@ -70,7 +70,7 @@ impl Answer {
             Reply::Acked(span) => Self::Acked(all.indexes[span.range()].to_vec()),
             Reply::Outcome(outcome) => Self::Outcome(*outcome),
             Reply::Explained(explained) => Self::Explained(explained.clone()),
-            // Recent rates are volatile: not part of the state, and not in any model.
+            // Recent rates are volatile: not part of the state, and not of any model.
             Reply::Info(info) => {
                 Self::Info(Box::new(Info { pushed_of_late: 0, finished_of_late: 0, ..(**info).clone() }))
             }
@@ -84,13 +84,13 @@ impl Answer {
             Reply::Refused(refusal) => Self::Refused(kind_of(refusal)),
             Reply::TimedOut => unreachable!("only a home waits"),
             Reply::PushedForeign(_) | Reply::AddedForeign { .. } | Reply::ReceiptsForeign(_) => {
-                unreachable!("the core spells no ids of its own")
+                unreachable!("the core has no foreign ids")
             }
         }
     }
 }
 
-/// A refusal without its words.
+/// A refusal without its details.
 fn kind_of(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::MalformedId => "malformed id",
@@ -171,12 +171,12 @@ impl Home {
         panic!("a tick that never ends: {:?} at {:?}", self.broker.next_deadline(), self.now);
     }
 
-    /// Both clocks advance.
+    /// Advances both clocks.
     pub fn pass(&mut self, ms: u64) {
         (self.now.log.0, self.now.wall.0) = (self.now.log.0 + ms, self.now.wall.0 + ms);
     }
 
-    /// Stops, and starts from the log alone, or from the last image and the log behind it.
+    /// Stops, and starts again from the log alone, or from the last image and the events after it.
     pub fn restart(&mut self, incarnation: u64) {
         let by_image = self.log.kept == Kept::Packed && incarnation.is_multiple_of(2);
         let (mut broker, log) = if by_image { self.restored() } else { self.relived() };
@@ -185,7 +185,7 @@ impl Home {
         broker.start(incarnation, self.now, &mut self.log);
         self.broker = broker;
         if !by_image {
-            // The replay had no images in between, unlike the first time.
+            // The replay took no images in between, unlike the original run.
             self.store = Store::default();
             self.store.take(&mut Broker::default());
             self.imaged = Log::of(self.log.kept);
@@ -200,7 +200,7 @@ impl Home {
         (broker, log)
     }
 
-    /// The broker of the last image and the log behind it.
+    /// The broker of the last image and the events after it.
     fn restored(&self) -> (Broker<Bytes>, Log) {
         let mut broker = self.store.restore().unwrap_or_else(|damaged| panic!("{damaged}"));
         let mut log = self.imaged.follower();
@@ -246,7 +246,7 @@ impl Home {
         self.broker.requeue_undelivered(queue, receipts, self.now, &mut self.log);
     }
 
-    /// The invariants hold, and a replay of the log yields the same state, with and without an image.
+    /// Checks the invariants, and that a replay of the log yields the same state, with and without an image.
     pub fn verify(&mut self) {
         self.broker.check().unwrap_or_else(|broken| panic!("{}", broken.0));
         verify_handles(&self.broker, &self.log);
@@ -279,7 +279,7 @@ impl Home {
         self.verify_parts();
     }
 
-    /// If any parts of an image are lost, the others make a sound store.
+    /// Checks that if any parts of an image are lost, the others give a consistent store.
     fn verify_parts(&self) {
         let tasks = |broker: &Broker<Bytes>| broker.queues().map(|(_, queue)| queue.len()).sum::<u64>();
         let all = tasks(&self.store.restore().unwrap_or_else(|damaged| panic!("{damaged}")));
@@ -295,7 +295,7 @@ impl Home {
         }
     }
 
-    /// Copies a task forward in every way in which it can be found; answers whether it exists.
+    /// Copies a task forward under every queue by which it can be found. Returns whether it exists.
     pub fn forward(&mut self, id: TaskId) -> bool {
         let mut found = None;
         let look = &mut |event: &Event<'_>| {
@@ -309,7 +309,7 @@ impl Home {
         let Some((queue, payload)) = found else { return false };
         let (broker, log) = (&mut self.broker, &mut self.log);
         let not_meant = broker.copy_forward(queue, id, &payload, |_| false, log);
-        assert!(!not_meant, "only a body that is meant is copied");
+        assert!(!not_meant, "only an accepted body is copied");
         broker.copy_forward(queue, id, &payload, |body| *body.0 == *payload, log)
     }
 
@@ -329,17 +329,17 @@ type Visit<'v> = &'v mut dyn FnMut(&Bytes);
 /// The numbers of the visited handles, each of which must occur once.
 fn numbers(walk: &dyn Fn(Visit<'_>)) -> BTreeSet<u64> {
     let mut numbers = BTreeSet::new();
-    walk(&mut |body| assert!(numbers.insert(body.1), "a handle is of one task"));
+    walk(&mut |body| assert!(numbers.insert(body.1), "each handle belongs to one task"));
     numbers
 }
 
-/// The live handles are those that were created and not released.
+/// Checks that the live handles are those that were created and not released.
 fn verify_handles(broker: &Broker<Bytes>, log: &Log) {
     let there = numbers(&|visit| {
         broker.bodies(visit);
         broker.dropped_bodies(visit);
     });
-    assert_eq!(there, log.live, "bodies are released when they leave, and not before");
+    assert_eq!(there, log.live, "bodies are released when their tasks are removed, and not before");
     assert_eq!(log.strangers, 0, "a body is released once");
 }
 
@@ -420,7 +420,7 @@ impl Home {
     }
 }
 
-/// The payloads of tasks, with blanks between.
+/// The payloads of tasks, separated by blanks.
 pub fn words(tasks: &[TaskView<Bytes>]) -> String {
     let word = |task: &TaskView<Bytes>| String::from_utf8_lossy(&task.body.0).into_owned();
     tasks.iter().map(word).collect::<Vec<_>>().join(" ")

@@ -1,4 +1,4 @@
-//! Images as an engine stores them: each part once, under its stamp.
+//! Stores images as the engine does: each part once, under its stamp.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use sureq_core::queue::Damaged;
 
 use super::body::Bytes;
 
-/// The last image, put together from all images so far.
+/// The last image, assembled from all images so far.
 #[derive(Clone, Debug, Default)]
 pub struct Store {
     pub head: Vec<u8>,
     /// The head of each queue, and the stamps of its parts.
     pub queues: BTreeMap<QueueNo, (Vec<u8>, Vec<u64>)>,
     pub parts: BTreeMap<u64, Vec<u8>>,
-    /// How many parts the last image had to write.
+    /// The number of parts that the last image had to write.
     pub written: usize,
 }
 
@@ -41,7 +41,7 @@ impl Store {
                 assert!(part.stamp() > 0, "a part has a stamp");
                 stamps.push(part.stamp());
                 if let Some(stored) = self.parts.get(&part.stamp()) {
-                    assert_eq!(stored, &bytes, "a stamp stands for one content");
+                    assert_eq!(stored, &bytes, "a stamp identifies one content");
                 } else {
                     self.written += 1;
                     self.parts.insert(part.stamp(), bytes);
@@ -62,7 +62,7 @@ impl Store {
         Broker::restore(&self.head, queues)
     }
 
-    /// The same without the lost parts; answers how many were lost.
+    /// The same without the lost parts. Returns the number of lost parts.
     pub fn restore_partly(&self, is_lost: impl Fn(u64) -> bool) -> Result<(Broker<Bytes>, usize), Damaged> {
         let queues = self.queues.iter().map(|(&queue, (head, stamps))| Stored {
             queue,

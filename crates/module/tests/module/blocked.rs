@@ -1,4 +1,4 @@
-//! Clients that wait: what wakes them, what does not, and what becomes of the task when they are gone.
+//! Clients that wait: the events that wake them, those that do not, and the fate of a task whose client has gone.
 
 use redis::Value;
 use sureq_testkit::redis_module::Host;
@@ -6,7 +6,7 @@ use sureq_testkit::redis_server::RedisServer;
 
 use crate::support::{Client, list, shown};
 
-/// A client that waits for `q`, and one that does things meanwhile.
+/// A client that waits for `q`, and another one that acts in the meantime.
 struct Scene {
     server: RedisServer,
     waiting: Client,
@@ -112,14 +112,14 @@ fn everything_that_makes_a_task_ready_wakes_clients_in_valkey() {
 }
 
 #[test]
-fn who_is_killed_while_it_waits_gets_nothing_and_takes_nothing() {
+fn a_client_killed_while_it_waits_takes_no_task() {
     for host in Host::ALL {
         let mut scene = Scene::on(host, WAIT);
         let kill = format!("CLIENT KILL ID {}", scene.id);
         scene.say(&[&kill, "RQ.PUSH q a"]);
         assert!(scene.waiting.answer().is_err(), "it is gone");
         assert_eq!(scene.acting.counts("q"), [1, 0, 0, 0], "{host:?}");
-        // Killed by the same pipeline that pushes: whoever is served is alive.
+        // Killed in the transaction that pushes: the task must not go to the dead client.
         let mut scene = Scene::on(host, WAIT);
         let kill = format!("CLIENT KILL ID {}", scene.id);
         scene.say(&["MULTI", "RQ.PUSH q a", &kill, "EXEC"]);
@@ -128,7 +128,7 @@ fn who_is_killed_while_it_waits_gets_nothing_and_takes_nothing() {
 }
 
 #[test]
-fn who_waits_can_be_sent_away() {
+fn waiting_clients_can_be_unblocked() {
     for host in Host::ALL {
         let mut scene = Scene::on(host, WAIT);
         let unblock = format!("CLIENT UNBLOCK {}", scene.id);
@@ -137,10 +137,10 @@ fn who_waits_can_be_sent_away() {
         let mut scene = Scene::on(host, WAIT);
         let unblock = format!("CLIENT UNBLOCK {} ERROR", scene.id);
         scene.say(&[&unblock]);
-        let error = scene.waiting.answer().expect_err("it was asked for");
+        let error = scene.waiting.answer().expect_err("it is unblocked with an error");
         assert!(error.to_string().contains("UNBLOCKED"), "{host:?}: {error}");
         let mut scene = Scene::on(host, "RQ.POP BLOCK 30 q");
-        assert_eq!(scene.waiting.answer().expect("no error"), Value::Nil, "{host:?}: its time is over");
+        assert_eq!(scene.waiting.answer().expect("no error"), Value::Nil, "{host:?}: its wait timed out");
         scene.say(&["RQ.PUSH q a"]);
         assert_eq!(scene.acting.counts("q"), [1, 0, 0, 0], "{host:?}");
     }
@@ -209,7 +209,7 @@ fn a_server_that_becomes_a_replica_unblocks_waiting_clients() {
     for host in Host::ALL {
         let mut scene = Scene::on(host, WAIT);
         scene.say(&["REPLICAOF 127.0.0.1 1"]);
-        let error = scene.waiting.answer().expect_err("nobody can be served");
+        let error = scene.waiting.answer().expect_err("it is unblocked with an error");
         assert!(error.to_string().contains("UNBLOCKED"), "{host:?}: {error}");
         scene.say(&["REPLICAOF NO ONE", "RQ.PUSH q a"]);
         assert_eq!(scene.acting.counts("q"), [1, 0, 0, 0], "{host:?}");
@@ -227,7 +227,7 @@ fn tasks_of_a_connection_are_requeued_when_it_ends() {
         assert!(holder.is_open());
         drop(holder);
         let back = scene.acting.say("RQ.POP BLOCK 20000 COUNT 2 r");
-        assert_eq!(list(back).len(), 2, "{host:?}: both, from under its new name");
+        assert_eq!(list(back).len(), 2, "{host:?}: both, from the renamed queue");
     }
 }
 
@@ -255,13 +255,14 @@ impl InName {
         self.assert_has_one_answer(case);
     }
 
-    /// Nothing came behind the answer.
+    /// Checks that no second reply follows.
     fn assert_has_one_answer(&mut self, case: &str) {
         assert_eq!(shown(&self.client.say("ECHO once")), "once", "{case}");
     }
 }
 
-/// How many clients the module knows to wait in the name of a worker: not one that Redis has forgotten.
+/// Checks the number of clients that wait for a worker according to the module, which must not contain any that Redis
+/// has freed.
 fn assert_waiting(acting: &mut Client, count: usize, case: &str) {
     assert_eq!(acting.told("sureq", "sureq_worker_pops"), count.to_string(), "{case}");
 }
@@ -314,17 +315,17 @@ fn clients_waiting_for_a_worker_fail_whenever_it_ends() {
         }
         let server = host.start(&[], &[]);
         let mut acting = Client::of(&server);
-        // A slow server has it end before they wait: they are refused all the same.
+        // The worker may also end before they wait, on a slow server: they are refused all the same.
         let worker = acting.text("RQ.WORKER START w TTL 500");
         let mut waiting: Vec<InName> = (0..3).map(|_| InName::begin(&server, &worker, "0")).collect();
         for one in &mut waiting {
-            one.assert_refused(GONE, &format!("{host:?}: its time is over"));
+            one.assert_refused(GONE, &format!("{host:?}: its worker is lost"));
         }
     }
 }
 
 #[test]
-fn who_waits_in_the_name_of_a_worker_that_lives_on_goes_on_waiting() {
+fn clients_of_a_live_worker_keep_waiting_during_unrelated_changes() {
     for host in Host::ALL {
         let server = host.start(&[], &[]);
         let mut acting = Client::of(&server);
@@ -340,7 +341,7 @@ fn who_waits_in_the_name_of_a_worker_that_lives_on_goes_on_waiting() {
             "DEBUG RELOAD",
         ] {
             acting.say(line);
-            // Whatever was to be done about it is done by then.
+            // The module has handled the change by then.
             if line != "MULTI" && !line.starts_with("RENAME") {
                 acting.wait_until("sureq", "sureq_overdue", "0");
                 assert_eq!(acting.told("clients", "blocked_clients"), "1", "{host:?} {line}");
@@ -352,7 +353,7 @@ fn who_waits_in_the_name_of_a_worker_that_lives_on_goes_on_waiting() {
     }
 }
 
-/// Clients stop waiting in every way there is, and then the worker ends.
+/// Clients stop waiting in every possible way, and then the worker ends.
 #[test]
 fn clients_that_stopped_waiting_are_not_affected_by_the_end_of_a_worker() {
     const ROUNDS: usize = 20;
@@ -363,7 +364,7 @@ fn clients_that_stopped_waiting_are_not_affected_by_the_end_of_a_worker() {
             let case = format!("{host:?} round {round}");
             let (worker, mut waiting) = start_waiting(&server, &mut acting, 6);
             let [has_task, sent_away, sent_by_error, killed, timed_out, stays] = &mut waiting[..] else {
-                panic!("as many as have begun")
+                panic!("six clients wait")
             };
             acting.say("RQ.PUSH q a");
             assert_eq!(list(has_task.client.answer().expect("a task")).len(), 1, "{case}");
@@ -372,21 +373,25 @@ fn clients_that_stopped_waiting_are_not_affected_by_the_end_of_a_worker() {
             assert_eq!(sent_away.client.answer().expect("no error"), Value::Nil, "{case}");
             assert_waiting(&mut acting, 4, &case);
             acting.say(&format!("CLIENT UNBLOCK {} ERROR", sent_by_error.id));
-            let error = sent_by_error.client.answer().expect_err("it was asked for");
+            let error = sent_by_error.client.answer().expect_err("it is unblocked with an error");
             assert!(error.to_string().contains("UNBLOCKED"), "{case}: {error}");
             assert_waiting(&mut acting, 3, &case);
             acting.say(&format!("CLIENT KILL ID {}", killed.id));
             assert!(killed.client.answer().is_err(), "{case}: it is gone");
             assert_waiting(&mut acting, 2, &case);
-            // This closes its connection.
+            // The assignment closes the previous connection.
             *timed_out = InName::begin(&server, &worker, "1");
-            assert_eq!(timed_out.client.answer().expect("no error"), Value::Nil, "{case}: its time is over");
+            assert_eq!(
+                timed_out.client.answer().expect("no error"),
+                Value::Nil,
+                "{case}: its wait timed out"
+            );
             acting.wait_until("clients", "blocked_clients", "1");
             assert_waiting(&mut acting, 1, &case);
-            // Others have the memory of those, and wait where they did.
+            // New clients may get the memory of those that stopped waiting, so that stale handles would be noticed.
             let mut others: Vec<InName> = (0..6).map(|_| InName::begin(&server, &worker, "0")).collect();
             acting.wait_until("clients", "blocked_clients", "7");
-            // Some are killed by the same transaction that ends their worker, before it and after it.
+            // Some are killed or unblocked in the transaction that ends their worker, before and after the end.
             for line in [
                 "MULTI",
                 &format!("CLIENT KILL ID {}", others[0].id),
@@ -403,7 +408,7 @@ fn clients_that_stopped_waiting_are_not_affected_by_the_end_of_a_worker() {
             for one in [has_task, sent_away, sent_by_error, timed_out] {
                 one.assert_has_one_answer(&case);
             }
-            let error = others[1].client.answer().expect_err("it was asked for");
+            let error = others[1].client.answer().expect_err("it is unblocked with an error");
             assert!(error.to_string().contains("UNBLOCKED"), "{case}: {error}");
             assert_eq!(others[2].client.answer().expect("no error"), Value::Nil, "{case}");
             others[4].assert_refused(GONE, &case);
@@ -414,11 +419,11 @@ fn clients_that_stopped_waiting_are_not_affected_by_the_end_of_a_worker() {
             assert_waiting(&mut acting, 0, &case);
             acting.say("FLUSHALL");
         }
-        // Those who are sent away by a change of roles are not told when their worker ends.
+        // Clients that a role change has unblocked get no second reply when their worker ends.
         let (worker, mut waiting) = start_waiting(&server, &mut acting, 3);
         acting.say("REPLICAOF 127.0.0.1 1");
         for one in &mut waiting {
-            let error = one.client.answer().expect_err("nobody can be served");
+            let error = one.client.answer().expect_err("it is unblocked with an error");
             assert!(error.to_string().contains("UNBLOCKED"), "{host:?}: {error}");
         }
         assert_waiting(&mut acting, 0, &format!("{host:?}"));

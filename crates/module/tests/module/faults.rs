@@ -1,4 +1,4 @@
-//! Panics stay inside: the server goes on.
+//! Panics are contained: the server keeps running.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,8 @@ use sureq_testkit::redis_module::Host;
 
 use crate::support::Client;
 
-/// Every callback that can be reached by a client panics in turn; the server answers on, and says so in its log.
+/// Injects a panic into every callback that a client can reach, one at a time. The server keeps answering and logs
+/// the panic.
 #[test]
 fn no_panic_ends_the_server() {
     let cases: &[(&str, &[&str])] = &[
@@ -37,7 +38,7 @@ fn no_panic_ends_the_server() {
             client.wait_until("clients", "blocked_clients", "1");
         }
         for line in *lines {
-            // Whatever it is answered with.
+            // The reply does not matter.
             let _ = client.try_say(line);
         }
         let contained = format!("a panic in {callback} was contained");

@@ -1,4 +1,5 @@
-//! Bytes that nobody of ours wrote: damaged snapshots, and a primary that lies. Each is an error, or a queue that is one.
+//! Untrusted bytes: damaged snapshots, and a primary that sends damaged effects. Each must lead to an error or to a
+//! consistent queue.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -9,11 +10,11 @@ use sureq_testkit::redis_server::RedisServer;
 
 use crate::support::{Client, fill, list};
 
-/// How many of each kind, on each server.
+/// The number of mutated inputs of each kind, per server.
 const SNAPSHOTS: usize = 60_000;
 const EFFECTS: usize = 40_000;
 
-/// Redis' checksum of a snapshot.
+/// The checksum that Redis puts at the end of a snapshot.
 fn crc64(bytes: &[u8]) -> u64 {
     const REFLECTED: u64 = 0x95ac_9329_ac4b_c9b5;
     bytes.iter().fold(0, |crc, &byte| {
@@ -21,7 +22,7 @@ fn crc64(bytes: &[u8]) -> u64 {
     })
 }
 
-/// Flips bits, cuts, repeats, and puts in numbers that are lengths perhaps.
+/// Flips bits, truncates, repeats, and inserts numbers that may be read as lengths.
 fn mutate(bytes: &mut Vec<u8>, random: &mut fastrand::Rng) {
     for _ in 0..random.usize(1..4) {
         let at = random.usize(..bytes.len().max(1));
@@ -40,7 +41,7 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut fastrand::Rng) {
     }
 }
 
-/// What a queue says of itself agrees with what it shows.
+/// Checks that the counts of a queue agree with the tasks that it shows.
 fn assert_is_queue(client: &mut Client, key: &str) {
     let counts = client.counts(key);
     for (state, count) in ["", "DELAYED ", "PENDING ", "DEAD "].iter().zip(counts) {
@@ -62,7 +63,7 @@ fn a_damaged_snapshot(host: Host) {
         };
         let (body, sum) = dump.split_at(dump.len() - 8);
         assert_eq!(crc64(body).to_le_bytes(), *sum, "the checksum is Redis'");
-        // A long payload would take most of the damage.
+        // Long payloads are left out, because most of the damage would hit them.
         snapshots.push(body.to_vec());
     }
     for n in 0..SNAPSHOTS {
@@ -118,7 +119,7 @@ fn logged(server: &RedisServer) -> Vec<(Vec<u8>, Vec<u8>)> {
     effects
 }
 
-/// The number in the line at the front, behind its mark.
+/// Reads the number in the first line, after its marker byte.
 fn number(rest: &mut &[u8]) -> usize {
     let end = rest.iter().position(|&c| c == b'\r').expect("RESP");
     let text = std::str::from_utf8(&rest[1..end]).expect("a number");
@@ -126,7 +127,7 @@ fn number(rest: &mut &[u8]) -> usize {
     text.parse().expect("a number")
 }
 
-/// Talks to a replica as a primary does, up to an empty snapshot.
+/// Acts as a primary towards a replica, up to an empty snapshot.
 fn pretend(listener: &TcpListener) -> TcpStream {
     let (mut stream, _) = listener.accept().expect("the replica comes");
     let mut reader = BufReader::new(stream.try_clone().expect("a socket"));
@@ -150,7 +151,7 @@ fn pretend(listener: &TcpListener) -> TcpStream {
         }
     }
     let mut snapshot = b"REDIS0009\xff".to_vec();
-    // No checksum.
+    // An all-zero checksum: Redis does not verify it.
     snapshot.extend([0; 8]);
     let head = format!("+FULLRESYNC {} 0\r\n${}\r\n", "a".repeat(40), snapshot.len());
     stream.write_all(&[head.as_bytes(), &snapshot].concat()).expect("it listens");
@@ -181,7 +182,7 @@ fn a_primary_that_lies(host: Host) {
     stream.write_all(&words(&[b"SELECT", b"0"])).expect("it listens");
     for n in 0..EFFECTS {
         let (key, events) = &effects[n % effects.len()];
-        // Each key sees the truth for a while, and then what is done to it.
+        // Each key gets unchanged effects first, and mutated ones after that.
         let key = [key, &b"-"[..], (n / 2_000).to_string().as_bytes()].concat();
         let mut events = events.clone();
         if random.u8(..3) > 0 {
@@ -196,7 +197,7 @@ fn a_primary_that_lies(host: Host) {
         assert!(since.elapsed() < crate::support::PATIENCE * 3, "the stream is not read to its end");
     }
     let keys: Vec<String> = list(client.say("KEYS q-*")).iter().map(crate::support::text).collect();
-    assert!(!keys.is_empty(), "some of it was true");
+    assert!(!keys.is_empty(), "some effects are applied");
     for key in &keys {
         assert_is_queue(&mut client, key);
     }
@@ -209,20 +210,20 @@ fn a_primary_that_lies(host: Host) {
     assert_sound(&replica);
 }
 
-/// It runs, and nothing was surprising to it.
+/// Checks that the server runs, and that no panic was caught.
 fn assert_sound(server: &RedisServer) {
     assert!(!server.process().has_ended());
     let log = server.process().stdout_so_far();
     let panic = log.lines().find(|line| line.contains("a panic in"));
-    assert_eq!(panic, None, "every damage is found by looking for it");
+    assert_eq!(panic, None, "all damage is found by checks");
 }
 
 #[test]
-fn a_primary_that_lies_leaves_queues_or_nothing_in_redis() {
+fn damaged_effects_leave_consistent_queues_in_redis() {
     a_primary_that_lies(Host::Redis);
 }
 
 #[test]
-fn a_primary_that_lies_leaves_queues_or_nothing_in_valkey() {
+fn damaged_effects_leave_consistent_queues_in_valkey() {
     a_primary_that_lies(Host::Valkey);
 }

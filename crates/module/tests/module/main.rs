@@ -1,4 +1,4 @@
-//! The module in real servers: what Redis does to keys, and what clients, replicas and files do to the module.
+//! The module in real servers: key operations of Redis, and the effects of clients, replicas and files on the module.
 
 mod blocked;
 mod faults;

@@ -1,4 +1,4 @@
-//! What Redis knows of the commands and of the type: keys, flags, rights, memory, notifications, cluster.
+//! The commands and the type as Redis sees them: keys, flags, permissions, memory, notifications, cluster.
 
 use redis::Value;
 use sureq_testkit::process::free_port;
@@ -26,18 +26,18 @@ fn a_queue_is_a_key_of_its_own_type() {
             .map(|task| shown(&list(task)[0]))
             .collect();
         client.say(&format!("RQ.ACK q {}", ids.join(" ")));
-        assert_eq!(client.number("EXISTS q"), 0, "an empty queue is gone");
+        assert_eq!(client.number("EXISTS q"), 0, "an empty queue has no key");
         client.say("RQ.PAUSE q");
-        assert_eq!(client.number("EXISTS q"), 1, "a pause stays");
+        assert_eq!(client.number("EXISTS q"), 1, "a paused queue keeps its key");
         client.say("RQ.RESUME q");
         assert_eq!(client.number("EXISTS q"), 0);
         let later = shown(&list(client.say("RQ.PUSH q c"))[0]);
-        assert!(ids.iter().all(|id| *id < later), "no id comes twice");
+        assert!(ids.iter().all(|id| *id < later), "no id is issued twice");
     }
 }
 
 #[test]
-fn commands_tell_their_keys_and_flags() {
+fn commands_report_their_keys_and_flags() {
     for host in Host::ALL {
         let server = host.start(&[], &[]);
         let mut client = Client::of(&server);
@@ -73,7 +73,7 @@ fn commands_tell_their_keys_and_flags() {
         reader.say("AUTH reader any");
         reader.say("RQ.INFO q");
         assert!(reader.error("RQ.PUSH q x").contains("NOPERM"), "{host:?}");
-        assert!(reader.error("RQ.POP q other").contains("NOPERM"), "{host:?}: every key counts");
+        assert!(reader.error("RQ.POP q other").contains("NOPERM"), "{host:?}: every key is checked");
         reader.say("RQ.POP q");
     }
 }
@@ -88,7 +88,7 @@ fn valkey_puts_commands_into_categories() {
 }
 
 #[test]
-fn a_full_memory_refuses_pushes_and_takes_pops_and_acks() {
+fn full_memory_refuses_pushes_but_not_pops_and_acks() {
     for host in Host::ALL {
         let server = host.start(&["--appendonly", "no"], &[]);
         let mut client = Client::of(&server);
@@ -115,7 +115,7 @@ fn a_waiting_task_takes_little_more_than_its_bytes() {
         client.say("RQ.PUSH warm up");
         let before = used(&mut client);
         for batch in 0..TASKS / 100 {
-            // Neighbours that are the same are stored once.
+            // Payloads differ, because neighbours with equal payloads are stored once.
             let payloads: Vec<String> = (0..100).map(|n| format!("{:064}", batch * 100 + n)).collect();
             let words = [&b"RQ.PUSH"[..], b"q"].into_iter().chain(payloads.iter().map(String::as_bytes));
             client.try_words(&words.collect::<Vec<_>>()).expect("a push");
@@ -124,19 +124,22 @@ fn a_waiting_task_takes_little_more_than_its_bytes() {
         let told = client.number("MEMORY USAGE q").unsigned_abs() / TASKS;
         assert!(
             grown <= 100 && told <= 100,
-            "{host:?}: {grown} bytes by its growth, {told} by its own account"
+            "{host:?}: used_memory grew by {grown} bytes per task, MEMORY USAGE reports {told}"
         );
-        assert!(told >= 64 && told.abs_diff(grown) < 25, "{host:?}: {grown} bytes, and it says {told}");
+        assert!(
+            told >= 64 && told.abs_diff(grown) < 25,
+            "{host:?}: used_memory grew by {grown} bytes per task, MEMORY USAGE reports {told}"
+        );
         client.say("UNLINK q");
         let since = std::time::Instant::now();
         while used(&mut client) > before + (1 << 20) {
-            assert!(since.elapsed() < crate::support::PATIENCE, "{host:?}: the memory is not given back");
+            assert!(since.elapsed() < crate::support::PATIENCE, "{host:?}: the memory is not freed");
         }
     }
 }
 
 #[test]
-fn changes_of_keys_are_told() {
+fn changes_of_keys_send_keyspace_events() {
     for host in Host::ALL {
         let server = host.start(&["--notify-keyspace-events", "KEAd"], &[]);
         let (mut listening, mut client) = (Client::of(&server), Client::of(&server));
@@ -152,7 +155,7 @@ fn changes_of_keys_are_told() {
 }
 
 #[test]
-fn in_a_cluster_keys_of_one_slot_go_together_and_workers_are_refused() {
+fn a_cluster_allows_keys_of_one_slot_and_refuses_workers() {
     let port = free_port();
     let (port_text, bus) = (port.to_string(), free_port().to_string());
     let options = ["--port", &port_text, "--cluster-port", &bus, "--cluster-enabled", "yes"];
@@ -189,7 +192,7 @@ fn any_bytes_are_payloads_names_and_keys() {
     assert_eq!(list(again)[1], Value::Int(0), "the name is taken");
     let task = list(list(client.try_words(&[b"RQ.POP", &all]).expect("a task")).swap_remove(0));
     assert_eq!(task[2], Value::BulkString(all.clone()));
-    // An id of any length is an error, and no more.
+    // An id of any length is an ordinary error.
     for id in [vec![b'1'; 300], vec![b'9'; 100_000], all.clone(), Vec::new(), b"1-".to_vec()] {
         let error = client.try_words(&[b"RQ.ACK", &all, &id]).expect_err("no id").to_string();
         assert!(error.contains("malformed task id"), "{error}");
@@ -200,7 +203,8 @@ fn any_bytes_are_payloads_names_and_keys() {
     assert_eq!(task[2], Value::BulkString(large));
 }
 
-/// Redis 7.0 reckons the time to its next timer in 32 bits of microseconds, and looks again and again if they do not suffice.
+/// Redis 7.0 computes the time to its next timer in 32 bits of microseconds, and would poll without pause if they
+/// overflow.
 #[test]
 fn tasks_due_in_an_hour_cost_nothing_until_then() {
     let server = Host::Redis.start(&[], &[]);
@@ -209,14 +213,14 @@ fn tasks_due_in_an_hour_cost_nothing_until_then() {
     client.say("RQ.ADD far x DELAY 3600000");
     assert_ne!(client.say("RQ.POP BLOCK 20000 near"), Value::Nil);
     let before = cpu(&mut client);
-    // How much it does in this time is what is measured.
+    // The CPU time within this second is the measured value.
     std::thread::sleep(std::time::Duration::from_secs(1));
     let spent = cpu(&mut client) - before;
     assert!(spent < 0.25, "{spent} s of CPU in a second without anything to do");
 }
 
 #[test]
-fn a_queue_that_comes_and_goes_leaves_no_plans_behind() {
+fn a_queue_that_comes_and_goes_leaves_no_schedule_entries() {
     let server = Host::Redis.start(&[], &[]);
     let mut client = Client::of(&server);
     for n in 0..200 {
@@ -238,12 +242,12 @@ fn workers_whose_key_is_deleted_are_lost() {
     client.say("RQ.PUSH q a");
     client.say(&format!("RQ.POP WORKER {worker} q"));
     client.say("DEL sureq:workers");
-    assert_ne!(client.say("RQ.POP BLOCK 20000 q"), Value::Nil, "its task comes back");
-    assert!(client.error("RQ.PUSH sureq:workers x").starts_with("WRONGTYPE"), "the key is no queue");
+    assert_ne!(client.say("RQ.POP BLOCK 20000 q"), Value::Nil, "its task is requeued");
+    assert!(client.error("RQ.PUSH sureq:workers x").starts_with("WRONGTYPE"), "the key is not a queue");
 }
 
 #[test]
-fn who_watches_a_key_is_disturbed_by_changes_alone() {
+fn watch_is_triggered_by_changes_only() {
     let server = Host::Redis.start(&[], &[]);
     let (mut watcher, mut other) = (Client::of(&server), Client::of(&server));
     let mut disturbs = |line: &str| {
@@ -253,19 +257,19 @@ fn who_watches_a_key_is_disturbed_by_changes_alone() {
         other.say(line);
         watcher.say("EXEC") == Value::Nil
     };
-    assert!(!disturbs("RQ.POP q"), "there is nothing");
+    assert!(!disturbs("RQ.POP q"), "it is empty");
     assert!(disturbs("RQ.PUSH q a"));
     assert!(!disturbs("RQ.INFO q"));
     assert!(disturbs("RQ.POP q"));
-    assert!(!disturbs("RQ.POP q"), "all is taken");
+    assert!(!disturbs("RQ.POP q"), "all tasks are leased");
     assert!(disturbs("RQ.RECOVER q 10 0"));
-    assert!(!disturbs("RQ.PURGE q"), "nothing waits");
-    assert!(!disturbs("RQ.PUSH other a"), "another key is another matter");
+    assert!(!disturbs("RQ.PURGE q"), "no task waits");
+    assert!(!disturbs("RQ.PUSH other a"), "it is another key");
 }
 
-/// What the process notes about keys goes with them, whichever way they go.
+/// The schedule entries of a key are removed with the key, in whichever way it disappears.
 #[test]
-fn plans_go_with_their_keys() {
+fn schedule_entries_are_removed_with_their_keys() {
     for host in Host::ALL {
         let server = host.start(&[], &[]);
         let mut client = Client::of(&server);
@@ -285,9 +289,9 @@ fn plans_go_with_their_keys() {
     }
 }
 
-/// Whatever happened to a key before, nothing is noted about it once it is gone.
+/// After any history of a key, the schedule has no entries about it once it is gone.
 #[test]
-fn nothing_is_left_noted_about_keys_that_are_gone() {
+fn removed_keys_leave_no_schedule_entries() {
     let ways: &[&[&str]] = &[
         &["DEL q"],
         &["UNLINK q"],
@@ -339,9 +343,9 @@ fn nothing_is_left_noted_about_keys_that_are_gone() {
     }
 }
 
-/// A key that has expired is deleted by Redis as soon as a command opens it, which may be one of ours.
+/// Redis deletes an expired key as soon as a command opens it, which may be a command of the module.
 #[test]
-fn plans_go_with_keys_that_expire_within_a_command() {
+fn schedule_entries_of_keys_that_expire_within_a_command_are_removed() {
     for host in Host::ALL {
         let server = host.start(&[], &[]);
         let mut client = Client::of(&server);
@@ -352,12 +356,12 @@ fn plans_go_with_keys_that_expire_within_a_command() {
             client.say(&format!("RQ.POP WORKER {worker} q"));
             client.say("RQ.ADD q x DELAY 3600000");
             client.say("PEXPIRE q 1");
-            // Nothing but what it looks at tells that it is gone.
+            // Wait by the clock, without a command that would open the key.
             let since = std::time::Instant::now();
             while since.elapsed() < std::time::Duration::from_millis(5) {}
             client.say(command);
             assert_eq!(client.told("sureq", "sureq_held"), "0", "{host:?} {command}");
-            assert_eq!(client.told("sureq", "sureq_planned"), "1", "{host:?} {command}: that of the worker");
+            assert_eq!(client.told("sureq", "sureq_planned"), "1", "{host:?} {command}: the worker's");
             client.say("DEL q");
         }
     }
@@ -375,12 +379,12 @@ fn workers_whose_table_expires_within_a_command_are_lost() {
         client.say("PEXPIRE sureq:workers 1");
         let gone = || client.try_say(&format!("RQ.WORKER BEAT {worker}")).is_err();
         sureq_testkit::patience::until("it is gone", gone);
-        assert_ne!(client.say("RQ.POP BLOCK 20000 q"), Value::Nil, "{host:?}: its task comes back");
+        assert_ne!(client.say("RQ.POP BLOCK 20000 q"), Value::Nil, "{host:?}: its task is requeued");
     }
 }
 
 #[test]
-fn workers_that_come_and_go_leave_no_plans_behind() {
+fn workers_that_come_and_go_leave_no_schedule_entries() {
     for host in Host::ALL {
         let server = host.start(&[], &[]);
         let mut client = Client::of(&server);
@@ -388,7 +392,7 @@ fn workers_that_come_and_go_leave_no_plans_behind() {
             let worker = client.text(&format!("RQ.WORKER START w TTL {}", 86_400_000 - n * 1_000));
             client.say(&format!("RQ.WORKER STOP {worker}"));
         }
-        assert_eq!(client.told("sureq", "sureq_planned"), "0", "{host:?}: nobody is there");
+        assert_eq!(client.told("sureq", "sureq_planned"), "0", "{host:?}: there is no worker");
         for n in 0..200 {
             client.say(&format!("RQ.WORKER START w{n} TTL {}", 86_400_000 - n * 1_000));
         }
@@ -397,7 +401,7 @@ fn workers_that_come_and_go_leave_no_plans_behind() {
 }
 
 #[test]
-fn a_key_that_is_replaced_by_its_copy_keeps_its_plan() {
+fn a_key_that_is_replaced_by_its_copy_keeps_its_schedule_entry() {
     for host in Host::ALL {
         let server = host.start(&[], &[]);
         let mut client = Client::of(&server);
@@ -407,7 +411,7 @@ fn a_key_that_is_replaced_by_its_copy_keeps_its_plan() {
         client.say("COPY q copy");
         client.say("COPY q copy REPLACE");
         client.say("RENAME q other");
-        // Nobody asks for them: only what is planned makes them ready.
+        // Without a command on these keys, only the schedule makes the tasks ready.
         for queue in ["other", "copy"] {
             assert_eq!(list(client.say(&format!("RQ.POP BLOCK 20000 {queue}"))).len(), 1, "{queue}");
         }
@@ -415,7 +419,7 @@ fn a_key_that_is_replaced_by_its_copy_keeps_its_plan() {
 }
 
 #[test]
-fn keys_that_a_worker_has_nothing_of_any_more_are_forgotten() {
+fn keys_without_tasks_of_a_worker_are_forgotten() {
     for host in Host::ALL {
         let server = host.start(&[], &[]);
         let mut client = Client::of(&server);
@@ -433,7 +437,7 @@ fn keys_that_a_worker_has_nothing_of_any_more_are_forgotten() {
             }
             client.say(&format!("RQ.WORKER BEAT {worker}"));
             let held: u32 = client.told("sureq", "sureq_held").parse().expect("a number");
-            assert!((1..=40).contains(&held), "{held} keys of one that is held, by {how}");
+            assert!((1..=40).contains(&held), "{held} keys are recorded for one with a task, by {how}");
             client.say(&format!("RQ.ACK q0 {kept}"));
         }
         client.say(&format!("RQ.WORKER STOP {worker}"));

@@ -1,4 +1,4 @@
-//! A queue is the same on every way out of a server and back.
+//! A queue stays the same in every way of saving, loading and copying it.
 
 use redis::Value;
 use sureq_testkit::redis_module::Host;
@@ -8,7 +8,7 @@ use crate::support::{Client, fill, list, shown};
 
 const TASKS: i64 = 10_000;
 
-/// Runs commands as one step, so that nothing happens by itself between them.
+/// Runs commands in a transaction, so that no timer changes anything between them.
 fn at_once(client: &mut Client, lines: &[&str]) -> Vec<Value> {
     client.say("MULTI");
     for line in lines {
@@ -64,16 +64,16 @@ fn on_every_way(host: Host) {
     }
     let counts = client.counts("q");
     let popped = list(client.say("RQ.POP COUNT 100000 q")).len();
-    assert_eq!(popped as u64, counts[0].unsigned_abs(), "what is ready can be handed out");
+    assert_eq!(popped as u64, counts[0].unsigned_abs(), "all ready tasks can be popped");
 }
 
 #[test]
-fn a_queue_is_the_same_on_every_way_in_redis() {
+fn a_queue_is_the_same_after_saving_and_loading_in_redis() {
     on_every_way(Host::Redis);
 }
 
 #[test]
-fn a_queue_is_the_same_on_every_way_in_valkey() {
+fn a_queue_is_the_same_after_saving_and_loading_in_valkey() {
     on_every_way(Host::Valkey);
 }
 
@@ -84,7 +84,7 @@ fn a_queue_migrates_to_another_server() {
     let target = Host::Redis.start(&["--port", &port.to_string()], &[]);
     assert_eq!(client.text(&format!("MIGRATE 127.0.0.1 {port} q 0 20000 COPY")), "OK");
     let mut there = Client::of(&target);
-    // Its workers are not there: what they had comes back, but for what was called off meanwhile.
+    // The workers do not exist there, so their tasks are requeued, except the cancelled ones, which are removed.
     let [here, there_now] = [&mut client, &mut there].map(|client| client.counts("q").iter().sum::<i64>());
     assert!((here * 9 / 10..=here).contains(&there_now), "{there_now} of {here}");
     assert_eq!(client.digest("q"), digest);
@@ -93,9 +93,9 @@ fn a_queue_migrates_to_another_server() {
     assert_eq!(shown(&there.say(&format!("RQ.ACK q {receipt}"))), format!("[{receipt}]"));
 }
 
-/// What was restored from a snapshot goes on under receipts of its own.
+/// A queue that was restored from a snapshot issues receipts that it never issued before.
 #[test]
-fn no_receipt_comes_twice_from_one_snapshot() {
+fn queues_restored_from_one_snapshot_never_repeat_a_receipt() {
     let server = Host::Redis.start(&[], &[]);
     let mut client = Client::of(&server);
     client.say("RQ.PUSH q a");
@@ -108,5 +108,5 @@ fn no_receipt_comes_twice_from_one_snapshot() {
         assert!(receipts.insert(shown(&task[3])), "{task:?} came before");
     }
     let id = shown(&list(client.say("RQ.PUSH other b"))[0]);
-    assert!(receipts.iter().all(|receipt| !receipt.starts_with(&id)), "nor does an id");
+    assert!(receipts.iter().all(|receipt| !receipt.starts_with(&id)), "no id is repeated either");
 }

@@ -1,4 +1,4 @@
-//! Queues that get another name or database while a command in slices is under way.
+//! Queues that are renamed or moved while a command on them is executed in slices.
 
 use redis::Value;
 use sureq_testkit::patience::until;
@@ -44,7 +44,7 @@ fn tasks_popped_for_a_lost_client_return_to_the_renamed_queue() {
 }
 
 #[test]
-fn a_queue_that_is_renamed_between_two_slices_of_giving_back_has_all_in_order() {
+fn tasks_are_requeued_in_order_though_the_queue_is_renamed_between_slices() {
     for host in Host::ALL {
         let mut scene = Scene::paced(host, "200");
         push(&mut scene.acting, "q");
@@ -52,7 +52,7 @@ fn a_queue_that_is_renamed_between_two_slices_of_giving_back_has_all_in_order() 
         until("three slices are popped", || scene.acting.counts("q")[2] >= 3_000);
         let popped = scene.acting.counts("q")[2];
         scene.kill_asking();
-        until("some are back", || scene.acting.counts("q")[2] < popped);
+        until("some are requeued", || scene.acting.counts("q")[2] < popped);
         scene.acting.say("RENAME q moved");
         scene.wait_until_over();
         assert_eq!(scene.acting.counts("moved"), [TASKS, 0, 0, 0], "{host:?}");
@@ -80,7 +80,7 @@ fn tasks_of_a_worker_are_requeued_in_order_though_the_queue_is_renamed() {
 }
 
 #[test]
-fn a_worker_that_holds_tasks_of_two_databases_ends_though_they_are_swapped_meanwhile() {
+fn a_worker_with_tasks_in_two_databases_ends_though_they_are_swapped() {
     for host in Host::ALL {
         let mut scene = Scene::on(host);
         hold(&mut scene.acting);
@@ -91,7 +91,7 @@ fn a_worker_that_holds_tasks_of_two_databases_ends_though_they_are_swapped_meanw
         scene.acting.say("EXEC");
         scene.acting.say("MOVE a 1");
         scene.begin(&format!("RQ.WORKER STOP {worker}"));
-        until("some of q are back", || scene.acting.counts("q")[0] > 0);
+        until("some of q are requeued", || scene.acting.counts("q")[0] > 0);
         scene.acting.say("SWAPDB 0 1");
         assert_eq!(scene.answered_number(), 2 * TASKS, "{host:?}");
         for (db, queue) in [(0, "a"), (1, "q")] {

@@ -1,4 +1,4 @@
-//! Replicas and logs carry effects: whatever their clocks say, they have what the primary has.
+//! Replicas and logs apply effects: whatever their clocks show, they have the same queues as the primary.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ struct Pair {
     ports: [u16; 2],
     servers: [RedisServer; 2],
     clients: [Client; 2],
-    /// Which of them is the primary.
+    /// The index of the primary.
     primary: usize,
 }
 
@@ -33,7 +33,7 @@ impl Pair {
         Self::of(ports, [first, second])
     }
 
-    /// Of two servers, the second of which follows the first, or is about to.
+    /// A pair of servers, of which the second follows the first, or is about to.
     fn of(ports: [u16; 2], servers: [RedisServer; 2]) -> Self {
         let clients = [Client::of(&servers[0]), Client::of(&servers[1])];
         let mut pair = Self { ports, servers, clients, primary: 0 };
@@ -52,12 +52,13 @@ impl Pair {
     fn wait_until_linked(&mut self) {
         self.replica().wait_until("replication", "master_link_status", "up");
         self.primary().wait_until("replication", "connected_slaves", "1");
-        // A replica that has connected takes part only when it has said that it is there.
+        // A replica counts as connected before it takes part; wait until it is online.
         let primary = self.primary();
         until("the replica takes part", || primary.told("replication", "slave0").contains("state=online"));
     }
 
-    /// Both have the same, while nothing happens; and so has the primary's log.
+    /// Checks that primary and replica have the same data while writes are paused, and that the primary's log has it
+    /// too.
     fn assert_same(&mut self, when: &str) {
         self.primary().say("CLIENT PAUSE 60000 WRITE");
         let offset = self.primary().told("replication", "master_repl_offset");
@@ -78,35 +79,35 @@ impl Pair {
     }
 }
 
-/// What was ever given out.
+/// All ids and receipts that were issued.
 #[derive(Default)]
 struct Given {
     ids: BTreeSet<String>,
     receipts: BTreeSet<String>,
 }
 
-/// A random run: everything that changes a queue, with delays and leases that end meanwhile.
+/// Executes random commands of every kind that changes a queue, with delays and leases that end during the run.
 fn run(client: &mut Client, random: &mut fastrand::Rng, steps: usize, given: &mut Given) {
     for step in 0..steps {
         let queue = ["a", "b"][random.usize(..2)];
         match random.u8(..12) {
             0..=3 => {
                 for id in list(client.say(&format!("RQ.PUSH {queue} one-{step} two-{step}"))) {
-                    assert!(given.ids.insert(text(&id)), "{id:?} came twice");
+                    assert!(given.ids.insert(text(&id)), "{id:?} was issued twice");
                 }
             }
             4 => {
                 let delay = random.u64(1..30);
                 let added =
                     list(client.say(&format!("RQ.ADD {queue} later DELAY {delay} TRIES 3 BACKOFF 5")));
-                assert!(given.ids.insert(text(&added[0])), "{added:?} came twice");
+                assert!(given.ids.insert(text(&added[0])), "{added:?} was issued twice");
             }
             5 => _ = client.say(&format!("RQ.ADD {queue} named NAME n{} TTL 40", random.u8(..20))),
             6..=8 => {
                 let popped = client.say(&format!("RQ.POP COUNT 3 LEASE {} a b", random.u64(5..40)));
                 for task in list(popped).into_iter().map(list) {
                     let receipt = text(&task[3]);
-                    assert!(given.receipts.insert(receipt.clone()), "{receipt} came twice");
+                    assert!(given.receipts.insert(receipt.clone()), "{receipt} was issued twice");
                     let queue = text(&task[0]);
                     match random.u8(..4) {
                         0 => _ = client.say(&format!("RQ.ACK {queue} {receipt}")),
@@ -136,7 +137,7 @@ fn a_replica_follows(host: Host, shift_ms: i64) {
         pair.fail_over();
         pair.assert_same(&format!("after failover {round}"));
     }
-    // The log tells the same as the server that wrote it.
+    // The log must contain the same as the server that wrote it.
     pair.primary().say("CLIENT PAUSE 60000 WRITE");
     let before = shown(&pair.primary().say("DEBUG DIGEST"));
     pair.primary().say("DEBUG LOADAOF");
@@ -160,9 +161,9 @@ fn a_replica_in_valkey_equals_its_primary() {
     a_replica_follows(Host::Valkey, HOUR_MS);
 }
 
-/// Time goes on from where the primary was: what was to come in a minute does not come at once.
+/// A promoted replica continues with the primary's time, so no deadline is reached early.
 #[test]
-fn a_failover_to_a_clock_that_is_ahead_hurries_nothing() {
+fn a_failover_to_a_clock_that_is_ahead_makes_nothing_due_early() {
     let clock = ShiftedClock::default();
     clock.set_wall(HOUR_MS);
     let mut pair = Pair::start(Host::Redis, &clock);
@@ -207,9 +208,9 @@ fn a_replica_answers_reads_and_decides_nothing() {
         let popped = list(pair.primary().say("RQ.POP BLOCK 20000 q")).swap_remove(0);
         taken.insert(shown(&list(popped)[2]));
     }
-    assert!(taken.contains("a"), "it came back by itself");
+    assert!(taken.contains("a"), "its lease lapsed");
     pair.assert_same("after the lapse");
-    assert!(pair.primary().error("RQ.APPLY q x").contains("no client"));
+    assert!(pair.primary().error("RQ.APPLY q x").contains("clients cannot"));
     let seen = shown(&pair.replica().say("RQ.INFO q"));
     assert!(seen.starts_with("[undelivered 0 delivered 2 "), "a replica can be looked at: {seen}");
 }
@@ -233,7 +234,7 @@ fn a_replica_forgets_released_tasks(host: Host) {
         };
         pair.primary().say(&end);
     }
-    // A copy has what its original has until it is looked at, which is at once.
+    // A copy keeps the holders of its original until it is checked, which happens at once.
     let Value::BulkString(dump) = pair.primary().say("DUMP q0") else { panic!("a dump") };
     for n in 0..50 {
         let key = format!("restored{n}");
@@ -247,9 +248,9 @@ fn a_replica_forgets_released_tasks(host: Host) {
     pair.assert_same("after all");
     assert_eq!(pair.replica().told("sureq", "sureq_held"), "1", "{host:?}: the first");
     let planned: u32 = pair.replica().told("sureq", "sureq_planned").parse().expect("a number");
-    assert!(planned <= 1, "{host:?}: {planned} plans, and nothing is to happen but to the worker");
+    assert!(planned <= 1, "{host:?}: {planned} schedule entries, and only the worker's is needed");
     pair.fail_over();
-    assert_eq!(pair.primary().number("RQ.WORKER FAIL w"), 1, "{host:?}: it is known where it has something");
+    assert_eq!(pair.primary().number("RQ.WORKER FAIL w"), 1, "{host:?}: its tasks are still known");
 }
 
 #[test]
@@ -262,9 +263,9 @@ fn a_replica_forgets_released_tasks_in_valkey() {
     a_replica_forgets_released_tasks(Host::Valkey);
 }
 
-/// The table of workers is deleted, and the primary is gone before all that they held is back.
+/// The table of workers is deleted, and the primary is gone before all their tasks are requeued.
 #[test]
-fn a_replica_that_takes_over_ends_workers_that_it_does_not_know() {
+fn a_promoted_replica_ends_workers_that_it_does_not_know() {
     for host in Host::ALL {
         let mut pair = Pair::start(host, &ShiftedClock::default());
         let worker = pair.primary().text("RQ.WORKER START w TTL 3600000");
@@ -272,7 +273,7 @@ fn a_replica_that_takes_over_ends_workers_that_it_does_not_know() {
         pair.primary().say(&format!("RQ.POP WORKER {worker} q"));
         let replica = pair.replica();
         until("the replica has it", || replica.counts("q") == [0, 0, 1, 0]);
-        // Nothing happens by itself while writes are paused.
+        // No timer acts while writes are paused.
         for line in ["MULTI", "CLIENT PAUSE 60000 WRITE", "DEL sureq:workers", "EXEC"] {
             pair.primary().say(line);
         }
@@ -280,11 +281,11 @@ fn a_replica_that_takes_over_ends_workers_that_it_does_not_know() {
         until("the replica has heard of it", || replica.number("EXISTS sureq:workers") == 0);
         assert_eq!(replica.counts("q"), [0, 0, 1, 0], "{host:?}");
         replica.say("REPLICAOF NO ONE");
-        until("its task is back", || replica.counts("q") == [1, 0, 0, 0]);
+        until("its task is requeued", || replica.counts("q") == [1, 0, 0, 0]);
     }
 }
 
-/// Goes on with a random run until it is told to stop.
+/// Continues a random run until `stopped` is set.
 fn run_until(stopped: &AtomicBool, client: &mut Client) {
     let (mut random, mut given) = (fastrand::Rng::with_seed(7), Given::default());
     while !stopped.load(Ordering::Relaxed) {
@@ -292,7 +293,7 @@ fn run_until(stopped: &AtomicBool, client: &mut Client) {
     }
 }
 
-/// Has something happen in the middle of a random run.
+/// Runs an action in the middle of a random run.
 fn meanwhile(server: &RedisServer, act: impl FnOnce(&mut Client)) {
     let (stopped, mut worker, mut client) = (AtomicBool::new(false), Client::of(server), Client::of(server));
     std::thread::scope(|scope| {
@@ -302,17 +303,17 @@ fn meanwhile(server: &RedisServer, act: impl FnOnce(&mut Client)) {
     });
 }
 
-/// A server that nobody follows, in which something has happened already.
+/// A server without a follower, in which queues have changed already.
 fn alone(host: Host, port: u16) -> RedisServer {
     let server = host.start(&["--appendonly", "no", "--port", &port.to_string()], &[]);
     let mut client = Client::of(&server);
     run(&mut client, &mut fastrand::Rng::with_seed(1), 200, &mut Given::default());
     assert!(client.told("persistence", "rdb_changes_since_last_save") != "0", "changes are counted");
-    assert_eq!(client.told("replication", "master_repl_offset"), "0", "and told to nobody");
+    assert_eq!(client.told("replication", "master_repl_offset"), "0", "but not replicated");
     server
 }
 
-/// Some keys that take a second or more to save.
+/// Adds enough keys that a snapshot takes a second or more.
 fn slow_snapshot(client: &mut Client) {
     for n in 0..100 {
         client.say(&format!("SET key-{n} value"));
@@ -328,9 +329,9 @@ fn a_replica_comes_later(host: Host) {
     let replica = host.start(&["--replicaof", &format!("127.0.0.1 {port}")], &[]);
     meanwhile(&primary, |_| Client::of(&replica).wait_until("replication", "master_link_status", "up"));
     let mut pair = Pair::of([port, 0], [primary, replica]);
-    pair.assert_same("a replica that came in the middle of a run");
+    pair.assert_same("a replica that was added during a run");
     run(pair.primary(), &mut fastrand::Rng::with_seed(2), 200, &mut Given::default());
-    pair.assert_same("and whatever happened since");
+    pair.assert_same("after further changes");
 }
 
 #[test]
@@ -373,7 +374,8 @@ fn a_log_that_begins_later_misses_nothing_in_valkey() {
     a_log_begins_later(Host::Valkey, true);
 }
 
-/// A primary that is started again from its snapshot goes on where its replicas are: they ask for no snapshot.
+/// A primary that is restarted from its snapshot continues at the position of its replicas: they need no new
+/// snapshot.
 fn a_restarted_primary_is_followed(host: Host) {
     let port = free_port();
     let save = ["--appendonly", "no", "--save", "3600 1", "--port", &port.to_string()];

@@ -1,4 +1,4 @@
-//! Large commands are executed in slices: others are served in between, and whatever happens in between is safe.
+//! Large commands are executed in slices: other clients are served in between, and any change in between is safe.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -11,13 +11,13 @@ use sureq_testkit::redis_server::RedisServer;
 
 use crate::support::{Client, list, shown, text};
 
-/// How many tasks the large commands are about: five slices.
+/// The number of tasks of the large commands: five slices.
 pub(crate) const TASKS: i64 = 5_000;
 
-/// One slice every so many milliseconds, so that there is time to do something in between.
+/// The pause between slices in milliseconds, long enough to act in between.
 const PACE: &str = "40";
 
-/// A client that asks for something large, and one that acts meanwhile.
+/// A client that sends a large command, and another one that acts in the meantime.
 pub(crate) struct Scene {
     server: RedisServer,
     asking: Client,
@@ -34,7 +34,7 @@ impl Scene {
         Self::start(host, options, PACE)
     }
 
-    /// With another time between two slices.
+    /// With another pause between slices.
     pub(crate) fn paced(host: Host, pace: &str) -> Self {
         Self::start(host, &[], pace)
     }
@@ -46,7 +46,7 @@ impl Scene {
         Self { server, asking, id, acting }
     }
 
-    /// Asks, and comes back when a part of it is done.
+    /// Sends a command, and returns when a part of it is done.
     pub(crate) fn begin(&mut self, command: &str) {
         self.asking.ask(command);
         self.acting.wait_until("sureq", "sureq_under_way", "1");
@@ -73,7 +73,7 @@ impl Scene {
     }
 }
 
-/// Pushes tasks whose payloads are their numbers; answers their ids.
+/// Pushes tasks whose payloads are their numbers. Returns their ids.
 pub(crate) fn push(client: &mut Client, queue: &str) -> Vec<String> {
     let mut ids = Vec::new();
     for batch in 0..TASKS / 1_000 {
@@ -148,7 +148,7 @@ fn others_are_served_between_two_slices() {
     }
 }
 
-/// A worker that holds all tasks of a queue.
+/// Lets a worker lease all tasks of a queue.
 pub(crate) fn hold(client: &mut Client) {
     hold_for(client, 600_000);
 }
@@ -162,14 +162,14 @@ fn hold_for(client: &mut Client, ttl_ms: u64) {
     assert_eq!(client.counts("q"), [0, 0, TASKS, 0]);
 }
 
-/// The worker that is there, with its incarnation.
+/// The only worker, with its incarnation.
 pub(crate) fn current(client: &mut Client) -> String {
     let workers = list(client.say("RQ.WORKER LIST"));
     workers.first().map_or_else(String::new, |worker| shown(&list(worker.clone())[0]))
 }
 
 #[test]
-fn a_large_inspection_is_whole_and_others_are_served_meanwhile() {
+fn a_large_inspection_is_complete_and_others_are_served_meanwhile() {
     for host in Host::ALL {
         let mut scene = Scene::on(host);
         let ids = push(&mut scene.acting, "q");
@@ -306,7 +306,7 @@ fn tasks_popped_for_a_lost_client_are_requeued_in_order() {
             assert!(scene.acting.counts("q")[2] > 0, "{host:?}: some are popped");
             scene.kill_asking();
             scene.wait_until_over();
-            until("all are back", || scene.acting.counts("q") == [TASKS, 0, 0, 0]);
+            until("all are requeued", || scene.acting.counts("q") == [TASKS, 0, 0, 0]);
             scene.acting.say("MULTI");
             scene.acting.say("RQ.POP COUNT 5000 q");
             let popped = list(scene.acting.say("EXEC")).swap_remove(0);
@@ -316,10 +316,10 @@ fn tasks_popped_for_a_lost_client_are_requeued_in_order() {
 }
 
 #[test]
-fn large_tasks_that_were_popped_for_a_client_that_is_gone_go_back_in_order() {
+fn large_tasks_popped_for_a_lost_client_are_requeued_in_order() {
     for host in Host::ALL {
         let mut scene = Scene::on(host);
-        // Few tasks, but more than one slice by their bytes.
+        // Few tasks, but of more than one slice in bytes.
         for n in 10..40 {
             let payload = format!("{n}{}", "x".repeat(1 << 20));
             scene.acting.try_words(&[b"RQ.PUSH", b"q", payload.as_bytes()]).expect("it is pushed");
@@ -328,7 +328,7 @@ fn large_tasks_that_were_popped_for_a_client_that_is_gone_go_back_in_order() {
         assert!(scene.acting.counts("q")[2] > 0, "{host:?}: some are popped");
         scene.kill_asking();
         scene.wait_until_over();
-        until("all are back", || scene.acting.counts("q") == [30, 0, 0, 0]);
+        until("all are requeued", || scene.acting.counts("q") == [30, 0, 0, 0]);
         for n in 10..13 {
             let first = list(scene.acting.say("RQ.POP q")).remove(0);
             assert!(text(&list(first)[2]).starts_with(&format!("{n}x")), "{host:?}: {n} is next");
@@ -337,7 +337,7 @@ fn large_tasks_that_were_popped_for_a_client_that_is_gone_go_back_in_order() {
 }
 
 #[test]
-fn a_client_that_is_gone_ends_its_command_and_no_more() {
+fn a_disconnect_ends_the_command_but_not_the_end_of_a_worker() {
     for host in Host::ALL {
         let mut scene = Scene::on(host);
         bury(&mut scene.acting, "q");
@@ -347,20 +347,20 @@ fn a_client_that_is_gone_ends_its_command_and_no_more() {
         let left = scene.acting.counts("q")[3];
         assert!(left > 0 && left < TASKS, "{host:?}: {left}");
         assert_eq!(scene.acting.number("RQ.PURGE q"), left, "{host:?}");
-        // What a worker has comes back though nobody waits for it.
+        // The tasks of a stopping worker are requeued even if the client that stopped it disconnects.
         hold(&mut scene.acting);
         let mut scene = Scene { asking: Client::of(&scene.server), ..scene };
         scene.id = scene.asking.number("CLIENT ID");
         let worker = current(&mut scene.acting);
         scene.begin(&format!("RQ.WORKER STOP {worker}"));
         scene.kill_asking();
-        until("all are back", || scene.acting.counts("q") == [TASKS, 0, 0, 0]);
-        until("it is forgotten", || current(&mut scene.acting).is_empty());
+        until("all are requeued", || scene.acting.counts("q") == [TASKS, 0, 0, 0]);
+        until("it is removed", || current(&mut scene.acting).is_empty());
     }
 }
 
 #[test]
-fn a_queue_that_takes_the_place_of_another_meanwhile_is_not_touched() {
+fn a_queue_that_replaces_another_between_slices_is_not_touched() {
     let changes: &[&[&str]] = &[
         &["DEL q", "RENAME other q"],
         &["UNLINK q", "RENAME other q"],
@@ -412,7 +412,7 @@ fn a_command_follows_its_database_when_that_is_swapped() {
 }
 
 #[test]
-fn a_worker_that_stops_is_forgotten_where_its_database_is_by_then() {
+fn a_stopping_worker_is_removed_from_its_swapped_database() {
     for host in Host::ALL {
         let mut scene = Scene::on(host);
         hold(&mut scene.acting);
@@ -426,26 +426,26 @@ fn a_worker_that_stops_is_forgotten_where_its_database_is_by_then() {
 }
 
 #[test]
-fn a_copy_in_another_database_takes_nothing_from_a_worker_that_lives() {
+fn a_copy_in_another_database_takes_no_tasks_from_a_live_worker() {
     for host in Host::ALL {
         let mut scene = Scene::on(host);
         hold(&mut scene.acting);
         let (held, workers) = (scene.acting.counts("q"), scene.acting.say("RQ.WORKER LIST"));
-        // At the same moment: the copy does not hold its tasks for long.
+        // In one transaction, because the copy holds its tasks only for a short time.
         for command in ["MULTI", "COPY q q DB 1", "RQ.WORKER LIST"] {
             scene.acting.say(command);
         }
         let answers = list(scene.acting.say("EXEC"));
         assert_eq!(answers, [Value::Int(1), workers], "{host:?}: no task of the copy is counted");
         scene.acting.say("SELECT 1");
-        until("the copy has them back", || scene.acting.counts("q")[0] == TASKS);
+        until("the tasks of the copy are requeued", || scene.acting.counts("q")[0] == TASKS);
         scene.acting.say("SELECT 0");
         assert_eq!(scene.acting.counts("q"), held, "{host:?}");
     }
 }
 
 #[test]
-fn a_worker_at_its_end_takes_nothing_more_and_a_successor_waits() {
+fn an_ending_worker_pops_nothing_and_its_successor_waits() {
     for host in Host::ALL {
         let mut scene = Scene::on(host);
         hold(&mut scene.acting);
@@ -459,7 +459,7 @@ fn a_worker_at_its_end_takes_nothing_more_and_a_successor_waits() {
         scene.acting.say("MULTI");
         scene.acting.say(&format!("RQ.POP COUNT 5000 WORKER {successor} q"));
         let popped = list(scene.acting.say("EXEC")).swap_remove(0);
-        assert_eq!(payloads(popped), all(), "{host:?}: in their order");
+        assert_eq!(payloads(popped), all(), "{host:?}: in order");
     }
 }
 
@@ -476,39 +476,39 @@ fn a_server_that_becomes_a_replica_meanwhile_ends_the_command_and_loses_nothing(
             let worker = current(&mut scene.acting);
             scene.begin(&command.replace("@w", &worker));
             scene.acting.say("REPLICAOF 127.0.0.1 1");
-            let error = scene.asking.answer().expect_err("nobody can be served");
+            let error = scene.asking.answer().expect_err("it is unblocked with an error");
             assert!(error.to_string().contains("UNBLOCKED"), "{host:?}: {error}");
             scene.wait_until_over();
             scene.acting.say("REPLICAOF NO ONE");
             assert_eq!(scene.acting.counts("q").iter().sum::<i64>(), TASKS, "{host:?}");
             if command.contains("STOP") {
-                // It is as alive as before, and can be ended.
+                // The stop was abandoned, so the worker is alive and can be ended again.
                 scene.acting.say("RQ.WORKER FAIL w");
             }
-            until("all are back", || scene.acting.counts("q")[0] == TASKS);
+            until("all are requeued", || scene.acting.counts("q")[0] == TASKS);
         }
     }
 }
 
 #[test]
-fn a_lost_worker_whose_end_was_given_up_is_ended_once_the_server_decides_again() {
+fn a_lost_worker_is_ended_once_a_demoted_server_is_promoted_again() {
     for host in Host::ALL {
         let mut scene = Scene::on(host);
         hold_for(&mut scene.acting, 3_000);
-        until("its time is over, and some are back", || scene.acting.counts("q")[0] > 0);
+        until("it is lost, and some are requeued", || scene.acting.counts("q")[0] > 0);
         scene.acting.say("REPLICAOF 127.0.0.1 1");
         scene.acting.say("REPLICAOF NO ONE");
-        until("all are back", || scene.acting.counts("q")[0] == TASKS);
-        until("it is forgotten", || current(&mut scene.acting).is_empty());
+        until("all are requeued", || scene.acting.counts("q")[0] == TASKS);
+        until("it is removed", || current(&mut scene.acting).is_empty());
     }
 }
 
 #[test]
-fn a_worker_whose_table_is_moved_is_lost_in_its_time_there() {
+fn a_worker_in_a_moved_table_expires_in_its_new_database() {
     for host in Host::ALL {
         let mut scene = Scene::on(host);
         hold_for(&mut scene.acting, 3_000);
-        // Its tasks come back here, slice by slice, while it lives on over there.
+        // Its tasks here are requeued slice by slice, while it stays alive in the other database.
         scene.acting.say("MOVE sureq:workers 1");
         let mut there = Client::of(&scene.server);
         there.say("SELECT 1");
@@ -516,9 +516,9 @@ fn a_worker_whose_table_is_moved_is_lost_in_its_time_there() {
         there.say("RQ.PUSH other x");
         there.say(&format!("RQ.POP WORKER {worker} other"));
         assert_eq!(there.counts("other"), [0, 0, 1, 0], "{host:?}");
-        until("its time is over there", || there.counts("other")[0] == 1);
-        until("it is forgotten there", || current(&mut there).is_empty());
-        until("all are back here", || scene.acting.counts("q")[0] == TASKS);
+        until("its time to live is over there", || there.counts("other")[0] == 1);
+        until("it is removed there", || current(&mut there).is_empty());
+        until("all are requeued here", || scene.acting.counts("q")[0] == TASKS);
     }
 }
 
@@ -541,7 +541,7 @@ fn a_replica_follows_slice_by_slice_and_can_be_promoted_after_any() {
         scene.begin("RQ.POP COUNT 5000 LEASE 600000 q");
         assert_eq!(payloads(scene.answer()), all());
         same(&mut scene, &mut replica);
-        // It looks for itself, as large as it likes.
+        // A replica executes large reads too.
         assert_eq!(list(replica.say("RQ.INSPECT q PENDING 0 5000")).len(), 5_000);
         bury(&mut scene.acting, "d");
         scene.begin("RQ.PURGE d");
@@ -554,7 +554,7 @@ fn a_replica_follows_slice_by_slice_and_can_be_promoted_after_any() {
 }
 
 #[test]
-fn a_crash_in_between_leaves_some_done_and_the_rest_as_it_was() {
+fn a_crash_between_slices_leaves_the_rest_unchanged() {
     let mut scene = Scene::on(Host::Redis);
     bury(&mut scene.acting, "d");
     hold(&mut scene.acting);
@@ -569,9 +569,9 @@ fn a_crash_in_between_leaves_some_done_and_the_rest_as_it_was() {
     let left = client.counts("d")[3];
     assert!(left > 0 && left < TASKS, "{left}");
     assert_eq!(client.counts("q").iter().sum::<i64>(), TASKS);
-    // Whether all of its tasks were back by then or not, it can be ended.
+    // Whether or not all of its tasks were requeued before the crash, it can be ended.
     client.say("RQ.WORKER FAIL w");
-    until("all are back", || client.counts("q")[0] == TASKS);
+    until("all are requeued", || client.counts("q")[0] == TASKS);
 }
 
 #[test]
@@ -604,7 +604,7 @@ fn purged_tasks_are_released_slice_by_slice() {
         until("all is released", || client.number("MEMORY USAGE r") < 20_000);
         assert!(client.number("MEMORY USAGE copy") < 20_000, "{host:?}");
         assert_eq!(client.counts("r"), [0, 1, 0, 0], "{host:?}");
-        // One that is gone with its tasks is gone at once for those who look.
+        // A queue that is removed with its tasks does not exist from then on, even if its memory is released later.
         client.say(&format!("RQ.PUSH s{}", " x".repeat(5_000)));
         assert_eq!(client.number("RQ.PURGE s"), TASKS, "{host:?}");
         assert_eq!(client.number("EXISTS s"), 0, "{host:?}");
@@ -612,7 +612,7 @@ fn purged_tasks_are_released_slice_by_slice() {
 }
 
 #[test]
-fn a_panic_in_a_slice_ends_that_command_alone() {
+fn a_panic_in_a_slice_ends_only_that_command() {
     let environment =
         [("SUREQ_MODULE_PACE", PathBuf::from(PACE)), ("SUREQ_MODULE_PANIC", PathBuf::from("slice"))];
     let server = Host::Redis.start(&[], &environment);

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use redis::{Connection, ConnectionLike as _, RedisError, Value, cmd};
 use sureq_testkit::redis_server::RedisServer;
 
-/// How long anything may take that should take no time. Only a hang gets there.
+/// The timeout of operations that should be immediate. It is reached only if something hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A client that speaks in lines: words between blanks.
+/// A client that sends commands as lines of words separated by blanks.
 pub(crate) struct Client {
     conn: Connection,
 }
@@ -24,7 +24,7 @@ impl Client {
         self.try_words(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>())
     }
 
-    /// The answer to a command, which must not be an error.
+    /// Sends a command and returns its reply, which must not be an error.
     pub(crate) fn say(&mut self, line: &str) -> Value {
         self.try_say(line).unwrap_or_else(|error| panic!("{line}: {error}"))
     }
@@ -33,7 +33,7 @@ impl Client {
         command(words).query(&mut self.conn)
     }
 
-    /// The error that a command is answered with.
+    /// Sends a command and returns its error.
     pub(crate) fn error(&mut self, line: &str) -> String {
         match self.try_say(line) {
             Ok(value) => panic!("{line}: no error, but {value:?}"),
@@ -41,13 +41,13 @@ impl Client {
         }
     }
 
-    /// Asks and does not wait for the answer.
+    /// Sends a command without waiting for the reply.
     pub(crate) fn ask(&mut self, line: &str) {
         let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
         self.conn.send_packed_command(&command(&words).get_packed_command()).expect("the server reads");
     }
 
-    /// The answer to what was asked.
+    /// The reply to the command that [`Self::ask`] sent.
     pub(crate) fn answer(&mut self) -> Result<Value, RedisError> {
         self.conn.recv_response().and_then(Value::extract_error)
     }
@@ -67,14 +67,14 @@ impl Client {
     pub(crate) fn told(&mut self, section: &str, field: &str) -> String {
         let info = self.text(&format!("INFO {section}"));
         let line = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-        line.unwrap_or_else(|| panic!("INFO {section} does not tell {field}")).to_owned()
+        line.unwrap_or_else(|| panic!("INFO {section} has no field {field}")).to_owned()
     }
 
-    /// Waits until a field of INFO is this.
+    /// Waits until a field of INFO has this value.
     pub(crate) fn wait_until(&mut self, section: &str, field: &str, value: &str) {
         let since = Instant::now();
         while self.told(section, field) != value {
-            assert!(since.elapsed() < PATIENCE, "{field} does not come to be {value}");
+            assert!(since.elapsed() < PATIENCE, "{field} does not become {value}");
         }
     }
 
@@ -82,12 +82,11 @@ impl Client {
         self.conn.check_connection()
     }
 
-    /// The digest of a key.
     pub(crate) fn digest(&mut self, key: &str) -> String {
         shown(&self.say(&format!("DEBUG DIGEST-VALUE {key}")))
     }
 
-    /// Ready, delayed, leased, dead.
+    /// The numbers of ready, delayed, leased and dead tasks.
     pub(crate) fn counts(&mut self, queue: &str) -> [i64; 4] {
         let Value::Array(info) = self.say(&format!("RQ.INFO {queue}")) else { panic!("INFO is a list") };
         [5, 7, 9, 11].map(|at| match info[at] {
@@ -97,7 +96,7 @@ impl Client {
     }
 }
 
-/// The server's own account of the CPU it has used, in seconds.
+/// The CPU time that the server has used by its own account, in seconds.
 pub(crate) fn cpu(client: &mut Client) -> f64 {
     let part = |client: &mut Client, field| client.told("cpu", field).parse::<f64>().expect("a number");
     part(client, "used_cpu_sys") + part(client, "used_cpu_user")
@@ -109,7 +108,7 @@ fn command(words: &[&[u8]]) -> redis::Cmd {
     command
 }
 
-/// A value as text: lists in brackets.
+/// A value as text, with lists in brackets.
 pub(crate) fn shown(value: &Value) -> String {
     match value {
         Value::Array(list) => format!("[{}]", list.iter().map(shown).collect::<Vec<_>>().join(" ")),
@@ -128,7 +127,6 @@ pub(crate) fn text(value: &Value) -> String {
     }
 }
 
-/// The elements of a list.
 pub(crate) fn list(value: Value) -> Vec<Value> {
     match value {
         Value::Array(list) => list,
@@ -136,8 +134,8 @@ pub(crate) fn list(value: Value) -> Vec<Value> {
     }
 }
 
-/// Fills a queue with about so many tasks, in every state and with everything that a task can have. Nothing in it is due for
-/// an hour.
+/// Fills a queue with about `tasks` tasks, in every state and with every attribute that a task can have. No deadline
+/// is within the next hour.
 pub(crate) fn fill(client: &mut Client, queue: &str, tasks: usize, random: &mut fastrand::Rng) {
     client.say(&format!("RQ.CONFIG {queue} TRIES 3 BACKOFF 7200000 MAX-LENGTH 1000000"));
     let worker = client.text("RQ.WORKER START filler TTL 86400000");

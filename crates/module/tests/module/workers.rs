@@ -1,4 +1,5 @@
-//! Workers belong to a database: what becomes of them when tables of workers, or queues they hold tasks of, come and go.
+//! Workers belong to a database: the effects of moving, replacing and deleting tables of workers, or queues with
+//! their tasks.
 
 use redis::Value;
 use sureq_testkit::patience::until;
@@ -6,7 +7,7 @@ use sureq_testkit::redis_module::Host;
 
 use crate::support::{Client, cpu, list, shown};
 
-/// Starts a worker that holds a task of a queue; answers the worker.
+/// Starts a worker that holds a task of a queue. Returns the worker.
 fn start_with_task(client: &mut Client, worker: &str, queue: &str) -> String {
     let worker = client.text(&format!("RQ.WORKER START {worker} TTL 3600000"));
     client.say(&format!("RQ.PUSH {queue} x"));
@@ -31,7 +32,7 @@ fn workers_of_one_database_keep_their_tasks_when_the_table_of_another_is_gone() 
             here.say("COPY q q DB 1");
             start_with_task(&mut there, "v", "other");
             there.say(gone_by);
-            // It is younger: the end of the other would have come before its own.
+            // This worker is younger, so the end of the other one would have been handled before.
             until("the worker of that table is lost", || there.counts("other") == [1, 0, 0, 0]);
             assert_eq!(here.counts("q"), [0, 0, 1, 0], "{host:?} {gone_by}");
             assert_eq!(here.number(&format!("RQ.WORKER STOP {worker}")), 1, "{host:?} {gone_by}");
@@ -48,13 +49,13 @@ fn workers_whose_table_is_replaced_are_lost() {
             start_with_task(&mut client, "w", "q");
             client.say("SET x x");
             client.say(replaced_by);
-            until("its task is back", || client.counts("q") == [1, 0, 0, 0]);
+            until("its task is requeued", || client.counts("q") == [1, 0, 0, 0]);
         }
     }
 }
 
 #[test]
-fn a_worker_whose_table_is_replaced_by_one_that_has_it_too_lives_on() {
+fn a_worker_stays_alive_if_it_is_in_the_replacing_table_too() {
     for host in Host::ALL {
         let server = host.start(&[], &[]);
         let mut client = Client::of(&server);
@@ -62,7 +63,7 @@ fn a_worker_whose_table_is_replaced_by_one_that_has_it_too_lives_on() {
         for line in ["MULTI", "RENAME sureq:workers x", "RENAME x sureq:workers", "EXEC"] {
             client.say(line);
         }
-        // Whatever was to be done about it is done by then.
+        // The module has handled the change by then.
         client.wait_until("sureq", "sureq_overdue", "0");
         assert_eq!(client.counts("q"), [0, 0, 1, 0], "{host:?}");
         assert_eq!(client.number(&format!("RQ.WORKER STOP {worker}")), 1, "{host:?}");
@@ -70,7 +71,7 @@ fn a_worker_whose_table_is_replaced_by_one_that_has_it_too_lives_on() {
 }
 
 #[test]
-fn a_worker_that_ends_in_one_of_two_databases_that_know_it_lives_on_in_the_other() {
+fn a_worker_of_two_databases_that_ends_in_one_stays_alive_in_the_other() {
     for host in Host::ALL {
         let server = host.start(&[], &[]);
         let (mut here, mut there) = (Client::of(&server), Client::of(&server));
@@ -80,15 +81,15 @@ fn a_worker_that_ends_in_one_of_two_databases_that_know_it_lives_on_in_the_other
         there.try_words(&[b"RESTORE", b"sureq:workers", b"0", &dump]).expect("it is restored");
         there.say("RQ.PUSH other x");
         there.say(&format!("RQ.POP WORKER {worker} other"));
-        assert_eq!(there.number("RQ.WORKER FAIL w"), 1, "{host:?}: what it has there");
+        assert_eq!(there.number("RQ.WORKER FAIL w"), 1, "{host:?}: its tasks there");
         assert_eq!(here.counts("q"), [0, 0, 1, 0], "{host:?}");
         assert_eq!(list(here.say("RQ.WORKER LIST")).len(), 1, "{host:?}");
-        assert_eq!(here.number("RQ.WORKER FAIL w"), 1, "{host:?}: what it has here");
+        assert_eq!(here.number("RQ.WORKER FAIL w"), 1, "{host:?}: its tasks here");
     }
 }
 
 #[test]
-fn tasks_that_were_moved_to_another_database_come_back_when_that_of_their_worker_is_flushed() {
+fn tasks_moved_to_another_database_are_requeued_when_that_of_their_worker_is_flushed() {
     for host in Host::ALL {
         let server = host.start(&[], &[]);
         let (mut here, mut there) = (Client::of(&server), Client::of(&server));
@@ -97,7 +98,7 @@ fn tasks_that_were_moved_to_another_database_come_back_when_that_of_their_worker
         let kept = start_with_task(&mut there, "v", "other");
         here.say("MOVE q 1");
         here.say("FLUSHDB");
-        until("its task is back", || there.counts("q") == [1, 0, 0, 0]);
+        until("its task is requeued", || there.counts("q") == [1, 0, 0, 0]);
         assert_eq!(there.number(&format!("RQ.WORKER STOP {kept}")), 1, "{host:?}");
     }
 }
@@ -114,15 +115,16 @@ fn tasks_of_a_worker_are_found_after_a_move_in_a_transaction() {
         }
         assert_eq!(client.number(&format!("RQ.WORKER STOP {worker}")), 1, "{host:?}");
         client.say("SELECT 1");
-        until("what is due there is ready", || client.counts("q") == [2, 0, 0, 0]);
+        until("the delayed task is ready there", || client.counts("q") == [2, 0, 0, 0]);
     }
 }
 
-/// What the server spends on many workers that start, work on a queue and are lost, all at once.
+/// The CPU time that the server spends on many workers that start, work on a queue and are lost, all at once.
 fn cost_of_losing(workers: usize) -> f64 {
     let server = Host::Redis.start(&["--appendonly", "no"], &[]);
     let mut client = Client::of(&server);
-    // The last of them has a task, which comes back when all others are ended. A slow server loses some of them earlier.
+    // Only the last of them has a task, which is requeued once all others are ended. A slow server loses some of them
+    // earlier.
     let script = format!(
         "redis.call('rq.push','q','x') local worker \
          for n=1,{workers} do \
@@ -132,14 +134,14 @@ fn cost_of_losing(workers: usize) -> f64 {
     );
     let before = cpu(&mut client);
     client.try_words(&[b"EVAL", script.as_bytes(), b"0"]).expect("a script");
-    assert_ne!(client.say("RQ.POP BLOCK 25000 q"), Value::Nil, "it comes back");
+    assert_ne!(client.say("RQ.POP BLOCK 25000 q"), Value::Nil, "its task is requeued");
     cpu(&mut client) - before
 }
 
 #[test]
 fn a_lost_worker_costs_the_same_among_many() {
     let (few, many) = (cost_of_losing(2_000), cost_of_losing(20_000));
-    // In proportion it is 10 times as much, and 100 times if each costs a look at all.
+    // Linear cost is a factor of 10. It would be 100 if the loss of each worker took a scan of all of them.
     assert!(many < few * 30.0, "{few} s for 2,000 and {many} s for 20,000");
 }
 
@@ -163,14 +165,14 @@ fn unreported_lapses_do_not_keep_an_ended_worker() {
         client.say(gone_by);
         client.say("FLUSHALL");
         client.wait_until("sureq", "sureq_overdue", "0");
-        // What is allocated once is there after the first rounds.
+        // One-time allocations are complete after the first rounds.
         if round + 1 == ways.len() {
             before = used(&mut client);
         }
     }
     let grown = used(&mut client).saturating_sub(before);
-    // It was 400,000 each time.
-    assert!(grown < 1_000_000, "{grown} bytes are left");
+    // A leak would be 400,000 bytes per round.
+    assert!(grown < 1_000_000, "{grown} bytes are not freed");
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! The arguments of the commands of one read, all in one list.
 //!
-//! Nothing is copied: an argument is a slice of the read buffer. The list keeps its room from one read to the
-//! next, so that a command costs no allocation of its own.
+//! Arguments are not copied: each is a slice of the read buffer. The list keeps its capacity from one read to the
+//! next, so that a command needs no allocation of its own.
 
-/// Room beyond this many arguments is given back when a read is done, so that one giant command does not stay
-/// in memory as long as its connection.
+/// Capacity beyond this many arguments is freed after a read, so that the connection does not keep the memory of one
+/// giant command.
 const ROOM_KEPT: usize = 4 << 10;
 
 /// The commands of one read.
@@ -30,12 +30,12 @@ pub struct Args<'b> {
     commands: Vec<Mark>,
 }
 
-/// Where a command ends.
+/// The end of a command.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
-    /// In the list of arguments.
+    /// The end offset in the list of arguments.
     args: usize,
-    /// In the read buffer.
+    /// The end offset in the read buffer.
     bytes: usize,
 }
 
@@ -45,19 +45,18 @@ impl<'b> Args<'b> {
         self.commands.len()
     }
 
-    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.commands.is_empty()
     }
 
-    /// The words of command `n`, of which there is always at least one.
+    /// The words of command `n`; always at least one.
     pub fn command(&self, n: usize) -> &[&'b [u8]] {
         let start = if n == 0 { 0 } else { self.commands[n - 1].args };
         &self.list[start..self.commands[n].args]
     }
 
-    /// Where command `n` ends in the read buffer. A caller that executes only the commands up to this one keeps the bytes
-    /// from here on and parses them again later.
+    /// The end offset of command `n` in the read buffer. A caller that executes only the commands up to this one
+    /// keeps the bytes from this offset on and parses them again later.
     pub fn end(&self, n: usize) -> usize {
         self.commands[n].bytes
     }
@@ -67,7 +66,7 @@ impl<'b> Args<'b> {
         (0..self.len()).map(|n| self.command(n))
     }
 
-    /// Forgets the commands and keeps the room, for a buffer that need not live as long, or longer.
+    /// Removes the commands and keeps the capacity, for a read buffer with another lifetime.
     #[must_use]
     pub fn renew<'c>(mut self) -> Args<'c> {
         self.list.clear();
@@ -86,14 +85,14 @@ impl<'b> Args<'b> {
         self.list.push(arg);
     }
 
-    /// Ends the command whose words were pushed last; without any, there is no command.
+    /// Ends the command whose words were pushed last. If there were none, no command is added.
     pub(super) fn finish(&mut self, bytes: usize) {
         if self.list.len() > self.finished() {
             self.commands.push(Mark { args: self.list.len(), bytes });
         }
     }
 
-    /// Takes back the words that were pushed since the last whole command.
+    /// Removes the words that were pushed since the last whole command.
     pub(super) fn abandon(&mut self) {
         self.list.truncate(self.finished());
     }
@@ -103,8 +102,8 @@ impl<'b> Args<'b> {
     }
 }
 
-/// The room of an emptied list, for items of another lifetime. The standard library collects a mapped
-/// `into_iter` of the same layout in place, so no memory moves.
+/// Empties a list and keeps its capacity for items of another lifetime. The standard library collects a mapped
+/// `into_iter` of the same layout in place, so no memory is moved.
 pub fn recycle<T, U>(mut list: Vec<T>) -> Vec<U> {
     list.clear();
     list.into_iter().map(|_| unreachable!("the list is empty")).collect()
@@ -115,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_is_kept_but_not_a_giants() {
+    fn keeps_capacity_except_that_of_a_giant_command() {
         let mut args = Args::default();
         for _ in 0..1_000 {
             args.push(b"x");

@@ -1,40 +1,42 @@
-//! Errors of bytes that are not RESP. The reason is sent, and the connection closed.
+//! Errors for bytes that are not valid RESP. The reason is sent to the client, and the connection is closed.
 
 use std::fmt;
 
-/// Why nothing more can be parsed from a connection. The texts are Redis' where Redis has one.
+/// The reason why a connection cannot be parsed any further. The texts are those of Redis where Redis has the error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolError {
-    /// `*` is not followed by a number of words that a command may have.
+    /// `*` is not followed by a valid number of words.
     MultibulkLength,
-    /// More words than a peer may send that has not said who it is.
+    /// The command has more words than are allowed before authentication.
     UnauthenticatedMultibulkLength,
-    /// `*` is followed by an endless number.
+    /// The number after `*` has too many digits.
     MultibulkCountTooBig,
-    /// `$` is not followed by a length that a word may have.
+    /// `$` is not followed by a valid length.
     BulkLength,
-    /// A longer word than a peer may send that has not said who it is.
+    /// The word is longer than is allowed before authentication.
     UnauthenticatedBulkLength,
-    /// `$` is followed by an endless number.
+    /// The number after `$` has too many digits.
     BulkCountTooBig,
-    /// Where `$` was due there is something else.
+    /// There is another byte where `$` was expected.
     ExpectedBulk(u8),
     /// A word does not end where its length says.
     BulkEnd,
-    /// The command as a whole is too large.
+    /// The command as a whole exceeds the size limit.
     CommandTooBig,
     /// An inline command is too long.
     InlineTooBig,
     /// The quotes of an inline command do not close.
     UnbalancedQuotes,
-    /// The peer speaks HTTP: perhaps a browser that was led here. It is closed without a word.
+    /// The client speaks HTTP: it may be a browser that a malicious page uses. The connection is closed without a
+    /// reply.
     Http,
-    /// The peer begins a TLS handshake. It is closed without a word, since it would not understand one.
+    /// The client begins a TLS handshake. The connection is closed without a reply, which such a client would not
+    /// understand.
     Tls,
 }
 
 impl ProtocolError {
-    /// Whether the peer is told before its connection is closed.
+    /// Whether the error is sent to the client before its connection is closed.
     pub const fn is_told(self) -> bool {
         !matches!(self, Self::Http | Self::Tls)
     }
@@ -54,7 +56,7 @@ impl fmt::Display for ProtocolError {
                 let got = if matches!(got, b' '..=b'~') { char::from(*got) } else { '?' };
                 return write!(f, "expected '$', got '{got}'");
             }
-            Self::BulkEnd => "expected CRLF behind a bulk",
+            Self::BulkEnd => "expected CRLF after a bulk",
             Self::CommandTooBig => "too big request",
             Self::InlineTooBig => "too big inline request",
             Self::UnbalancedQuotes => "unbalanced quotes in request",

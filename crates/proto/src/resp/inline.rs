@@ -1,15 +1,15 @@
-//! Commands as a human types them: words on a line, with quotes where a word has blanks in it.
+//! Inline commands, as a person types them: words on a line, with quotes around words that contain blanks.
 //!
-//! The rules are Redis': `"…"` knows `\n \r \t \b \a \xHH` and `\` before anything else; `'…'` knows `\'` only;
-//! a closing quote must be followed by a blank or the end of the line.
+//! The rules are those of Redis: `"…"` supports `\n \r \t \b \a \xHH` and `\` before any other character; `'…'`
+//! supports only `\'`; a closing quote must be followed by a blank or the end of the line.
 
 use std::ops::Range;
 
-/// A closing quote is missing, or something sticks to one.
+/// A closing quote is missing, or is not followed by a blank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unbalanced;
 
-/// Whether splitting this line needs more than cutting it at blanks.
+/// Whether this line contains quotes, so that splitting it at blanks is not enough.
 pub(super) fn is_quoted(line: &[u8]) -> bool {
     line.iter().any(|&c| c == b'"' || c == b'\'')
 }
@@ -19,7 +19,7 @@ pub(super) fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|&c| is_blank(c)).filter(|word| !word.is_empty())
 }
 
-/// The words of a line with quotes: their bytes go to `out`, their places there are answered.
+/// Splits a line with quotes. Appends the bytes of the words to `out`, and returns their ranges there.
 pub(super) fn unquote(line: &[u8], out: &mut Vec<u8>) -> Result<Vec<Range<usize>>, Unbalanced> {
     let mut words = Vec::new();
     let mut rest = line;
@@ -34,7 +34,7 @@ pub(super) fn unquote(line: &[u8], out: &mut Vec<u8>) -> Result<Vec<Range<usize>
     }
 }
 
-/// Takes one word off `rest`.
+/// Removes one word from the start of `rest` and appends it to `out`.
 fn word<'l>(mut rest: &'l [u8], out: &mut Vec<u8>) -> Result<&'l [u8], Unbalanced> {
     loop {
         match rest {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_split_as_redis_splits_them() {
+    fn splits_words_like_redis() {
         check("", Ok(&[]));
         check("  \t ", Ok(&[]));
         check(" a  b\tc ", Ok(&[b"a", b"b", b"c"]));

@@ -1,6 +1,7 @@
-//! RESP, the protocol of Redis' clients: requests and replies, in version 2 and 3, both ways.
+//! RESP, the protocol of Redis clients: requests and replies in versions 2 and 3, encoding and decoding.
 //!
-//! Framing only: what the words mean stands in [`crate::verbs`], and what replies mean in [`crate::decode_reply`].
+//! This module does the framing only. [`crate::verbs`] interprets the words of commands, [`crate::decode_reply`] the
+//! replies.
 
 mod args;
 mod error;

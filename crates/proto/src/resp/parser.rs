@@ -1,8 +1,8 @@
-//! Bytes to argument lists: RESP arrays of bulks, and inline commands.
+//! Parses bytes to argument lists: RESP arrays of bulk strings, and inline commands.
 //!
-//! The parser borrows the read buffer and takes all whole commands in it at once. Of a command that has not
-//! arrived whole it remembers how far it came, so that each byte is looked at a bounded number of times however
-//! slowly it arrives. No length in a header ever reserves memory. It knows nothing of what the words mean.
+//! The parser borrows the read buffer and takes all whole commands in it at once. It remembers its progress in an
+//! unfinished command, so that each byte is examined a bounded number of times however slowly it arrives. No length
+//! in a header ever reserves memory. The parser does not interpret the words.
 
 use super::args::Args;
 use super::error::ProtocolError;
@@ -13,34 +13,34 @@ use sureq_core::limits::{
     STRANGER_ARGS_MAX, STRANGER_COMMAND_BYTES_MAX,
 };
 
-/// The longest line of a header; a number of more digits is of no use to anybody.
+/// The maximum length of a header line. Longer numbers are always invalid.
 const HEADER_BYTES_MAX: usize = 64;
 
-/// Capacity that is kept for the arguments of the next command that arrives in pieces.
+/// The capacity that is kept for the arguments of the next command that arrives in pieces.
 const PIECES_KEPT: usize = 1 << 10;
 
-/// The first byte of a TLS handshake, which no command begins with.
+/// The first byte of a TLS handshake. No command begins with it.
 const TLS_HANDSHAKE: u8 = 0x16;
 
-/// Limits of a peer's commands.
+/// The limits of a client's commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Words of a command.
+    /// The maximum number of words of a command.
     pub args_max: usize,
-    /// Bytes of one word.
+    /// The maximum size of one word in bytes.
     pub bulk_bytes_max: usize,
-    /// Bytes of a command, framing included.
+    /// The maximum size of a command in bytes, including its framing.
     pub command_bytes_max: usize,
-    /// Bytes of an inline command.
+    /// The maximum size of an inline command in bytes.
     pub inline_bytes_max: usize,
-    /// Commands that one call of [`Parser::parse`] takes.
+    /// The maximum number of commands that one call of [`Parser::parse`] takes.
     pub batch_max: usize,
-    /// Whether the limits would be higher after authentication, which errors then say.
+    /// Whether the client has not authenticated and the limits will be higher after it does. Errors say so.
     pub is_stranger: bool,
 }
 
 impl Limits {
-    /// For a peer that may use the queue.
+    /// The limits after authentication.
     pub const TRUSTED: Self = Self {
         args_max: COMMAND_ARGS_MAX,
         bulk_bytes_max: PAYLOAD_BYTES_MAX,
@@ -50,8 +50,8 @@ impl Limits {
         is_stranger: false,
     };
 
-    /// For a peer that has not authenticated: AUTH and HELLO fit, one at a time, because commands behind an AUTH in the same
-    /// read are parsed under the limits that it leads to.
+    /// The limits before authentication. AUTH and HELLO fit. Commands are taken one at a time, because commands that
+    /// follow an AUTH in the same read have to be parsed with the limits after it.
     pub const UNAUTHENTICATED: Self = Self {
         args_max: STRANGER_ARGS_MAX,
         bulk_bytes_max: STRANGER_ARG_BYTES_MAX,
@@ -65,7 +65,7 @@ impl Limits {
 /// The result of [`Parser::parse`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// The number of bytes that are done with. The next call's buffer must begin behind them.
+    /// The number of consumed bytes. The next call's buffer must begin after them.
     pub consumed: usize,
     /// Whether another call may find more commands without another read.
     pub more: bool,
@@ -75,35 +75,36 @@ pub struct Progress {
 #[derive(Debug)]
 pub struct Parser {
     limits: Limits,
-    /// The bytes of the unfinished inline command at the start of the buffer that were searched for its end.
+    /// The number of bytes of the unfinished inline command at the start of the buffer that were searched for its
+    /// end.
     searched: usize,
     /// The unfinished array at the start of the buffer.
     array: Option<Array>,
-    /// Where the words of that array lie, from the start of the buffer.
+    /// The positions of the words of that array, relative to the start of the buffer.
     pieces: Vec<Piece>,
     /// The rest of a refused command, which is dropped as it arrives.
     passing: Option<Passing>,
 }
 
-/// The part of a refused array that is still to come.
+/// The part of a refused array that has not arrived yet.
 #[derive(Clone, Copy, Debug)]
 struct Passing {
-    /// Bytes up to the header of the next word, or to the end. The last two of them end a word.
+    /// The number of bytes up to the header of the next word, or to the end. The last two of them end a word.
     bytes: usize,
-    /// The number of words behind that.
+    /// The number of words after that.
     left: usize,
 }
 
 /// The progress in an array.
 #[derive(Clone, Copy, Debug)]
 struct Array {
-    /// The header of the next word.
+    /// The offset of the header of the next word.
     at: usize,
-    /// The number of words still to come.
+    /// The number of words that have not arrived yet.
     left: usize,
 }
 
-/// A word that lies in the buffer. A command is smaller than 4 GiB.
+/// The position of a word in the buffer. A command is smaller than 4 GiB.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     start: u32,
@@ -125,32 +126,32 @@ impl Parser {
         Self { limits, searched: 0, array: None, pieces: Vec::new(), passing: None }
     }
 
-    /// Changes the limits, for what is parsed from now on.
+    /// Changes the limits for commands that are parsed from now on.
     pub const fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
 
-    /// Changes how many commands a call takes from now on.
+    /// Changes the maximum number of commands per call from now on.
     pub const fn set_batch_max(&mut self, batch_max: usize) {
         self.limits.batch_max = batch_max;
     }
 
-    /// Forgets what was learnt of the unfinished command, because the next buffer begins before it: with commands
-    /// that were parsed but could not be executed yet.
+    /// Forgets the progress in the unfinished command. To be called if the next buffer begins before it, with
+    /// commands that were parsed but could not be executed yet.
     pub fn restart(&mut self) {
         self.searched = 0;
         self.array = None;
         self.pieces.clear();
     }
 
-    /// The words that are there of a command that has not arrived whole. `rest` is what the last call of
-    /// [`Parser::parse`] was not done with.
+    /// The words that have arrived of an unfinished command. `rest` is the part of the buffer that the last call of
+    /// [`Parser::parse`] did not consume.
     pub fn unfinished<'b>(&self, rest: &'b [u8]) -> impl Iterator<Item = &'b [u8]> {
         let pieces = if self.array.is_some() { &self.pieces[..] } else { &[] };
         pieces.iter().map(move |piece| &rest[piece.start as usize..piece.end as usize])
     }
 
-    /// Has the command that has not arrived whole passed over: it is not kept as it arrives, and never taken.
+    /// Drops the unfinished command: its rest is discarded as it arrives, and it is never returned.
     pub fn pass_over(&mut self) {
         if let Some(Array { at, left }) = self.array.take() {
             self.passing = Some(Passing { bytes: at, left });
@@ -158,13 +159,13 @@ impl Parser {
         }
     }
 
-    /// Adds all whole commands at the start of `buf` to `args`.
+    /// Appends all whole commands at the start of `buf` to `args`.
     ///
-    /// `unquoted` is room for the words of an inline command with quotes; a call takes at most one of those. Its
-    /// former content is dropped.
+    /// `unquoted` stores the words of an inline command with quotes; a call takes at most one of those. Its previous
+    /// content is dropped.
     ///
-    /// After an error nothing more can be parsed from this connection. The commands before it are in `args`, and
-    /// are to be executed before the error is sent and the connection closed.
+    /// After an error the connection cannot be parsed any further. The commands before the error are in `args`; the
+    /// caller executes them, then sends the error and closes the connection.
     pub fn parse<'b>(
         &mut self,
         buf: &'b [u8],
@@ -233,7 +234,7 @@ impl Parser {
         Ok(Step::Unfinished)
     }
 
-    /// Notes where the words of an unfinished array lie. They are scanned a second time for it, once.
+    /// Records the positions of the words of an unfinished array. For this they are scanned a second time, once.
     #[cold]
     fn suspend(&mut self, buf: &[u8], mut array: Array) -> Result<(), ProtocolError> {
         self.pieces.clear();
@@ -243,7 +244,7 @@ impl Parser {
         Ok(())
     }
 
-    /// Goes on with an unfinished array; answers its end if that has arrived.
+    /// Continues with an unfinished array. Returns its end if that has arrived.
     #[cold]
     fn resume<'b>(
         &mut self,
@@ -264,14 +265,14 @@ impl Parser {
         Ok(Some(array.at))
     }
 
-    /// Passes over what has arrived of an unwanted array; answers how much that was.
+    /// Drops the part of a refused array that has arrived. Returns the number of bytes dropped.
     #[cold]
     fn pass(&mut self, mut passing: Passing, buf: &[u8]) -> Result<usize, ProtocolError> {
         let mut at = 0;
         loop {
             let here = buf.len() - at;
             if here < passing.bytes {
-                // The end of the word stays until it is there as a whole.
+                // The end of the word stays in the buffer until both of its bytes have arrived.
                 let passed = here.min(passing.bytes.saturating_sub(2));
                 passing.bytes -= passed;
                 at += passed;
@@ -353,17 +354,16 @@ impl Piece {
     }
 }
 
-/// The result of parsing one command.
 enum Step {
-    /// It ends here.
+    /// The command ends at this offset.
     To(usize),
-    /// It is whole, but this call can take no more of its kind.
+    /// The command is whole, but this call can take no more commands of its kind.
     Later,
-    /// It has not arrived whole.
+    /// The command has not arrived completely.
     Unfinished,
 }
 
-/// Takes words off `buf`, where `start` is the start of the command; answers whether all are there.
+/// Appends words from `buf`; the command begins at `start`. Returns whether all words of the array have arrived.
 #[inline]
 fn scan(
     buf: &[u8],
@@ -395,7 +395,7 @@ fn scan(
     Ok(true)
 }
 
-/// A header of a word that is not simply a number.
+/// Handles a word header that is not a plain number.
 #[cold]
 fn unusual(buf: &[u8], at: usize) -> Result<bool, ProtocolError> {
     match number(buf, at + 1) {
@@ -416,7 +416,7 @@ fn too_big(value: usize, limits: &Limits) -> ProtocolError {
     }
 }
 
-/// Reads the number of a header and its CRLF. Nearly all have one digit or two.
+/// Reads the number of a header and its CRLF. Fast path: nearly all numbers have one digit or two.
 #[expect(clippy::inline_always, reason = "measured: a call per word is a fifth of the time a command takes")]
 #[inline(always)]
 fn number(buf: &[u8], start: usize) -> Number {

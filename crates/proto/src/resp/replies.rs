@@ -1,36 +1,36 @@
-//! Replies from bytes: what a client of RESP2 or RESP3 reads.
+//! Decodes replies: the client's side of RESP2 and RESP3.
 //!
-//! A [`Scanner`] finds out whether a reply is whole, however its bytes were cut, and looks at each byte once. [`PieceReader`] then
-//! walks through a whole reply without copying any of it. Input is hostile: a length is believed only as far as its bytes
-//! have arrived, nesting and sizes are bounded, and whatever is no RESP is an error.
+//! A [`Scanner`] finds the end of a reply as its bytes arrive, however they are split, and examines each byte once.
+//! [`PieceReader`] then walks through a whole reply without copying any of it. Input is untrusted: a length is
+//! believed only as far as its bytes have arrived, nesting and sizes are bounded, and invalid RESP is an error.
 
 use std::fmt;
 
 use crate::decimal::read_i64;
 
-/// The deepest nesting of replies. Ours are at most four deep.
+/// The maximum nesting depth of replies. Those of sureq are at most four levels deep.
 const DEPTH_MAX: usize = 8;
 
-/// The longest line: a simple string, an error, a number or the head of something longer.
+/// The maximum length of a line: a simple string, an error, a number, or the header of something longer.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// The fewest bytes that a piece takes.
+/// The minimum size of a piece in bytes.
 const PIECE_BYTES_MIN: usize = 3;
 
-/// Why bytes are not a reply.
+/// The reason why bytes are not a valid reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadReply {
     /// No reply begins with this byte.
     Marker(u8),
-    /// A length, a count or a number is none.
+    /// A length, a count or a number is malformed.
     Number,
-    /// A line does not end, or a text not where its length says.
+    /// A line does not end with CRLF, or a bulk string does not end where its length says.
     End,
-    /// It is nested too deeply.
+    /// The reply is nested too deeply.
     Depth,
-    /// It is larger than a reply may be.
+    /// The reply exceeds the size limit.
     Size,
-    /// It does not answer what was asked.
+    /// The reply does not have the form that the command expects.
     Shape,
 }
 
@@ -38,11 +38,11 @@ impl fmt::Display for BadReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Marker(marker) => write!(f, "no RESP reply begins with '{}'", marker.escape_ascii()),
-            Self::Number => f.write_str("a number in a reply is none"),
+            Self::Number => f.write_str("a number in a reply is malformed"),
             Self::End => f.write_str("a piece of a reply does not end where it should"),
             Self::Depth => write!(f, "a reply is nested more than {DEPTH_MAX} deep"),
-            Self::Size => f.write_str("a reply is larger than it may be"),
-            Self::Shape => f.write_str("a reply does not answer what was asked"),
+            Self::Size => f.write_str("a reply exceeds the size limit"),
+            Self::Shape => f.write_str("a reply does not fit its command"),
         }
     }
 }
@@ -52,26 +52,24 @@ impl std::error::Error for BadReply {}
 /// One piece of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'b> {
-    /// Bytes of any kind.
+    /// A bulk string: any bytes.
     Bulk(&'b [u8]),
-    /// A line: a status, or a number that is no integer.
+    /// A line: a status, or a number that is not an integer.
     Simple(&'b [u8]),
-    /// An error.
     Error(&'b [u8]),
-    /// An integer, or a truth value.
+    /// An integer or a boolean.
     Integer(i64),
-    /// Nothing.
     Null,
-    /// So many pieces follow that belong together.
+    /// The header of an array with this number of elements, which follow.
     Array(usize),
-    /// So many keys follow, a value behind each.
+    /// The header of a map with this number of entries, which follow: each is a key and its value.
     Map(usize),
-    /// So many pieces follow that answer no request.
+    /// The header of a push message with this number of elements, which follow. It is not a reply to a request.
     Push(usize),
 }
 
 impl Piece<'_> {
-    /// The number of pieces that belong to it and follow.
+    /// The number of pieces that follow and belong to this one.
     const fn inner(self) -> usize {
         match self {
             Self::Array(n) | Self::Push(n) => n,
@@ -81,27 +79,27 @@ impl Piece<'_> {
     }
 }
 
-/// Finds the end of a reply as its bytes come in.
+/// Finds the end of a reply as its bytes arrive.
 #[derive(Clone, Debug)]
 pub struct Scanner {
     bytes_max: usize,
-    /// Where the next piece begins.
+    /// The offset of the next piece.
     at: usize,
-    /// Up to where the line of the next piece was searched for its end.
+    /// The offset up to which the line of the next piece was searched for its end.
     searched: usize,
-    /// The number of pieces still to come, on each level.
+    /// The number of pieces that are still missing, per nesting level.
     open: [usize; DEPTH_MAX],
     depth: usize,
 }
 
 impl Scanner {
-    /// Expects replies of at most `bytes_max` bytes each.
+    /// A scanner for replies of at most `bytes_max` bytes each.
     pub const fn new(bytes_max: usize) -> Self {
         Self { bytes_max, at: 0, searched: 0, open: [0; DEPTH_MAX], depth: 0 }
     }
 
-    /// Goes on with a reply that begins where `bytes` do; the bytes of earlier calls are the first of them. Answers how
-    /// long the reply is once it is whole, and is ready for the next one then.
+    /// Continues with the reply at the start of `bytes`, which must begin with the bytes of earlier calls. Returns
+    /// the length of the reply once it is complete, and is then ready for the next one.
     pub fn scan(&mut self, bytes: &[u8]) -> Result<Option<usize>, BadReply> {
         while let Some((piece, end)) = self.piece(bytes)? {
             if end > self.bytes_max {
@@ -120,14 +118,14 @@ impl Scanner {
         Ok(None)
     }
 
-    /// The next piece and its end, if it is there as a whole.
+    /// The next piece and its end, if it has arrived completely.
     fn piece<'b>(&mut self, bytes: &'b [u8]) -> Result<Option<(Piece<'b>, usize)>, BadReply> {
         let from = self.searched.max(self.at);
         let Some(end) = find_end(&bytes[from..]).map(|end| from + end) else {
             if bytes.len() - self.at > LINE_BYTES_MAX {
                 return Err(BadReply::End);
             }
-            // The last byte may be the first half of the end.
+            // The last byte may be the CR of an unfinished CRLF, so it is searched again.
             self.searched = bytes.len().saturating_sub(1).max(self.at);
             if let Some(&marker) = bytes.get(self.at) {
                 kind_of(marker)?;
@@ -138,7 +136,7 @@ impl Scanner {
         read_piece(bytes, self.at, end, self.bytes_max)
     }
 
-    /// Counts a piece, and the pieces that it says belong to it.
+    /// Counts a piece, and expects the pieces that belong to it.
     fn enter(&mut self, inner: usize) -> Result<(), BadReply> {
         if inner > self.bytes_max / PIECE_BYTES_MIN {
             return Err(BadReply::Size);
@@ -157,7 +155,7 @@ impl Scanner {
     }
 }
 
-/// The pieces of one whole reply, or of several, one after the other.
+/// Reads the pieces of one whole reply, or of several in sequence.
 #[derive(Clone, Debug)]
 pub struct PieceReader<'b> {
     bytes: &'b [u8],
@@ -165,17 +163,17 @@ pub struct PieceReader<'b> {
 }
 
 impl<'b> PieceReader<'b> {
-    /// Begins with the first.
+    /// A reader at the first piece.
     pub const fn new(bytes: &'b [u8]) -> Self {
         Self { bytes, at: 0 }
     }
 
-    /// Where the last piece ended, from the first byte on.
+    /// The offset at which the last piece ended.
     pub const fn at(&self) -> usize {
         self.at
     }
 
-    /// The next piece, unless the bytes end before it does.
+    /// The next piece. Fails if the bytes end before it does.
     pub fn take(&mut self) -> Result<Piece<'b>, BadReply> {
         let end = find_end(&self.bytes[self.at..]).ok_or(BadReply::End)?;
         let read = read_piece(self.bytes, self.at, self.at + end, usize::MAX)?;
@@ -184,7 +182,7 @@ impl<'b> PieceReader<'b> {
         Ok(piece)
     }
 
-    /// Passes over what belongs to a piece.
+    /// Skips the pieces that belong to `piece`.
     pub fn skip(&mut self, piece: Piece<'_>) -> Result<(), BadReply> {
         let mut left = piece.inner();
         while left > 0 {
@@ -194,7 +192,7 @@ impl<'b> PieceReader<'b> {
     }
 }
 
-/// The kind of a piece, by its marker.
+/// The kind of a piece, by its marker byte.
 enum Kind {
     Line,
     Blob,
@@ -210,7 +208,7 @@ const fn kind_of(marker: u8) -> Result<Kind, BadReply> {
     }
 }
 
-/// The piece whose line goes from `at` to `end`, and where it ends itself; none if a part of it has not arrived.
+/// The piece whose line goes from `at` to `end`, and the end of the piece. `None` if a part of it has not arrived.
 fn read_piece(
     bytes: &[u8],
     at: usize,
@@ -246,7 +244,7 @@ fn read_piece(
             let blob = &bytes[behind..stop];
             let piece = match marker {
                 b'!' => Piece::Error(blob),
-                // A verbatim text begins with its kind and a colon.
+                // A verbatim string begins with its format and a colon.
                 b'=' => Piece::Bulk(blob.get(4..).ok_or(BadReply::End)?),
                 _ => Piece::Bulk(blob),
             };
@@ -272,7 +270,7 @@ fn count(line: &[u8]) -> Result<usize, BadReply> {
     read_i64(line).and_then(|n| usize::try_from(n).ok()).ok_or(BadReply::Number)
 }
 
-/// Where a line ends: at `\r\n`.
+/// The offset of the `\r\n` that ends a line.
 fn find_end(bytes: &[u8]) -> Option<usize> {
     let mut from = 0;
     while let Some(at) = bytes[from..].iter().position(|&c| c == b'\r') {
@@ -294,7 +292,7 @@ mod tests {
 
     fn check(bytes: &str, expect: Result<Option<usize>, BadReply>) {
         assert_eq!(Scanner::new(MAX).scan(bytes.as_bytes()), expect, "{bytes:?}");
-        // Byte by byte it comes to the same.
+        // Feeding the bytes one by one must give the same result.
         let mut scanner = Scanner::new(MAX);
         let mut found = Ok(None);
         for end in 0..=bytes.len() {
@@ -333,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reply_is_an_error_as_soon_as_it_is_seen() {
+    fn refuses_invalid_replies_as_early_as_possible() {
         check("HTTP/1.1 400 Bad Request\r\n", Err(BadReply::Marker(b'H')));
         check("\r\n", Err(BadReply::Marker(b'\r')));
         check(":one\r\n", Err(BadReply::Number));
@@ -351,7 +349,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes, it is answered without a panic, and the same however it is cut.
+        /// Any input is handled without a panic, and with the same result however it is split.
         #[test]
         fn hostile_bytes(bytes in proptest::collection::vec(prop_oneof![
             Just(b'*'), Just(b'$'), Just(b'\r'), Just(b'\n'), Just(b'1'), Just(b'2'), Just(b':'), Just(b'%'), any::<u8>()
@@ -363,7 +361,7 @@ mod tests {
                 Ok(None) => scanner.scan(&bytes),
                 found => found,
             };
-            // Of several things that are wrong, another may be seen first.
+            // If several things are wrong, the split input may report another of them first.
             prop_assert_eq!(parts.map_err(drop), whole.map_err(drop));
         }
     }

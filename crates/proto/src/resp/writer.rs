@@ -1,4 +1,4 @@
-//! RESP replies, piece by piece, into a buffer that the caller owns.
+//! Writes RESP replies piece by piece into a buffer that the caller owns.
 
 use std::fmt;
 use std::io::Write as _;
@@ -6,7 +6,7 @@ use std::io::Write as _;
 use crate::decimal;
 use sureq_core::id::{IdText, TaskId};
 
-/// Which RESP a connection speaks.
+/// The RESP version of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Version {
     /// The version of every new connection.
@@ -17,7 +17,6 @@ pub enum Version {
 }
 
 impl Version {
-    /// Its number.
     pub const fn number(self) -> u8 {
         match self {
             Self::Resp2 => 2,
@@ -26,10 +25,10 @@ impl Version {
     }
 }
 
-/// The most that the framing of a bulk string takes.
+/// The maximum size of the framing of a bulk string in bytes.
 const BULK_FRAME_BYTES_MAX: usize = 1 + 20 + 2 + 2;
 
-/// Headers with numbers below 100 but for their markers, filled up to a size that is copied in one step.
+/// The headers with numbers below 100, without their markers, padded to a size that is copied in one instruction.
 const SHORT_HEADERS: [[u8; 8]; 100] = {
     let mut headers = [[0, 0, b'\r', b'\n', 0, 0, 0, 0]; 100];
     let mut n = 0;
@@ -44,30 +43,29 @@ const SHORT_HEADERS: [[u8; 8]; 100] = {
     headers
 };
 
-/// Where the pieces of a reply go. A header says how many pieces follow; they are for the caller to write.
+/// A sink for the pieces of a reply. After a header of an array or map, the caller writes the number of pieces that
+/// it announces.
 pub trait Pieces {
-    /// A word. It is the caller's own: it has no line break in it.
+    /// A simple string. The text must not contain line breaks.
     fn simple(&mut self, text: &str);
 
-    /// An error, whatever the text is.
+    /// An error. The text may contain any characters.
     fn error(&mut self, text: impl fmt::Display);
 
-    /// A number.
     fn integer(&mut self, n: i64);
 
-    /// A bulk string.
     fn bulk(&mut self, bytes: &[u8]);
 
-    /// Nothing, where something else might have been.
+    /// A null value.
     fn null(&mut self);
 
-    /// `len` pieces follow.
+    /// The header of an array; `len` pieces follow.
     fn array(&mut self, len: usize);
 
-    /// `len` keys follow, a value behind each; in RESP2 a flat array.
+    /// The header of a map; `len` keys follow, each with its value. A flat array in RESP2.
     fn map(&mut self, len: usize);
 
-    /// A count: what does not fit RESP's signed numbers is as large as they go.
+    /// An unsigned number. Numbers beyond the signed range of RESP are written as its maximum.
     fn count(&mut self, n: u64) {
         self.integer(i64::try_from(n).unwrap_or(i64::MAX));
     }
@@ -86,17 +84,16 @@ pub struct Writer<'o> {
 }
 
 impl<'o> Writer<'o> {
-    /// Appends to `out`.
+    /// A writer that appends to `out`.
     pub const fn new(out: &'o mut Vec<u8>, version: Version) -> Self {
         Self { out, version }
     }
 
-    /// The version that is written.
     pub const fn version(&self) -> Version {
         self.version
     }
 
-    /// A text for humans: a bulk string, marked as plain text in RESP3.
+    /// A text for humans: a bulk string in RESP2, a verbatim string marked as plain text in RESP3.
     pub fn verbatim(&mut self, text: &[u8]) {
         match self.version {
             Version::Resp2 => self.bulk(text),
@@ -109,7 +106,7 @@ impl<'o> Writer<'o> {
         }
     }
 
-    /// Nothing, where an array might have been.
+    /// A null value in place of an array.
     pub fn null_array(&mut self) {
         self.out.extend_from_slice(match self.version {
             Version::Resp2 => b"*-1\r\n",
@@ -117,7 +114,7 @@ impl<'o> Writer<'o> {
         });
     }
 
-    /// `len` pieces follow that answer no request; in RESP2 an array.
+    /// The header of a push message; `len` pieces follow. An array in RESP2.
     pub fn push(&mut self, len: usize) {
         match self.version {
             Version::Resp2 => self.header(b'*', len),
@@ -125,7 +122,7 @@ impl<'o> Writer<'o> {
         }
     }
 
-    /// `len` pieces follow, in no order; in RESP2 an array.
+    /// The header of a set; `len` pieces follow. An array in RESP2.
     pub fn set(&mut self, len: usize) {
         match self.version {
             Version::Resp2 => self.header(b'*', len),
@@ -135,7 +132,7 @@ impl<'o> Writer<'o> {
 
     #[inline]
     fn header(&mut self, marker: u8, n: usize) {
-        // Nearly all have one digit or two; those go out in one piece.
+        // Fast path: nearly all numbers have one digit or two, and are written in one copy.
         if let Some(&(mut header)) = SHORT_HEADERS.get(n) {
             header[0] = marker;
             let len = self.out.len() + if n < 10 { 4 } else { 5 };
@@ -160,7 +157,7 @@ impl Pieces for Writer<'_> {
         self.line(b'+', text.as_bytes());
     }
 
-    /// `-text`: line breaks become blanks, other bytes that are not printable ASCII `?`.
+    /// `-text`. Line breaks become spaces, and other bytes that are not printable ASCII become `?`.
     fn error(&mut self, text: impl fmt::Display) {
         self.out.push(b'-');
         let start = self.out.len();
@@ -203,7 +200,7 @@ impl Pieces for Writer<'_> {
     }
 }
 
-/// A byte of an error, so that it stays within its line.
+/// Makes a byte of an error text safe, so that the error stays on one line.
 pub const fn harmless(c: u8) -> u8 {
     match c {
         b' '..=b'~' => c,
@@ -245,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_one_line_whatever_is_in_it() {
+    fn an_error_is_always_one_line() {
         check(|w| w.error("ERR a\r\n+OK\0\u{e9}"), "-ERR a  +OK???\r\n", "-ERR a  +OK???\r\n");
     }
 }

@@ -1,4 +1,4 @@
-//! Replies in DefferedQ's words, each one line that ends in LF.
+//! Encodes replies in DefferedQ's dialect. Each is one line that ends in LF.
 
 use std::io::Write as _;
 
@@ -10,12 +10,12 @@ use super::request::Complaint;
 use crate::decimal;
 use sureq_core::reply::{Info, Outcome, Refusal, Replies, Reply, TaskView};
 
-/// The figures of STATS about the server.
+/// The figures of STATS that describe the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gauges {
     /// The number of open connections.
     pub connections: usize,
-    /// The resident memory.
+    /// The resident memory in bytes.
     pub memory_bytes: u64,
 }
 
@@ -44,7 +44,7 @@ pub fn encode_reply<B: AsRef<[u8]>>(
         },
         (ReplyForm::Reserved, Reply::TimedOut) => line(out, b"nil"),
         (ReplyForm::Deleted { .. }, Reply::Acked(finished)) => ok_or_unknown(out, !finished.is_empty()),
-        // A cancelled task is gone once it is returned, but it was there.
+        // Returning a cancelled task removes it; the reply is `ok` because the task was known.
         (ReplyForm::Returned { .. }, Reply::Outcome(outcome)) => {
             ok_or_unknown(out, *outcome != Outcome::Stale);
         }
@@ -53,12 +53,12 @@ pub fn encode_reply<B: AsRef<[u8]>>(
         }
         (ReplyForm::Stats, Reply::Info(info)) => stats(out, info, gauges),
         (_, Reply::Refused(refusal)) => refused(out, refusal),
-        // No home gives another reply to these five; the peer expects a line all the same.
+        // No home gives another reply to these five commands. If one did, the client would still expect a line.
         _ => line(out, b"ok"),
     }
 }
 
-/// Appends what is wrong with a line.
+/// Appends the error for a line.
 pub fn encode_complaint(out: &mut Vec<u8>, complaint: Complaint) {
     line(out, complaint.to_string().as_bytes());
 }
@@ -71,19 +71,19 @@ fn added(out: &mut Vec<u8>, id: &[u8], delay_ms: u32) {
     out.extend_from_slice(b"ms\n");
 }
 
-/// An id that a home spells its own way; where there is none yet, nothing stands in its place.
+/// An id in the home's own format; empty if the task has no id yet.
 fn foreign_id<B>(replies: &Replies<B>, at: usize) -> &[u8] {
     replies.foreign_ids[at].as_deref().unwrap_or_default()
 }
 
-/// An id that a home spells its own way may hold what would end the attribute or the line: no id of this dialect does, and
-/// it cannot be named here.
+/// Escapes an id in the home's own format, because it may contain characters that end the attribute or the line. No
+/// id of this dialect contains them, so such an id could not be used in this dialect anyway.
 fn escaped_id(out: &mut Vec<u8>, id: &[u8]) {
     out.extend(id.iter().map(|&c| if matches!(c, b' ' | b'\r' | b'\n') { b'?' } else { c }));
 }
 
-/// A body from another dialect may hold what would end the attribute or the line; it is then sent in base64, so
-/// that no payload can forge or cut a reply.
+/// A payload from another dialect may contain characters that end the attribute or the line. It is then sent in
+/// base64, so that no payload can forge or truncate a reply.
 fn reserved<B: AsRef<[u8]>>(out: &mut Vec<u8>, task: &TaskView<B>) {
     let body = task.body.as_ref();
     out.extend_from_slice(b"TASK ");
@@ -120,7 +120,7 @@ fn stats(out: &mut Vec<u8>, info: &Info, gauges: Gauges) {
     );
 }
 
-/// Refusals are no words of DefferedQ, which knows no limits.
+/// DefferedQ has no limits and so no text for refusals.
 fn refused(out: &mut Vec<u8>, refusal: &Refusal) {
     let _ = writeln!(out, "refused {}: {refusal}", refusal.code());
 }
@@ -172,7 +172,7 @@ mod tests {
     const ONE: Reply = Reply::Count(1);
 
     #[test]
-    fn each_reply_is_the_originals() {
+    fn each_reply_equals_that_of_the_original() {
         let add = Request::Add { delay_ms: 2_147_483_647, body: b"x" };
         let id = TaskId::new(1_601_155_608_777, 1).unwrap();
         let added = Reply::Added { id, added: true, state: StateKind::Delayed };
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn no_body_can_forge_or_cut_a_reply() {
+    fn no_payload_can_forge_or_truncate_a_reply() {
         let one = Reply::Tasks(Span::new(0, 1));
         check(&Request::Reserve, &one, &[b"a b"], b"TASK <id> BODY64 YSBi\n");
         check(&Request::Reserve, &one, &[b"a\nok"], b"TASK <id> BODY64 YQpvaw==\n");
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn no_id_of_another_kind_can_either() {
+    fn no_foreign_id_can_forge_or_truncate_a_reply() {
         let add = Request::Add { delay_ms: 0, body: b"x" };
         let mut replies = Replies::<&[u8]>::default();
         replies.foreign_ids.push(Some(b"a b\nok"[..].into()));

@@ -1,18 +1,17 @@
-//! Bytes to lines to requests.
+//! Splits bytes into lines and parses them to requests.
 //!
 //! All lines of a read are taken, whether they end in LF or CRLF. The parser remembers how far it has searched an
-//! unfinished line; of a line that is too long it complains once, and drops its bytes as they arrive.
+//! unfinished line. For a line that is too long it reports one error, and drops the bytes of the line as they arrive.
 
 use super::request::{Complaint, Request};
 use crate::guard;
 use sureq_core::limits::{TEXT_ENDLESS_BYTES_MAX, TEXT_LINE_BYTES_MAX};
 
-/// The limits of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// A longer one, without its end, is not executed.
+    /// The maximum length of a line that is executed, without its end.
     pub line_bytes_max: usize,
-    /// A longer one closes the connection.
+    /// The length of a line above which the connection is closed.
     pub endless_bytes_max: usize,
 }
 
@@ -22,31 +21,29 @@ impl Default for Limits {
     }
 }
 
-/// The meaning of one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Item<'b> {
-    /// To be executed.
+    /// A request to execute.
     Request(Request<'b>),
-    /// An error reply; the connection goes on.
+    /// An error reply. The connection goes on.
     Complaint(Complaint),
 }
 
-/// A line, and where in the buffer it ends.
+/// A parsed line, and the offset of its end in the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParsedLine<'b> {
-    /// Its meaning.
     pub item: Item<'b>,
-    /// Behind its last byte. A caller that executes only the lines up to this one goes on from here, after
+    /// The offset after its last byte. A caller that executes only the lines up to this one goes on from here, after
     /// [`Parser::restart`].
     pub end: usize,
 }
 
-/// Why a connection is closed without a reply.
+/// The reason why a connection is closed without a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
-    /// The peer speaks HTTP: perhaps a browser that was led here.
+    /// The client speaks HTTP: it may be a browser that a malicious page uses.
     Http,
-    /// A line does not end.
+    /// A line exceeds the maximum length at which the connection is kept.
     Endless,
 }
 
@@ -54,24 +51,24 @@ pub enum Close {
 #[derive(Debug)]
 pub struct Parser {
     limits: Limits,
-    /// The bytes of the unfinished line at the start of the buffer that were searched for its end.
+    /// The number of bytes of the unfinished line at the start of the buffer that were searched for its end.
     searched: usize,
-    /// The bytes of a line that is too long that have been dropped; none if there is no such line.
+    /// The number of dropped bytes of a line that is too long. `None` if there is no such line.
     dropped: Option<usize>,
     batch_max: usize,
 }
 
-/// The meaning of the next bytes.
+/// The result of looking at the next bytes.
 enum Next<'b> {
     Line(&'b [u8]),
     TooLong,
-    /// The end of a line that was complained of before.
+    /// The end of a line that was reported as too long before.
     Dropped,
     Unfinished,
 }
 
 impl Parser {
-    /// A parser at the start of a connection. An endless line is at least one that is too long.
+    /// A parser at the start of a connection. `endless_bytes_max` is raised above `line_bytes_max` if necessary.
     pub fn new(limits: Limits) -> Self {
         let endless_bytes_max = limits.endless_bytes_max.max(limits.line_bytes_max.saturating_add(1));
         Self {
@@ -82,24 +79,23 @@ impl Parser {
         }
     }
 
-    /// Changes how many lines a call of [`Self::parse`] takes from now on.
+    /// Changes the maximum number of lines per call of [`Self::parse`] from now on.
     pub const fn set_batch_max(&mut self, batch_max: usize) {
         self.batch_max = batch_max;
     }
 
-    /// Goes on behind the last of `done`, the first lines of the last call: the next buffer begins where that line ends.
-    /// The rest of a line that is too long is dropped, and not complained of again.
+    /// Continues after the last of `done`, the executed first lines of the last call. The next buffer begins where
+    /// that line ends. The rest of a line that is too long is dropped without a second error.
     pub fn restart(&mut self, done: &[ParsedLine<'_>]) {
         let is_in_long_line =
             done.last().is_some_and(|last| last.item == Item::Complaint(Complaint::LineTooLong));
         (self.searched, self.dropped) = (0, is_in_long_line.then_some(0));
     }
 
-    /// Parses all lines of `buf`, and returns the number of bytes that are done with; the next call's buffer must begin
-    /// behind them.
+    /// Parses all lines of `buf`. Returns the number of consumed bytes; the next call's buffer must begin after them.
     ///
-    /// When it says to close, the lines before that are to be executed and answered first. What is left of the
-    /// buffer at the end of a connection was never a line, and is dropped.
+    /// If the result is [`Close`], the caller executes and answers the lines before it first. An unfinished line at
+    /// the end of a connection is dropped.
     pub fn parse<'b>(&mut self, buf: &'b [u8], lines: &mut Vec<ParsedLine<'b>>) -> Result<usize, Close> {
         let mut at = 0;
         let most = lines.len().saturating_add(self.batch_max);
@@ -123,7 +119,7 @@ impl Parser {
         }
         let known = std::mem::take(&mut self.searched);
         let max = self.limits.line_bytes_max;
-        // Two bytes more than the longest line: its end.
+        // The end of the longest line takes two more bytes.
         let window = &rest[..rest.len().min(max.saturating_add(2))];
         if let Some(found) = window[known..].iter().position(|&c| c == b'\n') {
             let whole = &rest[..known + found];
@@ -140,7 +136,7 @@ impl Parser {
         Ok(Next::TooLong)
     }
 
-    /// Drops bytes of a line that is too long, up to its end if that is there.
+    /// Drops bytes of a line that is too long, up to its end if that has arrived.
     fn drop_on<'b>(&mut self, dropped: usize, rest: &'b [u8], at: &mut usize) -> Result<Next<'b>, Close> {
         let room = self.limits.endless_bytes_max - dropped;
         let window = &rest[..rest.len().min(room.saturating_add(1))];
@@ -158,13 +154,13 @@ impl Parser {
     }
 }
 
-/// Whether a line that begins so, and has no end yet, is too long whatever follows. A last CR may be its end's.
+/// Whether an unfinished line with this start is too long already. A final CR may belong to its end.
 fn is_over(start: &[u8], max: usize) -> bool {
     start.strip_suffix(b"\r").unwrap_or(start).len() > max
 }
 
 fn understand(line: &[u8]) -> Result<Item<'_>, Close> {
-    // None of the other four commands can begin an HTTP request.
+    // Only these can be the start of an HTTP request; none of the other four commands can.
     let request = Request::parse(line);
     if matches!(request, Err(Complaint::UnknownCommand) | Ok(Request::Delete { .. })) && guard::is_http(line)
     {
@@ -177,7 +173,7 @@ fn understand(line: &[u8]) -> Result<Item<'_>, Close> {
 mod tests {
     use super::*;
 
-    /// The items that a connection gets from these pieces, and why it is closed.
+    /// The items that a connection gets from these pieces, and the reason why it is closed.
     fn hear(limits: Limits, pieces: &[&[u8]]) -> (Vec<String>, Option<Close>) {
         let mut parser = Parser::new(limits);
         let (mut buf, mut heard) = (Vec::new(), Vec::new());
@@ -207,7 +203,7 @@ mod tests {
     const SMALL: Limits = Limits { line_bytes_max: 8, endless_bytes_max: 20 };
 
     #[test]
-    fn it_does_not_matter_how_lines_arrive() {
+    fn lines_are_parsed_the_same_however_they_arrive() {
         for input in [
             &b"ADD 0 x\nRESERVE\r\nSTATS\n\n\r\nDELETE a\n"[..],
             b"RESERVE",
@@ -241,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_is_not_kept_and_an_unfinished_one_not_searched_again() {
+    fn drops_long_lines_and_searches_unfinished_ones_once() {
         let mut parser = Parser::new(Limits::default());
         let mut items = Vec::new();
         let line = vec![b'x'; 60_000];
@@ -257,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn parsing_goes_on_behind_the_last_executed_line() {
+    fn parsing_continues_after_the_last_executed_line() {
         let input = b"RESERVE\r\nSTATS\n12345";
         let (mut parser, mut lines) = (Parser::new(SMALL), Vec::new());
         assert_eq!(parser.parse(input, &mut lines), Ok(15));
@@ -269,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_is_complained_of_once_also_if_what_follows_has_to_wait() {
+    fn reports_a_long_line_once_even_if_later_lines_wait() {
         let input = b"123456789\nSTATS\n";
         let (mut parser, mut lines) = (Parser::new(SMALL), Vec::new());
         assert_eq!(parser.parse(input, &mut lines), Ok(16));
@@ -281,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_ends_behind_a_line() {
+    fn a_batch_ends_after_a_line() {
         let input = b"RESERVE\n123456789\nSTATS\n";
         let (mut parser, mut lines, mut at) = (Parser::new(SMALL), Vec::new(), 0);
         parser.set_batch_max(1);
@@ -295,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn an_http_request_ends_it_and_nothing_behind_is_heard() {
+    fn an_http_request_closes_the_connection_before_any_later_line() {
         for http in ["POST / HTTP/1.1\r\nADD 0 x\n", "hOsT: y\nADD 0 x\n", "DELETE /x HTTP/1.0\r\nADD 0 x\n"]
         {
             assert_eq!(hear(Limits::default(), &[http.as_bytes()]), (vec![], Some(Close::Http)), "{http:?}");
@@ -304,7 +300,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_split_hears_the_same(input in "[ADRET 0x\r\n]{0,60}", cuts in proptest::collection::vec(0usize..60, 0..5)) {
+        fn any_split_gives_the_same_items(input in "[ADRET 0x\r\n]{0,60}", cuts in proptest::collection::vec(0usize..60, 0..5)) {
             let mut cuts: Vec<usize> = cuts.into_iter().filter(|&cut| cut <= input.len()).collect();
             cuts.sort_unstable();
             let (mut pieces, mut from) = (Vec::new(), 0);

@@ -1,4 +1,4 @@
-//! DefferedQ's dialect, byte for byte: one line a request, one line a reply, spoken from netcat.
+//! DefferedQ's dialect, byte for byte: one line per request, one line per reply, simple enough for netcat.
 //!
 //! | request | reply |
 //! |---|---|
@@ -19,5 +19,5 @@ pub use lines::{Close, Item, Limits, ParsedLine, Parser};
 pub use reply_form::ReplyForm;
 pub use request::{Complaint, Request, ReservationPolicy};
 
-/// The name of this dialect's queue in the others.
+/// The name in other dialects of the queue that this dialect uses.
 pub const QUEUE: &[u8] = b"default";

@@ -1,30 +1,25 @@
-//! The form of a reply: all that has to be known of a request to write it.
+//! The form of a reply: the part of a request that is needed to write its reply.
 
 use std::borrow::Cow;
 
 use super::request::Request;
 
-/// The form of a reply.
+/// The form of a reply, by its request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplyForm<'b> {
-    /// To `ADD`.
     Added {
         /// The delay, which the reply repeats.
         delay_ms: u32,
     },
-    /// To `RESERVE`.
     Reserved,
-    /// To `DELETE`.
     Deleted {
-        /// The id, as it was given.
+        /// The id, as the client wrote it.
         id: Cow<'b, [u8]>,
     },
-    /// To `RETURN`.
     Returned {
-        /// The id, as it was given.
+        /// The id, as the client wrote it.
         id: Cow<'b, [u8]>,
     },
-    /// To `STATS`.
     Stats,
 }
 
@@ -40,7 +35,7 @@ impl<'b> ReplyForm<'b> {
         }
     }
 
-    /// A form that does not borrow the request.
+    /// Converts it to a form that does not borrow from the request.
     pub fn into_owned(self) -> ReplyForm<'static> {
         match self {
             Self::Added { delay_ms } => ReplyForm::Added { delay_ms },
@@ -51,7 +46,7 @@ impl<'b> ReplyForm<'b> {
         }
     }
 
-    /// The bytes that it owns on the heap.
+    /// The number of heap bytes that it owns.
     pub fn heap_bytes(&self) -> usize {
         match self {
             Self::Deleted { id: Cow::Owned(id) } | Self::Returned { id: Cow::Owned(id) } => id.capacity(),

@@ -1,7 +1,7 @@
 //! One line of DefferedQ's dialect, and the command it stands for.
 //!
-//! Attributes are split at each single space; those behind the needed ones are ignored, except behind a body,
-//! where they would be a part of it that got lost.
+//! Attributes are split at each single space. Extra attributes are ignored, except after a body: there they would be
+//! a part of the body that got lost, so the line is refused.
 
 use std::fmt;
 use std::slice;
@@ -18,7 +18,7 @@ use sureq_core::settings::Place;
 pub enum Request<'b> {
     /// `ADD <ms> <body>`
     Add {
-        /// How long it waits at least.
+        /// The minimum delay in milliseconds.
         delay_ms: u32,
         /// The payload.
         body: &'b [u8],
@@ -27,34 +27,34 @@ pub enum Request<'b> {
     Reserve,
     /// `DELETE <id>`
     Delete {
-        /// As it was said.
+        /// The id, as the client wrote it.
         id: &'b [u8],
     },
     /// `RETURN <id> <ms>`
     Return {
-        /// As it was said.
+        /// The id, as the client wrote it.
         id: &'b [u8],
-        /// How long it waits at least.
+        /// The minimum delay in milliseconds.
         delay_ms: u32,
     },
     /// `STATS`
     Stats,
 }
 
-/// Why a line is refused. The connection goes on.
+/// The reason why a line is refused. The connection goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Complaint {
-    /// It begins with none of the five words.
+    /// The line begins with none of the five commands.
     UnknownCommand,
-    /// The delay is missing, no whole number, negative, or too large.
+    /// The delay is missing, not a whole number, negative, or too large.
     InvalidDelay,
-    /// The body is missing, or has a space in it.
+    /// The body is missing or contains a space.
     InvalidBody,
     /// The id is missing.
     InvalidId,
-    /// It is over the limit.
+    /// The line exceeds the length limit.
     LineTooLong,
-    /// The user as whom this dialect acts may not do that.
+    /// The user of this port does not have the required role.
     NotAllowed,
 }
 
@@ -71,17 +71,18 @@ impl fmt::Display for Complaint {
     }
 }
 
-/// What happens to a reservation that is not ended: DefferedQ's watcher.
+/// The timeout of reservations, which DefferedQ's watcher enforced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReservationPolicy {
-    /// `-rtt`: seconds after which the task is taken back, and becomes due as many seconds later; 0 is never.
+    /// The option `-rtt`: seconds after which a reservation times out; the task becomes due as many seconds later. 0
+    /// is never.
     pub timeout_secs: u32,
-    /// `-rta`: timed-out reservations before the task is deleted.
+    /// The option `-rta`: the number of timed-out reservations after which the task is deleted.
     pub attempts: u32,
 }
 
 impl ReservationPolicy {
-    /// The lease that a reservation gets.
+    /// The lease of a reservation.
     pub fn lease(self) -> LeaseAsk<'static> {
         if self.timeout_secs == 0 {
             return LeaseAsk::NONE;
@@ -93,7 +94,7 @@ impl ReservationPolicy {
 }
 
 impl<'b> Request<'b> {
-    /// Reads a line, without its end.
+    /// Parses a line without its end.
     pub fn parse(line: &'b [u8]) -> Result<Self, Complaint> {
         let (word, rest) = attribute(line);
         match word {
@@ -106,7 +107,7 @@ impl<'b> Request<'b> {
         }
     }
 
-    /// The role that it needs on the queue.
+    /// The role that the request requires on the queue.
     pub const fn role(&self) -> Role {
         match self {
             Self::Add { .. } => Role::Produce,
@@ -115,7 +116,8 @@ impl<'b> Request<'b> {
         }
     }
 
-    /// The command it stands for. It borrows the request, which may have to stand in for a list of one.
+    /// The command that it stands for. The command borrows the request, because it may need a list with one element
+    /// of it.
     pub fn command(&self, policy: ReservationPolicy) -> Command<'_> {
         const QUEUES: &[&[u8]] = &[QUEUE];
         match self {
@@ -156,7 +158,7 @@ fn give_back(rest: Option<&[u8]>) -> Result<Request<'_>, Complaint> {
     Ok(Request::Return { id, delay_ms: read_delay(delay)? })
 }
 
-/// Cuts at the first space: what is before it, and what is behind it if there is one.
+/// Splits at the first space: the part before it, and the part after it if there is a space.
 fn attribute(rest: &[u8]) -> (&[u8], Option<&[u8]>) {
     match rest.iter().position(|&c| c == b' ') {
         Some(space) => (&rest[..space], Some(&rest[space + 1..])),
@@ -164,7 +166,7 @@ fn attribute(rest: &[u8]) -> (&[u8], Option<&[u8]>) {
     }
 }
 
-/// A delay is a signed 32-bit number that may have a plus or leading zeros, and is not negative.
+/// Parses a delay: a signed 32-bit number that is not negative, possibly with a plus sign or leading zeros.
 fn read_delay(text: &[u8]) -> Result<u32, Complaint> {
     std::str::from_utf8(text)
         .ok()
@@ -223,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn add_takes_what_the_original_takes() {
+    fn add_accepts_the_same_input_as_the_original() {
         check_add("ADD 0 x", 0, "x");
         check_add("ADD +5 x", 5, "x");
         check_add("ADD 007 x", 7, "x");
@@ -274,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_watcher_becomes_a_lease() {
+    fn reservation_timeouts_become_leases() {
         let lapse = LapsePolicy { to: Place::After(2_000), limit: Some(300), then: LapseEnd::Delete };
         let lease = LeaseAsk { ms: Some(2_000), lapse: Some(lapse), ..LeaseAsk::NONE };
         let policy = ReservationPolicy { timeout_secs: 2, attempts: 300 };

@@ -1,7 +1,8 @@
-//! Authorization: roles over patterns of queue names, and the roles that commands need.
+//! Authorization: roles on patterns of queue names, and the roles that commands require.
 //!
-//! The role that a command needs is declared in its row of the table. The queues are taken from the parsed command, so that
-//! no option and no order of words can name a queue that is not checked. A command without queues needs its role on all.
+//! The role that a command requires is declared in its row of the table. The queues are taken from the parsed
+//! command, so that no option and no order of words can name a queue that is not checked. A command without queues
+//! requires its role on all queues.
 
 use std::fmt::Write as _;
 
@@ -22,15 +23,14 @@ pub enum Role {
     Produce,
     /// Pop tasks, finish and return them.
     Consume,
-    /// All of that, and remove tasks and queues, pause queues, change their settings.
+    /// Everything, including to remove tasks and queues, pause queues and change their settings.
     Admin,
 }
 
 impl Role {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::Read, Self::Produce, Self::Consume, Self::Admin];
 
-    /// As it is written.
+    /// The name in configuration files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -64,35 +64,35 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// A user who may do nothing yet.
+    /// A user without any role.
     pub fn new(user: &str) -> Self {
         Self { user: user.into(), patterns: Default::default() }
     }
 
-    /// Gives the role on all queues whose names this pattern matches.
+    /// Grants the role on all queues whose names match this pattern.
     #[must_use]
     pub fn with(mut self, role: Role, pattern: &[u8]) -> Self {
         self.patterns[role as usize].push(pattern.into());
         self
     }
 
-    /// Whose rights these are.
+    /// The name of the user.
     pub fn user(&self) -> &str {
         &self.user
     }
 
-    /// Whether this user has the role on this queue.
+    /// Whether the user has the role on this queue.
     pub fn has(&self, role: Role, queue: &[u8]) -> bool {
         self.of(role).any(|pattern| glob_matches(pattern, queue))
     }
 
-    /// Whether it has the role on every queue that there is or will be.
+    /// Whether the user has the role on every queue, existing or future.
     pub fn has_everywhere(&self, role: Role) -> bool {
         self.has_for_pattern(role, b"*")
     }
 
-    /// Whether it has the role on every queue that this pattern matches. Whether one pattern covers another is not
-    /// computed: it must have been given word for word, or `*` have.
+    /// Whether the user has the role on every queue that this pattern matches. Whether one pattern covers another is
+    /// not computed: the role must have been granted on exactly this pattern, or on `*`.
     fn has_for_pattern(&self, role: Role, wanted: &[u8]) -> bool {
         self.of(role).any(|pattern| pattern == b"*" || pattern == wanted)
     }
@@ -101,16 +101,16 @@ impl Rights {
         self.of(role).next().is_some()
     }
 
-    /// The patterns on which it has the role, because it was given that or the one that includes all.
+    /// The patterns on which the user has the role, directly or through the role admin.
     fn of(&self, role: Role) -> impl Iterator<Item = &[u8]> {
         let own = &self.patterns[role as usize];
         let admin = if role == Role::Admin { &[][..] } else { &self.patterns[Role::Admin as usize] };
         own.iter().chain(admin).map(|pattern| &**pattern)
     }
 
-    /// Refuses a command of which only the first words have arrived, if they tell already that it will be refused.
+    /// Refuses a command of which only the first words have arrived, if these are enough to refuse it.
     pub fn check_beginning<'w>(&self, mut words: impl Iterator<Item = &'w [u8]>) -> Result<(), UsageError> {
-        // An unknown command is refused when it is there as a whole, with its arguments.
+        // An unknown command is refused once it is complete, because the error quotes its arguments.
         let Some(row) = words.next().and_then(find) else { return Ok(()) };
         let Some(role) = row.role else { return Ok(()) };
         let asked = Asked { rights: self, name: row.name, role };
@@ -120,7 +120,7 @@ impl Rights {
         }
     }
 
-    /// Refuses a command that this user may not run. `name` is its first word.
+    /// Refuses a command that the user has no permission for. `name` is the first word of the command.
     pub fn check(&self, name: &[u8], request: &Request<'_>) -> Result<(), UsageError> {
         let Some(row) = find(name) else { return Ok(()) };
         let Some(role) = row.role else { return Ok(()) };
@@ -140,7 +140,7 @@ pub fn is_for_strangers(name: &[u8]) -> bool {
     find(name).is_some_and(|row| row.flags.contains(&"no_auth"))
 }
 
-/// The error for a peer that has not authenticated.
+/// The error for a client that has not authenticated.
 pub const NO_AUTH: UsageError = UsageError::text("NOAUTH Authentication required.");
 
 /// The queues that a command names.
@@ -153,7 +153,7 @@ pub fn queues_of<'c, 'a>(command: &'c Command<'a>) -> impl Iterator<Item = &'a [
     command.queue().into_iter().chain(several.iter().copied())
 }
 
-/// The role that a command needs, and who wants to run it.
+/// The role that a command requires, and the user that sent it.
 #[derive(Clone, Copy)]
 struct Asked<'r> {
     rights: &'r Rights,
@@ -166,7 +166,7 @@ impl Asked<'_> {
         match *command {
             Command::Queues { pattern, .. } => return self.on_pattern(pattern.unwrap_or(b"*")),
             Command::Size => return self.on_pattern(b"*"),
-            // A worker belongs to no queue.
+            // Workers are not tied to a queue, so the role on any queue is enough.
             Command::Worker(
                 Worker::Start { .. } | Worker::Beat(_) | Worker::Stop(_) | Worker::Fail { .. } | Worker::List,
             ) => return self.somewhere(),
@@ -178,7 +178,7 @@ impl Asked<'_> {
         }
         queues.try_for_each(|queue| self.on(queue))?;
         if let Command::Config { changes, .. } = command {
-            // To name a dead-letter queue is to put tasks there.
+            // Naming a dead-letter queue makes tasks move there, which requires the role to add them.
             let produces = Self { role: Role::Produce, ..self };
             return changes.iter().try_for_each(|change| match change {
                 Change::DeadLetter(target) if !target.is_empty() => produces.on(target),
@@ -188,7 +188,7 @@ impl Asked<'_> {
         Ok(())
     }
 
-    /// A channel tells of its queue, a pattern of all queues that it may match.
+    /// A channel requires the role on its queue, a pattern on all queues that it may match.
     fn listen(self, by: By, name: &[u8]) -> Result<(), UsageError> {
         match by {
             By::Channel => channel::read(name).map_or(Ok(()), |(_, queue)| self.on(queue)),
@@ -231,7 +231,7 @@ impl Asked<'_> {
     }
 }
 
-/// Which role each command needs, as docs/operate/users.md shows it.
+/// The table of required roles in docs/operate/users.md.
 pub fn roles_markdown() -> String {
     let mut text = String::from("| needs | commands |\n|---|---|\n");
     let mut line = |needs: &str, wanted: &dyn Fn(&super::Row) -> bool| {
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn every_queue_of_a_command_counts() {
+    fn a_command_needs_the_role_on_each_of_its_queues() {
         let rights =
             Rights::new("u").with(Role::Consume, b"a").with(Role::Consume, b"b[0-9]").with(Role::Read, b"a");
         check(
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_are_listed_by_the_pattern_that_was_given() {
+    fn listing_queues_needs_the_role_on_exactly_that_pattern() {
         let some = Rights::new("u").with(Role::Read, b"mail*");
         let all = ["KEYS *", "SCAN 0", "SCAN 0 MATCH *", "DBSIZE"];
         check(&some, &["KEYS mail*", "SCAN 0 MATCH mail* COUNT 5"], &all);
@@ -392,13 +392,13 @@ mod tests {
     }
 
     #[test]
-    fn the_first_words_are_enough_to_refuse() {
+    fn refuses_a_command_by_its_first_words() {
         let rights = Rights::new("u").with(Role::Produce, b"mail*");
         let refused =
             |line: &str| rights.check_beginning(words(line).into_iter()).map_err(|no| no.to_string());
         assert_eq!(refused("RQ.PUSH mail"), Ok(()));
         assert_eq!(refused("RQ.PUSH"), Ok(()));
-        assert_eq!(refused("NONSENSE x"), Ok(()), "that is refused later");
+        assert_eq!(refused("NONSENSE x"), Ok(()), "unknown commands are refused when complete");
         assert!(refused("rq.push other").is_err());
         assert_eq!(
             refused("RQ.POP").unwrap_err(),
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_may_only_authenticate_or_leave_before_it_has_authenticated() {
+    fn only_login_and_quit_are_allowed_before_authentication() {
         let open: Vec<_> = TABLE.iter().filter(|row| is_for_strangers(row.name.as_bytes())).collect();
         let names: Vec<_> = open.iter().map(|row| row.name).collect();
         assert_eq!(names, ["HELLO", "AUTH", "RESET", "QUIT"]);
@@ -416,7 +416,7 @@ mod tests {
     #[test]
     fn a_command_on_queues_needs_a_role() {
         for row in TABLE {
-            // Channels are of queues too; leaving them needs no role.
+            // Channels belong to queues too; unsubscribing from them needs no role.
             let listens = matches!(row.name, "SUBSCRIBE" | "PSUBSCRIBE" | "PUBSUB");
             let is_of_queues = matches!(row.group, Group::Queue | Group::Keys) || listens;
             assert_eq!(row.role.is_some(), is_of_queues, "{}", row.name);

@@ -1,19 +1,17 @@
-//! The arguments of a command, as data. Its arity, its keys, its syntax line, HELP, COMMAND DOCS and the reading and
-//! writing of its options follow from them.
+//! The arguments of a command as data, from which its arity, its keys, its syntax line, HELP, COMMAND DOCS and the
+//! reading and writing of its options are derived.
 
 use std::ops::RangeInclusive;
 
 use super::code::Code;
 use sureq_core::limits::SPAN_MS_MAX;
 
-/// One argument.
 #[derive(Clone, Copy, Debug)]
 pub struct Arg {
-    /// Its name in the syntax line.
+    /// The name in the syntax line.
     pub name: &'static str,
-    /// Its type.
     pub kind: Kind,
-    /// How often it can be given.
+    /// How often the argument can be given.
     pub count: Count,
 }
 
@@ -26,7 +24,7 @@ pub enum Kind {
     Text,
     /// A glob pattern.
     Pattern,
-    /// The id of a task, or a receipt where the name says so.
+    /// The id of a task; also a receipt if the name of the argument says so.
     Task,
     /// `name#n`, an incarnation of a worker.
     Worker,
@@ -38,11 +36,11 @@ pub enum Kind {
     Word(&'static [&'static str]),
     /// Options in any order.
     Options(&'static Options),
-    /// One of these, each with a keyword of its own.
+    /// One of these alternatives, each with its own keyword.
     OneOf(&'static [Opt]),
-    /// These arguments, one behind the other.
+    /// These arguments, one after the other.
     Block(&'static [Arg]),
-    /// Words that are accepted and ignored. Not documented.
+    /// Words that are accepted and ignored. They are not documented.
     Ignored,
 }
 
@@ -59,15 +57,15 @@ pub enum Count {
     Any,
 }
 
-/// Options of a command, and which of them exclude each other.
+/// The options of a command, and the pairs of them that exclude each other.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// In the order of the syntax line.
+    /// The options in the order of the syntax line.
     pub list: &'static [Opt],
-    /// Pairs that exclude each other, by their places in the list.
+    /// Pairs that exclude each other, by their indexes in the list.
     exclusive: [(usize, usize); EXCLUSIVE_MAX],
     exclusive_len: usize,
-    /// The names as numbers, so that finding one is a few comparisons.
+    /// The names as numbers, so that a lookup takes only a few comparisons.
     codes: [Code; OPTIONS_MAX],
 }
 
@@ -77,14 +75,14 @@ pub(super) const OPTIONS_MAX: usize = 8;
 /// The largest number of pairs of options that exclude each other.
 const EXCLUSIVE_MAX: usize = 4;
 
-/// A keyword with the arguments behind it.
+/// A keyword with the arguments after it.
 #[derive(Clone, Copy, Debug)]
 pub struct Opt {
-    /// In capitals; empty for an alternative that needs none.
+    /// The keyword in capitals; empty for an alternative that needs none.
     pub name: &'static str,
-    /// Its arguments; a flag has none.
+    /// The arguments after the keyword; empty for a flag.
     pub args: &'static [Arg],
-    /// It can be given only with the option before it in the list.
+    /// Whether it can be given only together with the option before it in the list.
     pub is_nested: bool,
 }
 
@@ -121,12 +119,12 @@ impl Arg {
         Self::new(name, Kind::Signed(*range.start(), *range.end()))
     }
 
-    /// Milliseconds, perhaps none.
+    /// A duration in milliseconds, which may be 0.
     pub(super) const fn span(name: &'static str) -> Self {
         Self::number(name, 0..=SPAN_MS_MAX)
     }
 
-    /// Milliseconds, at least one.
+    /// A duration of at least one millisecond.
     pub(super) const fn lasting(name: &'static str) -> Self {
         Self::number(name, 1..=SPAN_MS_MAX)
     }
@@ -147,7 +145,7 @@ impl Arg {
         Self::new("", Kind::Block(args))
     }
 
-    /// Further words, which are ignored.
+    /// Any further words, which are ignored.
     pub(super) const IGNORED: Self = Self { name: "", kind: Kind::Ignored, count: Count::Any };
 
     pub(super) const fn optional(self) -> Self {
@@ -179,14 +177,14 @@ impl Opt {
         Self { name, args: &[], is_nested: false }
     }
 
-    /// The same, inside of the brackets of the option before it.
+    /// The same option, nested in the brackets of the option before it.
     pub(super) const fn nested(self) -> Self {
         Self { is_nested: true, ..self }
     }
 }
 
 impl Options {
-    /// These options. Neighbours that exclude each other are shown as alternatives.
+    /// A list of options. Neighbours that exclude each other are shown as alternatives.
     pub(super) const fn new(list: &'static [Opt], exclusive: &[(&str, &str)]) -> Self {
         let codes = [Code { len: 0, first: 0, last: 0 }; OPTIONS_MAX];
         let mut options =
@@ -204,7 +202,7 @@ impl Options {
         options
     }
 
-    /// The place of an option in the list.
+    /// The index of an option in the list.
     pub(super) const fn at(&self, name: &str) -> usize {
         let mut at = 0;
         while !is_equal(self.list[at].name, name) {
@@ -213,14 +211,14 @@ impl Options {
         at
     }
 
-    /// The place of the option that this word is.
+    /// The index of the option with this word.
     #[inline]
     pub(super) fn find(&self, word: &[u8]) -> Option<usize> {
         let code = Code::of(word)?;
         self.codes.iter().position(|known| *known == code)
     }
 
-    /// Pairs that exclude each other, by their places in the list.
+    /// Pairs that exclude each other, by their indexes in the list.
     pub fn exclusive(&self) -> &[(usize, usize)] {
         &self.exclusive[..self.exclusive_len]
     }
@@ -245,13 +243,14 @@ const fn is_equal(one: &str, other: &str) -> bool {
     true
 }
 
-/// The number of words of a command with these arguments, `names` being those of its name; a negative number is a minimum.
+/// The number of words of a command with these arguments and `names` words for its name. A negative number is a
+/// minimum.
 pub(super) const fn arity(names: i32, args: &[Arg]) -> i32 {
     let (least, is_exact) = words(args);
     if is_exact { names + least } else { -(names + least) }
 }
 
-/// The least number of words, and whether it is also the greatest.
+/// The minimum number of words, and whether it is also the maximum.
 const fn words(args: &[Arg]) -> (i32, bool) {
     let (mut least, mut is_exact, mut at) = (0, true, 0);
     while at < args.len() {
@@ -289,18 +288,17 @@ const fn least_of(alternatives: &[Opt]) -> i32 {
     least
 }
 
-/// Which words of a command are keys, as COMMAND INFO shows it: 0 is none, a negative last one counts from the end.
+/// The positions of a command's keys, as COMMAND INFO reports them: 0 for none; a negative last position counts from
+/// the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keys {
-    /// The first.
     pub first: i8,
-    /// The last.
     pub last: i8,
     /// The distance between two keys.
     pub step: i8,
 }
 
-/// The keys of a command with these arguments. Keys behind options have no fixed place.
+/// The positions of the keys in these arguments. Keys after options have no fixed position and are not reported.
 pub(super) const fn keys(args: &[Arg]) -> Keys {
     let mut at = 0;
     while at < args.len() {
@@ -329,7 +327,7 @@ pub(super) enum Syntax {
     Angled,
 }
 
-/// The arguments as a syntax line, a space before each.
+/// The arguments as a syntax line, with a space before each.
 pub(super) fn syntax(args: &[Arg], style: Syntax) -> String {
     let mut text = String::new();
     for arg in args {

@@ -1,6 +1,6 @@
-//! A command's name as a number, so that looking it up is a few comparisons whatever its case.
+//! Command names as numbers, so that a case-insensitive lookup takes only a few comparisons.
 
-/// A name of at most 16 bytes in capitals: its first and its last bytes, which overlap where it is short.
+/// A name of at most 16 bytes in capitals: its first and its last eight bytes, which overlap in a shorter name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Code {
     pub(super) len: usize,
@@ -9,7 +9,7 @@ pub(super) struct Code {
 }
 
 impl Code {
-    /// The code of a name; one that is too long or empty is no command's.
+    /// The code of a name. `None` if it is empty or too long to be a command.
     #[inline]
     pub(super) const fn of(name: &[u8]) -> Option<Self> {
         let (first, last) = match name {
@@ -23,7 +23,7 @@ impl Code {
         Some(Self { len: name.len(), first: upper(first), last: upper(last) })
     }
 
-    /// The two ends of a name of less than eight bytes.
+    /// The first and last bytes of a name shorter than eight bytes.
     const fn of_short(name: &[u8]) -> (u64, u64) {
         match (name.first_chunk(), name.last_chunk()) {
             (Some(first), Some(last)) => {
@@ -34,7 +34,7 @@ impl Code {
     }
 }
 
-/// Each of eight bytes in capitals, if it is an ASCII letter.
+/// Converts each of eight bytes to upper case if it is an ASCII letter.
 const fn upper(bytes: u64) -> u64 {
     const EACH: u64 = u64::MAX / 0xff;
     let low = bytes & (0x7f * EACH);
@@ -50,7 +50,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn every_byte_is_raised_as_ascii_does() {
+    fn upper_equals_ascii_uppercase_for_every_byte() {
         for byte in 0..=u8::MAX {
             let raised = upper(u64::from_le_bytes([byte, b'a', byte, b'z', byte, 0, byte, 0xff]));
             let byte = byte.to_ascii_uppercase();
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_whose_middle_would_be_lost_has_none() {
+    fn too_long_and_empty_names_have_no_code() {
         assert!(Code::of(&[b'x'; 16]).is_some());
         assert_eq!(Code::of(&[b'x'; 17]), None);
         assert_eq!(Code::of(b""), None);

@@ -1,4 +1,4 @@
-//! The replies to COMMAND and HELP, from the table.
+//! The replies to COMMAND and HELP, generated from the table.
 
 use super::access::queues_of;
 use super::args::{Arg, Count, Keys, Kind, Opt};
@@ -7,7 +7,7 @@ use super::{Row, Sub, TABLE, UsageError, find, parse};
 use crate::resp::{Pieces, Writer};
 use sureq_core::command::ConnId;
 
-/// Answers COMMAND.
+/// Writes the reply to COMMAND.
 pub fn describe(w: &mut Writer<'_>, what: Describe<'_>) {
     match what {
         Describe::Count => w.count(TABLE.len() as u64),
@@ -23,7 +23,7 @@ pub fn describe(w: &mut Writer<'_>, what: Describe<'_>) {
     }
 }
 
-/// Answers HELP of a command that has subcommands.
+/// Writes the HELP reply of a command with subcommands.
 pub fn help(w: &mut impl Pieces, name: &str) {
     let subs = find(name.as_bytes()).map_or(&[][..], |row| row.subs);
     w.array(1 + 2 * subs.len());
@@ -51,7 +51,7 @@ fn info(w: &mut Writer<'_>, names: &[&[u8]]) {
     }
 }
 
-/// Redis 7's ten fields: name, arity, flags, first and last key, step, categories, tips, key specifications,
+/// The ten fields of Redis 7: name, arity, flags, first and last key, step, categories, tips, key specifications,
 /// subcommands.
 fn row_info(w: &mut Writer<'_>, row: &Row) {
     w.array(10);
@@ -112,7 +112,7 @@ fn docs(w: &mut Writer<'_>, names: &[&[u8]]) {
     w.map(rows.len());
     for row in rows {
         w.bulk(lower(row.name).as_bytes());
-        // The arguments of a container are those of its subcommands.
+        // The arguments of a container command are documented with its subcommands.
         let args = if row.subs.is_empty() { row.args } else { &[] };
         fields(w, row.summary, row, args, !row.subs.is_empty());
         if !row.subs.is_empty() {
@@ -126,7 +126,7 @@ fn docs(w: &mut Writer<'_>, names: &[&[u8]]) {
     }
 }
 
-/// The head of a map with these fields; if it has subcommands, they follow.
+/// Writes the header of a map with these fields. The caller writes the subcommands, if there are any, after them.
 fn fields(w: &mut Writer<'_>, summary: &str, row: &Row, args: &[Arg], has_subs: bool) {
     let count = documented(args).count();
     w.map(3 + usize::from(count > 0) + usize::from(has_subs));
@@ -144,7 +144,7 @@ fn text_field(w: &mut Writer<'_>, name: &str, value: &str) {
     w.bulk(value.as_bytes());
 }
 
-/// The arguments as COMMAND DOCS shows them: options stand one behind the other.
+/// The arguments as COMMAND DOCS shows them: each option is an entry of its own.
 fn documented(args: &[Arg]) -> impl Iterator<Item = Documented<'_>> {
     args.iter().flat_map(|arg| {
         let options = match arg.kind {
@@ -162,7 +162,7 @@ fn documented(args: &[Arg]) -> impl Iterator<Item = Documented<'_>> {
 /// An entry in a list of arguments.
 enum Documented<'a> {
     Arg(&'a Arg),
-    /// An option, or an alternative, which is not optional.
+    /// An option, which is optional, or an alternative, which is not.
     Opt(&'a Opt, bool),
     Word(&'a str),
 }
@@ -172,7 +172,7 @@ fn arguments(w: &mut Writer<'_>, args: &[Arg]) {
     documented(args).for_each(|entry| argument(w, &entry));
 }
 
-/// One argument: its name, its type, its keyword and flags if it has any, and what it consists of.
+/// One argument: its name, type, keyword and flags, and its nested arguments.
 fn argument(w: &mut Writer<'_>, entry: &Documented<'_>) {
     match *entry {
         Documented::Word(word) => argument_map(w, &lower(word), "pure-token", word, &[], |_| {}, false),
@@ -256,7 +256,7 @@ fn argument_map(
     }
 }
 
-/// Redis' name for a type of argument.
+/// The name that Redis uses for a type of argument.
 const fn type_name(kind: &Kind) -> &'static str {
     match kind {
         Kind::Key => "key",
@@ -266,7 +266,6 @@ const fn type_name(kind: &Kind) -> &'static str {
     }
 }
 
-/// COMMAND GETKEYS.
 fn keys(w: &mut Writer<'_>, argv: &[&[u8]]) {
     match find_keys(argv) {
         Ok(keys) => {
@@ -279,7 +278,7 @@ fn keys(w: &mut Writer<'_>, argv: &[&[u8]]) {
     }
 }
 
-/// The keys of a command, taken from the parsed command so that the two never differ.
+/// The keys of a command. They are taken from the parsed command so that the two always agree.
 fn find_keys<'a>(argv: &'a [&'a [u8]]) -> Result<Vec<&'a [u8]>, UsageError> {
     if argv.first().is_none_or(|name| find(name).is_none()) {
         return Err(UsageError::text("ERR Invalid command specified"));

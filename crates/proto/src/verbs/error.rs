@@ -1,12 +1,12 @@
-//! Errors of RESP commands that cannot be parsed. Nothing was executed, and the connection goes on.
+//! Errors of RESP commands that cannot be parsed. Such a command is not executed, and the connection goes on.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
-/// The bytes of a client's text that an error repeats.
+/// The maximum number of bytes of a client's text that an error repeats.
 pub(super) const QUOTED_BYTES_MAX: usize = 128;
 
-/// An error reply to a command that could not be understood: its code and text, always printable ASCII.
+/// An error reply to a command that could not be parsed: its code and text, always printable ASCII.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageError(Cow<'static, str>);
 
@@ -25,22 +25,22 @@ impl UsageError {
     /// An option without its value.
     #[cold]
     pub(super) fn no_value(option: &str) -> Self {
-        Self::new(format!("ERR {option} needs a value behind it"))
+        Self::new(format!("ERR {option} needs a value"))
     }
 
-    /// An option that stands twice.
+    /// An option that is given twice.
     #[cold]
     pub(super) fn given_twice(option: &str) -> Self {
         Self::new(format!("ERR {option} is given twice"))
     }
 
-    /// A number that is none, or beyond these bounds.
+    /// A value that is not a number, or outside these bounds.
     #[cold]
     pub(super) fn out_of_range(name: &str, low: impl fmt::Display, high: impl fmt::Display) -> Self {
         Self::new(format!("ERR {name} must be an integer from {low} to {high}"))
     }
 
-    /// Too few words, or too many. `name` is as Redis shows it: `rq.push`, `client|setname`.
+    /// Too few words, or too many. `name` is in Redis' notation: `rq.push`, `client|setname`.
     #[cold]
     pub(super) fn arity(name: &str) -> Self {
         Self::new(format!("ERR wrong number of arguments for '{}' command", name.to_ascii_lowercase()))
@@ -54,7 +54,7 @@ impl UsageError {
         ))
     }
 
-    /// Redis' text, to the last blank: clients look for it.
+    /// The exact text of Redis, including the final blank, because clients look for it.
     #[cold]
     pub(super) fn unknown_command(argv: &[&[u8]]) -> Self {
         let name = argv.first().map_or(String::new(), |name| quoted(name, QUOTED_BYTES_MAX));
@@ -84,7 +84,7 @@ impl fmt::Display for UsageError {
 
 impl std::error::Error for UsageError {}
 
-/// At most `max` bytes of a foreign text, made harmless.
+/// At most `max` bytes of a client's text, with unprintable bytes replaced.
 pub(super) fn quoted(text: &[u8], max: usize) -> String {
     text.iter()
         .take(max)
@@ -105,14 +105,14 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_command_is_told_in_redis_words() {
+    fn reports_an_unknown_command_with_the_text_of_redis() {
         check(&[b"foo", b"a", b"b"], "ERR unknown command 'foo', with args beginning with: 'a' 'b' ");
         check(&[b"foo"], "ERR unknown command 'foo', with args beginning with: ");
         check(&[b"f\r\no", b"\0\xff"], "ERR unknown command 'f  o', with args beginning with: '??' ");
     }
 
     #[test]
-    fn an_unknown_command_is_told_at_bounded_length() {
+    fn the_error_for_an_unknown_command_has_bounded_length() {
         let long = vec![b'x'; 1 << 20];
         let text = UsageError::unknown_command(&[&long, &long, &long]).to_string();
         let (name, args) = ("x".repeat(128), "x".repeat(128));

@@ -1,5 +1,5 @@
-//! Redis' commands on keys, where a key is a queue.
-#![expect(clippy::unnecessary_wraps, reason = "the table needs the same signature of all")]
+//! Redis' commands on keys. A key is a queue.
+#![expect(clippy::unnecessary_wraps, reason = "the table needs the same signature for all commands")]
 
 use super::args::{Arg, Opt, Options};
 use super::error::UsageError;
@@ -18,7 +18,7 @@ pub(super) const ROWS: &[Row] = &[DEL, UNLINK, EXISTS, TYPE, KEYS, SCAN, DBSIZE]
 /// The reply to TYPE, as in RedisRQ.
 pub const TYPE_NAME: &str = "RELIABLEQ";
 
-/// How many keys a SCAN looks at by default.
+/// The default number of keys that a SCAN looks at.
 const SCAN_COUNT_DEFAULT: u32 = 10;
 
 const DEL: Row = Row {
@@ -140,7 +140,7 @@ const SCAN_OPTIONS: Options = Options::new(
     &[],
 );
 
-/// As Redis reads it: its errors name no option, and of an option that is given twice the last one counts.
+/// Follows Redis: the errors name no option, and if an option is given twice, the last one counts.
 fn scan<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     let cursor = read_u64(argv[1]).ok_or(UsageError::text("ERR invalid cursor"))?;
     let (mut matching, mut count, mut has_type) = (None, SCAN_COUNT_DEFAULT, true);
@@ -187,7 +187,7 @@ fn encode_dbsize(command: &Command<'_>, _: &mut CommandWords) -> bool {
     matches!(command, Command::Size)
 }
 
-/// The pattern that matches everything is none.
+/// The pattern, or `None` for the one that matches everything.
 pub(super) fn pattern(glob: &[u8]) -> Option<&[u8]> {
     (glob != b"*").then_some(glob)
 }

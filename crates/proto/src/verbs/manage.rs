@@ -1,5 +1,5 @@
-//! RQ.*: commands on whole queues.
-#![expect(clippy::unnecessary_wraps, reason = "the table needs the same signature of all")]
+//! RQ.* commands on whole queues.
+#![expect(clippy::unnecessary_wraps, reason = "the table needs the same signature for all commands")]
 
 use super::args::{Arg, Opt, Options};
 use super::error::UsageError;
@@ -16,7 +16,7 @@ type Outcome<'a> = Result<Request<'a>, UsageError>;
 /// The commands of this file, in the order of the table.
 pub(super) const ROWS: &[Row] = &[PAUSE, RESUME, PURGE, CONFIG, QUEUES];
 
-/// How many queues RQ.QUEUES looks at by default.
+/// The default number of queues that RQ.QUEUES looks at.
 const QUEUES_COUNT_DEFAULT: u64 = 100;
 
 const PAUSE: Row = Row {
@@ -81,12 +81,12 @@ const PURGE: Row = Row {
 };
 
 const PURGED: &[&str] = &["READY", "DELAYED", "DEAD"];
-/// The views of these words.
+/// The states that these words select.
 const PURGED_VIEWS: [View; 3] = [View::Ready, View::Delayed, View::Dead];
 
 fn purge<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     const LEASED: UsageError = UsageError::text(
-        "ERR leased tasks are not purged: RQ.CANCEL tells their holders, RQ.DELETE removes them",
+        "ERR leased tasks are not purged: RQ.CANCEL asks their holders to stop, RQ.DELETE removes them",
     );
     let state = match argv[2..] {
         [] => None,

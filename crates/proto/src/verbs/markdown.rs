@@ -1,4 +1,4 @@
-//! docs/reference/commands.md, from the table.
+//! Generates docs/reference/commands.md from the table.
 
 use std::fmt::Write as _;
 
@@ -54,7 +54,7 @@ fn section(text: &mut String, row: &Row) {
     let _ = write!(text, "\n```text\n{}\n```\n", row.example);
 }
 
-/// The text in lines of at most 120 columns. Line breaks in it are kept, and so are the rows of tables.
+/// Wraps the text to lines of at most 120 columns. Existing line breaks and table rows are kept.
 fn wrapped(text: &str) -> String {
     let lines =
         text.lines().map(|line| if line.starts_with('|') { line.to_owned() } else { wrapped_line(line) });
@@ -76,7 +76,7 @@ fn wrapped_line(line: &str) -> String {
     text
 }
 
-/// The words of a line. A code span is not broken, and so is one word.
+/// The words of a line. A code span counts as one word, so that it is not broken.
 fn units(line: &str) -> Vec<String> {
     let (mut units, mut in_code) = (Vec::<String>::new(), false);
     for word in line.split(' ') {
@@ -104,7 +104,7 @@ const fn title(group: Group) -> &'static str {
     }
 }
 
-/// As the usual Markdown renderers name a heading.
+/// The anchor of a heading, as the usual Markdown renderers generate it.
 fn anchor(name: &str) -> String {
     name.to_ascii_lowercase().replace('.', "")
 }

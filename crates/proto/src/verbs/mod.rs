@@ -1,10 +1,10 @@
-//! RESP commands: words to [`Request`]s, by one table.
+//! RESP commands: parses words to [`Request`]s, by one table.
 //!
-//! * [`TABLE`]: the declaration of each command: arguments, role, texts, and the functions that read and write it. The
-//!   declarations stand in files by topic.
-//! * [`Arg`]: an argument. Arity, keys, syntax, HELP, COMMAND DOCS and options follow from the list of them.
-//! * [`parse`]: words to a request.
-//! * [`Rights`]: which commands a user may run.
+//! * [`TABLE`]: the declaration of each command: arguments, role, documentation, and the functions that read and
+//!   write it. The declarations are in files by topic.
+//! * [`Arg`]: an argument. Arity, keys, syntax, HELP, COMMAND DOCS and options are derived from the list of them.
+//! * [`parse`]: parses the words of a command to a request.
+//! * [`Rights`]: the commands that a user may run.
 //! * [`describe`](fn@describe), [`commands_markdown`]: descriptions of the commands, for clients and for readers.
 
 mod access;
@@ -42,76 +42,76 @@ use sureq_core::command::Command;
 pub use table::TABLE;
 pub(crate) use worker::read as read_worker;
 
-/// Reads the words of a command, whose number fits the arity.
+/// Parses the words of a command. Their number fits the arity.
 type Parse = for<'a> fn(&'a [&'a [u8]], Caller) -> Result<Request<'a>, UsageError>;
 
-/// Appends the words behind the name of a command. Returns false if it is another command.
+/// Appends the words after the name of a command. Returns false if the row does not declare this command.
 type Encode = fn(&Command<'_>, &mut CommandWords) -> bool;
 
 /// The declaration of a command.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// In capitals.
+    /// The name in capitals.
     pub name: &'static str,
-    /// Its arguments, in order.
+    /// The arguments, in order.
     pub args: &'static [Arg],
-    /// Which role it needs on the queues it names; none for what every user may do.
+    /// The role that the command requires on the queues it names; `None` if every user may run it.
     pub role: Option<Role>,
-    /// As COMMAND INFO shows them.
+    /// The flags, as COMMAND INFO reports them.
     pub flags: &'static [&'static str],
-    /// Its chapter in the documentation.
+    /// The chapter in the documentation.
     pub group: Group,
-    /// One sentence.
+    /// The purpose in one sentence.
     pub summary: &'static str,
-    /// The reply.
+    /// A description of the reply.
     pub reply: &'static str,
     /// Further documentation.
     pub notes: &'static str,
-    /// As it looks in redis-cli.
+    /// An example, as it looks in redis-cli.
     pub example: &'static str,
-    /// Its subcommands, if it has any.
+    /// The subcommands, if it has any.
     pub subs: &'static [Sub],
     parse: Parse,
-    /// None if another row writes its command.
+    /// `None` if another row encodes its command.
     encode: Option<Encode>,
 }
 
 /// The declaration of a subcommand.
 #[derive(Clone, Copy, Debug)]
 pub struct Sub {
-    /// In capitals.
+    /// The name in capitals.
     pub name: &'static str,
-    /// Its arguments, in order.
+    /// The arguments, in order.
     pub args: &'static [Arg],
-    /// One sentence.
+    /// The purpose in one sentence.
     pub summary: &'static str,
     parse: Parse,
 }
 
 impl Row {
-    /// The number of words, the name included; a negative number is a minimum.
+    /// The number of words including the name. A negative number is a minimum.
     pub const fn arity(&self) -> i32 {
         args::arity(1, self.args)
     }
 
-    /// Which words are keys.
+    /// The positions of the keys.
     pub const fn keys(&self) -> Keys {
         args::keys(self.args)
     }
 
-    /// Name and arguments, as documentation shows them.
+    /// Name and arguments, as the documentation shows them.
     pub fn syntax(&self) -> String {
         format!("{}{}", self.name, args::syntax(self.args, Syntax::Plain))
     }
 
-    /// Appends the words behind the name of a command. Returns false if it is not a command of this row.
+    /// Appends the words after the name of a command. Returns false if this row does not declare the command.
     pub(crate) fn encode(&self, command: &Command<'_>, words: &mut CommandWords) -> bool {
         self.encode.is_some_and(|encode| encode(command, words))
     }
 }
 
 impl Sub {
-    /// The number of words, both names included; a negative number is a minimum.
+    /// The number of words including both names. A negative number is a minimum.
     pub const fn arity(&self) -> i32 {
         args::arity(2, self.args)
     }
@@ -138,7 +138,7 @@ const CONTAINER: &[Arg] = &[Arg::text("subcommand"), Arg::text("argument").any()
 const BASE: Row = Row {
     name: "",
     args: &[],
-    // A role that was forgotten is not given to everybody.
+    // The safe default, in case a row declares no role.
     role: Some(Role::Admin),
     flags: SERVER,
     group: Group::Server,
@@ -158,23 +158,21 @@ fn only_subcommands<'a>(_: &'a [&'a [u8]], _: Caller) -> Result<Request<'a>, Usa
 /// The chapters of the documentation of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// Tasks.
+    /// Commands on tasks and queues.
     Queue,
-    /// Queues as Redis' keys.
+    /// Queues as Redis keys.
     Keys,
     /// Notifications.
     PubSub,
-    /// The connection.
     Connection,
-    /// The server.
     Server,
 }
 
 impl Group {
-    /// All of them, as documentation orders them.
+    /// All groups, in the order of the documentation.
     pub const ALL: [Self; 5] = [Self::Queue, Self::Keys, Self::PubSub, Self::Connection, Self::Server];
 
-    /// Its name in COMMAND DOCS.
+    /// The name in COMMAND DOCS.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Queue => "queue",
@@ -186,7 +184,7 @@ impl Group {
     }
 }
 
-/// Parses one command. `argv` has at least the name.
+/// Parses one command. `argv` contains at least the name.
 ///
 /// ```
 /// use sureq_core::command::{Command, ConnId};
@@ -224,7 +222,7 @@ fn parse_sub<'a>(row: &Row, argv: &'a [&'a [u8]], caller: Caller) -> Result<Requ
     (sub.parse)(argv, caller)
 }
 
-/// The name of a command as Redis shows it, its subcommand included: `rq.push`, `client|setname`.
+/// The name of a command in Redis' notation, including its subcommand: `rq.push`, `client|setname`.
 pub fn full_name(argv: &[&[u8]]) -> String {
     let has_subs = argv.first().and_then(|name| find(name)).is_some_and(|row| !row.subs.is_empty());
     let words: Vec<String> =
@@ -232,12 +230,12 @@ pub fn full_name(argv: &[&[u8]]) -> String {
     words.join("|").to_ascii_lowercase()
 }
 
-/// The row of a command, whatever the case of its name.
+/// The row of a command. The case of the name does not matter.
 pub fn find(name: &[u8]) -> Option<&'static Row> {
     position(name).map(|at| &TABLE[at])
 }
 
-/// The place of a command in [`TABLE`], whatever the case of its name.
+/// The index of a command in [`TABLE`]. The case of the name does not matter.
 pub fn position(name: &[u8]) -> Option<usize> {
     let code = Code::of(name)?;
     CODES.iter().position(|known| *known == code)

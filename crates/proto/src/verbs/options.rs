@@ -1,6 +1,6 @@
-//! Reading and writing the options of a command, as they are declared.
+//! Reads and writes the options of a command by their declaration.
 //!
-//! An error names the option that it is about.
+//! Each error names the option that it is about.
 
 use std::ops::RangeInclusive;
 
@@ -11,7 +11,7 @@ use crate::command_encoder::CommandWords;
 use crate::decimal::{read_i64, read_u64};
 use sureq_core::command::WorkerRef;
 
-/// How much an error repeats of a word that is no option.
+/// The maximum number of bytes of an unknown word that an error repeats.
 const QUOTED_WORD_BYTES_MAX: usize = 32;
 
 /// The value of an option.
@@ -24,7 +24,7 @@ pub(super) enum Value<'a> {
     Worker(WorkerRef<'a>),
 }
 
-/// The options that were given, by their place in the list.
+/// The options that were given, by their index in the list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Given<'a> {
     options: &'static Options,
@@ -50,7 +50,7 @@ impl<'a> Given<'a> {
         Ok(given)
     }
 
-    /// Takes an option and its value off the words. Returns false if they begin with none.
+    /// Reads one option and its value from the start of `words`. Returns false if there is none.
     #[inline]
     pub(super) fn take(&mut self, words: &mut &'a [&'a [u8]]) -> Result<bool, UsageError> {
         let [word, rest @ ..] = *words else { return Ok(false) };
@@ -71,7 +71,7 @@ impl<'a> Given<'a> {
         Ok(true)
     }
 
-    /// Adds a value that was read elsewhere.
+    /// Adds a value that the caller has read.
     #[inline]
     pub(super) fn put(&mut self, at: usize, value: Value<'a>) -> Result<(), UsageError> {
         if self.values[at].replace(value).is_some() {
@@ -120,7 +120,7 @@ impl<'a> Given<'a> {
         }
     }
 
-    /// Sets an option, if there is a value.
+    /// Sets an option, or removes it if there is no value.
     pub(super) const fn set(&mut self, at: usize, value: Option<Value<'a>>) {
         self.values[at] = value;
     }
@@ -141,7 +141,7 @@ impl<'a> Given<'a> {
     }
 }
 
-/// The place of the option that this word is.
+/// The index of the option with this word.
 pub(super) fn find(list: &[Opt], word: &[u8]) -> Option<usize> {
     list.iter().position(|opt| is(word, opt.name))
 }
@@ -159,7 +159,7 @@ fn read_value<'a>(name: &str, kind: &Kind, word: &'a [u8]) -> Result<Value<'a>, 
     })
 }
 
-/// A number within a range.
+/// Reads a number within a range.
 #[inline]
 pub(super) fn number(name: &str, word: &[u8], range: RangeInclusive<u64>) -> Result<u64, UsageError> {
     let (low, high) = (*range.start(), *range.end());
@@ -174,14 +174,14 @@ pub(super) fn not_both(first: (&str, bool), second: (&str, bool)) -> Result<(), 
     Ok(())
 }
 
-/// A word that is none of the options.
+/// The error for a word that is none of the options.
 #[cold]
 pub(super) fn unknown(word: &[u8], options: &[Opt]) -> UsageError {
     let names: Vec<&str> = options.iter().map(|opt| opt.name).collect();
     unknown_word(word, &names)
 }
 
-/// A word that is none of these.
+/// The error for a word that is none of these.
 #[cold]
 pub(super) fn unknown_word(word: &[u8], expected: &[&str]) -> UsageError {
     let word = quoted(word, QUOTED_WORD_BYTES_MAX);
@@ -193,7 +193,7 @@ pub(super) fn unknown_word(word: &[u8], expected: &[&str]) -> UsageError {
     UsageError::new(format!("ERR unknown option '{word}': expected {expected}"))
 }
 
-/// Whether the word is this option.
+/// Whether the word is this option. Case does not matter.
 pub(super) const fn is(word: &[u8], option: &str) -> bool {
     word.eq_ignore_ascii_case(option.as_bytes())
 }

@@ -1,5 +1,5 @@
-//! Subscriptions, and questions about them.
-#![expect(clippy::unnecessary_wraps, reason = "the table needs the same signature of all")]
+//! Subscription commands, and PUBSUB.
+#![expect(clippy::unnecessary_wraps, reason = "the table needs the same signature for all commands")]
 
 use super::args::Arg;
 use super::error::UsageError;
@@ -124,7 +124,7 @@ fn channels<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     match argv {
         [_, _] => session(SessionCommand::PubSub(PubSub::Channels(None))),
         [_, _, pattern] => session(SessionCommand::PubSub(PubSub::Channels(Some(pattern)))),
-        // Redis' words for too many of them.
+        // The text of Redis for too many arguments.
         _ => Err(UsageError::text(
             "ERR unknown subcommand or wrong number of arguments for 'CHANNELS'. Try PUBSUB HELP.",
         )),

@@ -1,5 +1,5 @@
-//! RQ.*: RedisRQ's commands, with what sureq adds to them.
-#![expect(clippy::unnecessary_wraps, reason = "the table needs the same signature of all")]
+//! RedisRQ's RQ.* commands, with sureq's additions.
+#![expect(clippy::unnecessary_wraps, reason = "the table needs the same signature for all commands")]
 
 use super::args::{Arg, Opt, Options};
 use super::error::UsageError;
@@ -108,11 +108,11 @@ fn pop<'a>(argv: &'a [&'a [u8]], caller: Caller) -> Outcome<'a> {
     given.check()?;
     if let Some(late) = rest[1..].iter().find_map(|word| POP_OPTIONS.find(word)) {
         let name = POP_OPTIONS.list[late].name;
-        return Err(UsageError::new(format!("ERR {name} must stand before the keys")));
+        return Err(UsageError::new(format!("ERR {name} must come before the keys")));
     }
     let mut pop = Pop::plain(rest, given.number(POP_COUNT).map_or(1, clamped));
     let block = given.number(POP_BLOCK).map(|ms| if ms == 0 { Block::Forever } else { Block::Millis(ms) });
-    // There is nothing to wait for where nothing is wanted.
+    // Nothing to wait for if no tasks are requested.
     pop.block = block.filter(|_| pop.count > 0);
     pop.lease.ms = given.number(POP_LEASE);
     pop.lease.worker = given.worker(POP_WORKER);
@@ -124,11 +124,11 @@ fn pop<'a>(argv: &'a [&'a [u8]], caller: Caller) -> Outcome<'a> {
 fn encode_pop(command: &Command<'_>, words: &mut CommandWords) -> bool {
     let Command::Pop(pop) = *command else { return false };
     let mut given = Given::none(&POP_OPTIONS);
-    // With a count given, no key is mistaken for one.
+    // With an explicit count, a key that is a number is not mistaken for one.
     given.set(POP_COUNT, Some(Value::Number(pop.count.into())));
     let block_ms = pop.block.map(|block| match block {
         Block::Forever => 0,
-        // No time at all cannot be expressed: 0 is for ever.
+        // A wait of 0 ms cannot be expressed: 0 means for ever.
         Block::Millis(ms) => ms.max(1),
     });
     given.set(POP_BLOCK, block_ms.map(Value::Number));
@@ -141,7 +141,7 @@ fn encode_pop(command: &Command<'_>, words: &mut CommandWords) -> bool {
     true
 }
 
-/// Whether RQ.POP takes this word for an option wherever it stands.
+/// Whether RQ.POP reads this word as an option in any position.
 pub(crate) fn is_pop_option(word: &[u8]) -> bool {
     POP_OPTIONS.find(word).is_some()
 }
@@ -253,7 +253,7 @@ fn encode_inspect(command: &Command<'_>, words: &mut CommandWords) -> bool {
     true
 }
 
-/// The words for the views that are not the default.
+/// The words for the states other than the default.
 const VIEWS: [(&str, View); 3] =
     [("PENDING", View::Leased), ("DELAYED", View::Delayed), ("DEAD", View::Dead)];
 

@@ -7,14 +7,13 @@ use sureq_core::command::{Command, ConnId};
 /// One parsed RESP command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
-    /// For the home, in order with the others of the read.
+    /// A command for the home, executed in order with the others of the read.
     Home {
-        /// The command.
         command: Command<'a>,
-        /// Which verb its reply is for.
+        /// The RESP command that determines the form of the reply.
         style: ReplyStyle,
     },
-    /// For the session: no queue is touched.
+    /// A command for the session. It touches no queue.
     Session(SessionCommand<'a>),
 }
 
@@ -24,76 +23,68 @@ impl<'a> From<Command<'a>> for Request<'a> {
     }
 }
 
-/// The sender of a command, as far as a command can depend on it.
+/// The sender of a command, as far as a command depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// The connection, for leases that end with it.
     pub conn: ConnId,
 }
 
-/// A command that a session answers by itself.
+/// A command that a session answers itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionCommand<'a> {
-    /// PING, with what it is to be answered with.
+    /// PING, with the text to reply with.
     Ping(Option<&'a [u8]>),
-    /// ECHO.
     Echo(&'a [u8]),
-    /// HELLO.
     Hello(Hello<'a>),
-    /// AUTH.
     Auth(Credentials<'a>),
     /// ACL WHOAMI.
     WhoAmI,
-    /// CLIENT.
     Client(Client<'a>),
-    /// INFO, with the sections asked for; none means the usual ones.
+    /// INFO, with the requested sections; none means the default ones.
     Info(&'a [&'a [u8]]),
-    /// SELECT 0, the only database there is.
+    /// SELECT 0, the only database.
     Select,
-    /// COMMAND.
     Command(Describe<'a>),
     /// CONFIG GET, with its patterns.
     ConfigGet(&'a [&'a [u8]]),
-    /// HELP of a command that has subcommands.
+    /// HELP of the command with this name, which has subcommands.
     Help(&'static str),
-    /// TIME.
     Time,
-    /// QUIT: answer, then close.
+    /// QUIT: reply, then close the connection.
     Quit,
-    /// RESET: as a new connection.
+    /// RESET: return to the state of a new connection.
     Reset,
-    /// SCAN for keys of a type that no queue has.
+    /// SCAN for keys of a type that no queue has. The result is empty.
     ScanNothing,
     /// SUBSCRIBE or PSUBSCRIBE, with its channels or patterns.
     Subscribe(By, &'a [&'a [u8]]),
     /// UNSUBSCRIBE or PUNSUBSCRIBE; no name means all.
     Unsubscribe(By, &'a [&'a [u8]]),
-    /// PUBSUB.
     PubSub(PubSub<'a>),
 }
 
 /// The options of HELLO.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hello<'a> {
-    /// The protocol version from now on; none leaves it as it is.
+    /// The protocol version from now on; `None` keeps the current one.
     pub version: Option<Version>,
-    /// The credentials, if it authenticates.
+    /// The credentials, if the command also authenticates.
     pub credentials: Option<Credentials<'a>>,
-    /// Its name in CLIENT LIST.
+    /// The name of the connection in CLIENT LIST.
     pub name: Option<&'a [u8]>,
 }
 
-/// The credentials of a login.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Credentials<'a> {
-    /// The user; none is the default one.
+    /// The user; `None` means the default user.
     pub user: Option<&'a [u8]>,
-    /// The password.
+    /// The password, or a token.
     pub password: &'a [u8],
 }
 
 impl std::fmt::Debug for Credentials<'_> {
-    /// A password never reaches a log.
+    /// The password is left out, so that it never reaches a log.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
     }
@@ -102,76 +93,72 @@ impl std::fmt::Debug for Credentials<'_> {
 /// CLIENT and its subcommands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client<'a> {
-    /// The number of this connection.
+    /// CLIENT ID: the id of this connection.
     Id,
-    /// The name of this connection, or null.
+    /// CLIENT GETNAME: the name of this connection, or null.
     GetName,
-    /// Names this connection; an empty name takes it away.
+    /// CLIENT SETNAME: sets the name of this connection; an empty name removes it.
     SetName(&'a [u8]),
-    /// Says what library the client uses.
+    /// CLIENT SETINFO: records the library that the client uses.
     SetInfo(LibraryInfo<'a>),
-    /// One line on this connection.
+    /// CLIENT INFO: one line about this connection.
     Info,
-    /// A line on each connection.
+    /// CLIENT LIST: a line about each connection.
     List(Connections<'a>),
-    /// NO-EVICT and NO-TOUCH, which concern nothing here.
+    /// NO-EVICT and NO-TOUCH, which have no effect here.
     Nothing,
 }
 
 /// The attributes that CLIENT SETINFO sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LibraryInfo<'a> {
-    /// LIB-NAME.
     Name(&'a [u8]),
-    /// LIB-VER.
     Version(&'a [u8]),
 }
 
-/// Which connections to list.
+/// The connections to list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connections<'a> {
-    /// Each.
     All,
-    /// Those that have subscribed to nothing.
+    /// Those without subscriptions.
     Normal,
-    /// Those that have subscribed to something.
+    /// Those with subscriptions.
     PubSub,
     /// Those of a type that no connection here has.
     None,
-    /// Those with these numbers; what is none is an error found before.
+    /// Those with these ids, which have been validated.
     Ids(&'a [&'a [u8]]),
 }
 
 /// The kinds of subscriptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// One channel.
+    /// A subscription to one channel.
     Channel,
-    /// All channels that match.
+    /// A subscription to all channels that match a pattern.
     Pattern,
 }
 
 /// PUBSUB and its subcommands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PubSub<'a> {
-    /// CHANNELS: those that have subscribers, and match if there is a pattern.
+    /// CHANNELS: the channels that have subscribers and match the pattern, if there is one.
     Channels(Option<&'a [u8]>),
-    /// NUMSUB: how many subscribers each of these has.
+    /// NUMSUB: the number of subscribers of each of these channels.
     NumSub(&'a [&'a [u8]]),
-    /// NUMPAT: how many patterns there are.
+    /// NUMPAT: the number of patterns with subscribers.
     NumPat,
 }
 
 /// COMMAND and its subcommands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Describe<'a> {
-    /// COUNT.
     Count,
-    /// COMMAND alone or COMMAND INFO: all, or these.
+    /// COMMAND alone or COMMAND INFO: all commands, or these.
     Info(&'a [&'a [u8]]),
-    /// DOCS: all, or these.
+    /// DOCS: all commands, or these.
     Docs(&'a [&'a [u8]]),
-    /// LIST: the names.
+    /// LIST: the names of all commands.
     List,
     /// GETKEYS: the keys of this command.
     Keys(&'a [&'a [u8]]),

@@ -1,5 +1,5 @@
-//! Commands that the server answers by itself: handshakes, names, introspection. Their errors are Redis' own.
-#![expect(clippy::unnecessary_wraps, reason = "the table needs the same signature of all")]
+//! Commands that the server answers itself: handshakes, names, introspection. Their errors have the texts of Redis.
+#![expect(clippy::unnecessary_wraps, reason = "the table needs the same signature for all commands")]
 
 use super::args::{Arg, Opt, Options};
 use super::error::{UsageError, quoted};
@@ -80,7 +80,7 @@ const AUTH: Row = Row {
     notes: "Without a name it is the user `default`, or the user whose token is given as the password. \
             After five wrong passwords in a row the connection is closed. On a server without users it is \
             an error.",
-    example: "> AUTH secret\n(error) ERR AUTH called without any password configured: this server knows no users",
+    example: "> AUTH secret\n(error) ERR AUTH called without any password configured: this server has no users",
     parse: auth,
     ..BASE
 };
@@ -303,7 +303,7 @@ about the log are 0 with homes other than a directory.
 | `unreadable_tasks` | tasks that are dead because their payload cannot be read; their reason names file and offset |
 | `unreadable_segments` | files of the log that are kept because they, or parts of them, cannot be read |";
 
-/// The longest name or library version that a connection is remembered by.
+/// The maximum length of a connection's name or library version in bytes.
 const CLIENT_NAME_BYTES_MAX: usize = 256;
 
 const BAD_NAME: UsageError =
@@ -524,7 +524,7 @@ fn checked_name(name: &[u8]) -> Result<&[u8], UsageError> {
     if is_plain(name) { Ok(name) } else { Err(BAD_NAME) }
 }
 
-/// Fit for a line of CLIENT LIST, and to be kept as long as the connection is.
+/// Whether the text may appear in CLIENT LIST, and is short enough to be kept with the connection.
 fn is_plain(text: &[u8]) -> bool {
     text.len() <= CLIENT_NAME_BYTES_MAX && text.iter().all(|c| matches!(c, b'!'..=b'~'))
 }

@@ -1,12 +1,12 @@
-//! The table of RESP commands. Parsing, arity, encoding, HELP, COMMAND's replies and docs/reference/commands.md come from
-//! it.
+//! The table of RESP commands. Parsing, arity, encoding, HELP, the replies to COMMAND and docs/reference/commands.md
+//! are derived from it.
 //!
-//! Each command is declared in the file of its topic, with the functions that read and write it below. The commands that
-//! matter most for speed go first.
+//! Each command is declared in the file of its topic, followed by the functions that read and write it. The commands
+//! that matter most for speed come first.
 
 use super::{BASE, Row, keys, manage, pubsub, queue, session, task, worker};
 
-/// Each command, once.
+/// All commands, each once.
 pub const TABLE: &[Row] = &rows::<{ len() }>();
 
 const TOPICS: [&[Row]; 7] =

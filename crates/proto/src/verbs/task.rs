@@ -1,5 +1,5 @@
-//! RQ.*: commands on single tasks, beyond RedisRQ's.
-#![expect(clippy::unnecessary_wraps, reason = "the table needs the same signature of all")]
+//! RQ.* commands on single tasks that RedisRQ does not have.
+#![expect(clippy::unnecessary_wraps, reason = "the table needs the same signature for all commands")]
 
 use super::args::{Arg, Opt, Options};
 use super::error::UsageError;
@@ -73,7 +73,7 @@ fn add<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     let add = Add {
         name: given.text(ADD_NAME).map(NameArg::Bytes).or(unique),
         when,
-        // Both were read within their ranges.
+        // Both casts are lossless: the values were read within their ranges.
         priority: given.signed(ADD_PRIORITY).unwrap_or(0) as i8,
         tries: given.number(ADD_TRIES).map(|tries| tries as u32),
         backoff_ms: given.number(ADD_BACKOFF),
@@ -186,7 +186,7 @@ fn encode_return(command: &Command<'_>, words: &mut CommandWords) -> bool {
     let mut given = Given::none(&RETURN_OPTIONS);
     let is_last = back.is_last && back.failed.is_some();
     match back.to {
-        // A dead task has no place in the queue.
+        // A dead task has no position in the queue.
         _ if is_last => {}
         None => {}
         Some(Place::Front) => given.set(RETURN_FRONT, Some(Value::Flag)),

@@ -1,5 +1,5 @@
-//! RQ.WORKER: the life of a worker.
-#![expect(clippy::unnecessary_wraps, reason = "the table needs the same signature of all")]
+//! RQ.WORKER: the life cycle of workers.
+#![expect(clippy::unnecessary_wraps, reason = "the table needs the same signature for all commands")]
 
 use super::args::{Arg, Opt, Options};
 use super::error::UsageError;
@@ -59,7 +59,7 @@ const SUBCOMMANDS: &[Sub] = &[
     Sub {
         name: "REST",
         args: &[Arg::worker("name#n"), Arg::key()],
-        summary: "Ends that, and requeues its tasks of the queue.",
+        summary: "Records that it stopped working on a queue, and requeues its tasks of that queue.",
         parse: rest,
     },
     Sub {
@@ -131,10 +131,10 @@ fn encode(command: &Command<'_>, words: &mut CommandWords) -> bool {
     true
 }
 
-/// `w#n`; the name may have a `#` of its own.
+/// Reads `w#n`. The name may contain a `#` itself.
 pub(crate) fn read(text: &[u8]) -> Result<WorkerRef<'_>, UsageError> {
     const MALFORMED: UsageError =
-        UsageError::text("ERR malformed worker: expected <name>#<n> as RQ.WORKER START answers it");
+        UsageError::text("ERR malformed worker: expected <name>#<n> as RQ.WORKER START returns it");
     let hash = text.iter().rposition(|&c| c == b'#').ok_or(MALFORMED)?;
     let incarnation = read_u64(&text[hash + 1..]).ok_or(MALFORMED)?;
     Ok(WorkerRef { name: &text[..hash], incarnation })

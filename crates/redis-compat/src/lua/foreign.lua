@@ -9,16 +9,16 @@
 --
 -- Answers a pair: a number for the session, 0 if it has no meaning, and the answer of the operation.
 
--- A library is loaded in an environment that has almost nothing; each call sets these.
+-- A library is loaded in an environment that has almost no globals; each call sets these.
 local PREFIX, SETTING, SESSION
 local call, min, max
 
 -- How many ids a step of cleaning looks at.
 local PAGE = 100
--- How many ids a step of anything else removes, so that other clients are not delayed.
+-- How many ids a step of any other operation removes, so that other clients are not delayed.
 local SLICE = 1000
 local REPLY_BYTES_MAX = 67108864
--- A reply with fewer bytes has room for any payload.
+-- A reply with fewer bytes than this has room for any payload.
 local REPLY_BYTES_FREE = 1048576
 
 local op = {}
@@ -41,7 +41,7 @@ local function read(command, name, ...)
   return found
 end
 
--- A command that fails on any other type, and costs nothing.
+-- Commands that fail on any other type, and cost nothing.
 local MEASURE = { list = 'LLEN', set = 'SCARD', string = 'STRLEN', hash = 'HLEN', zset = 'ZCARD' }
 
 -- Checks that a key has this type or does not exist. Returns its length.
@@ -62,12 +62,12 @@ local function guarded(operation, ...)
 end
 
 -- The refusal of a push whose new ids are in use.
-local function id_taken() return { '!', 'UNAVAILABLE', 'a new id was taken already: try again' } end
+local function id_taken() return { '!', 'UNAVAILABLE', 'a new id is in use already: try again' } end
 
 -- A task in an answer.
 local function task(index, id, body) return { index, id, body, 0, 0, 0, 0, false } end
 
--- Shows tasks from the right of a list on: start, count. `read` returns id and payload, or nothing.
+-- Inspects tasks of a list, from the right: start, count. `read` returns id and payload, or nothing.
 local function show(list, args, read)
   local len, start = call('LLEN', list), tonumber(args[2])
   if start < 0 then start = max(len + start, 0) end
@@ -99,8 +99,8 @@ end
 -- A pattern for texts with this beginning.
 local function beginning(text) return string.gsub(text, '[%*%?%[%]\\]', '\\%0') .. '*' end
 
--- Functions of each layout: `scan(cursor, count)` returns the next cursor and names of queues, `counts(name)` how
--- many tasks of a queue wait and how many are taken.
+-- Functions of each layout: `scan(cursor, count)` returns the next cursor and names of queues, `counts(name)` the
+-- numbers of waiting and of taken tasks of a queue.
 local layout = {}
 
 -- cursor, count

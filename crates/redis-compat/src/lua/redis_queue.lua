@@ -1,8 +1,9 @@
--- A queue in the keys of redis-queue. Calls run the function `run` at the end. Each call reports after how many
--- seconds a task that was taken is late.
+-- A queue in the keys of redis-queue. Calls run the function `run` at the end. Each call reports the number of
+-- seconds after which a taken task is late.
 --
--- docs/reference/redis-redis-queue.md lists the keys. A task that was taken stays in the list, after the others and
--- with the time. It is done when its id is in a set, and is then removed where it is met.
+-- docs/reference/redis-redis-queue.md lists the keys. A taken task stays in the list, after the others and with the
+-- time at which it was taken. It is done when its id is in a set; its entry is then removed by the next operation
+-- that finds it.
 
 local NOW
 
@@ -38,7 +39,7 @@ local function state(q, entry)
   return is_late(at) and 'late' or 'taken', id, at
 end
 
--- How many taken entries are at the right of the list before another one; nothing if all of `len` are taken.
+-- The number of taken entries at the right of the list before the first other entry; nil if all of `len` are taken.
 local function ahead(q, len)
   local size = 1
   local offset = 0
@@ -52,13 +53,13 @@ local function ahead(q, len)
   end
 end
 
--- Removes what is known of the task of an entry that is gone.
+-- Removes the records of the task of a removed entry.
 local function drop_done(q, id)
   call('SREM', q.done, id)
   call('DEL', q.data .. id)
 end
 
--- Searches from the newest entry on for one that was taken and has this id.
+-- Searches from the newest entry on for a taken one with this id.
 local function find_taken(q, wanted)
   local offset = 0
   while true do
@@ -129,7 +130,7 @@ function op.pop(_, args)
       end
     end
   end
-  -- There may be more after this many entries, but other clients of Redis go first.
+  -- More may follow after this many entries, but other clients of Redis go first.
   if #tasks == 0 and steps >= SLICE then return 'again' end
   return tasks
 end
@@ -147,7 +148,7 @@ function op.ack(q, args)
       call('LREM', q.list, 1, entry)
       is_first = not was_done
     else
-      -- A foreign client may be moving it, and put it back.
+      -- A foreign client may be moving the entry, and add it again.
       call('SADD', q.done, id)
     end
     if is_first then finished[#finished + 1] = i - 1 end
@@ -155,7 +156,7 @@ function op.ack(q, args)
   return finished
 end
 
--- Puts a task that was taken at an end of the list as if it had not been.
+-- Adds a taken task at an end of the list, as if it had not been taken.
 local function give_back(q, id, push)
   local entry = find_taken(q, id)
   if not entry then return 'stale' end
@@ -174,7 +175,7 @@ op['return'] = function(q, args)
   return give_back(q, args[1], args[2] == 'F' and 'RPUSH' or 'LPUSH')
 end
 
--- ids that did not reach their taker
+-- ids that did not reach their caller
 function op.undeliver(q, args)
   check_bodies(q, args, 1)
   for i = #args, 1, -1 do give_back(q, args[i], 'RPUSH') end
@@ -292,7 +293,7 @@ function layout.counts(name)
   return lengths[1], lengths[2]
 end
 
--- queues …; answers for each when a task will be late, and the time now
+-- queues …; answers for each when its next task will be late, and the time now
 function op.tick(_, args)
   local rows = {}
   local time = call('TIME')
@@ -307,7 +308,7 @@ function op.tick(_, args)
   return rows
 end
 
--- cursor. Answers the next one, and the queues that have done tasks or bodies, as far as their keys show.
+-- cursor. Answers the next one, and the queues that have done tasks or bodies, according to their keys.
 function op.used(_, args)
   local found = call('SCAN', args[1], 'MATCH', beginning(PREFIX), 'COUNT', SLICE)
   local names = {}
@@ -321,8 +322,8 @@ function op.used(_, args)
   return { found[1], names }
 end
 
--- how many at the right of the list to skip. Removes done tasks; answers how many entries there were, how many of
--- them were removed, and the ids of the others.
+-- how many entries at the right of the list to skip. Removes done tasks; answers how many entries there were, how
+-- many of them were removed, and the ids of the others.
 function op.look(q, args)
   local offset = tonumber(args[1])
   local entries = call('LRANGE', q.list, -offset - PAGE, -offset - 1)
@@ -354,8 +355,8 @@ function op.bodies(q, args)
   return { found[1], ids }
 end
 
--- ids that are in no list: a body that is not done is a lost task. Answers how many came back, and how many marks and
--- bodies of done tasks were removed.
+-- ids that are in no list: one with a body that is not done is a lost task. Answers how many were requeued, and how
+-- many marks and bodies of done tasks were removed.
 function op.adopt(q, args)
   check_bodies(q, args, 1)
   local back, removed = 0, 0

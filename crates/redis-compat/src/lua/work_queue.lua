@@ -2,8 +2,8 @@
 -- for keys of the old layout (1 or empty), and the answer says whether the script looked (0 or 1).
 --
 -- docs/reference/redis-work-queue.md lists the keys. An item exists until it is completed. An id without an item is a
--- ghost, and is removed where it is met. Foreign clients write an item before its id, so that a new id is never a
--- ghost.
+-- ghost, and is removed by the next operation that finds it. Foreign clients write an item before its id, so that a
+-- new id is never a ghost.
 
 local function open(name)
   local base = PREFIX .. name
@@ -12,7 +12,7 @@ local function open(name)
   }
 end
 
--- The key that shows clients of the old layout, if there is any.
+-- The key that shows clients of the old layout, if there is one.
 local function old_lease(q, id)
   local key = q.base .. ':leased_by_session:' .. id
   if call('EXISTS', key) == 1 then return key end
@@ -167,7 +167,7 @@ function op.pop(_, args)
       if not goes_on then break end
     end
   end
-  -- There is more after this many ghosts, but other clients of Redis go first.
+  -- More may follow after this many ghosts, but other clients of Redis go first.
   if #tasks == 0 and ghosts >= SLICE then return 'again' end
   return tasks
 end
@@ -197,7 +197,7 @@ function op.extend(q, args)
   check_ids(q, { id }, 1)
   if not exists(q, id) then return 'stale' end
   if call('PEXPIRE', q.lease .. id, ms) == 1 then return 'done' end
-  -- The lease has ended, and nothing has noticed yet.
+  -- The lease has ended, and no cleaning has noticed it yet.
   if times(q.processing, id) == 0 then return 'stale' end
   call('SET', q.lease .. id, SESSION, 'PX', ms)
   return 'done'
@@ -209,7 +209,7 @@ op['return'] = function(q, args)
   return give_back(q, args[1], args[2] == 'F' and 'RPUSH' or 'LPUSH') and 'done' or 'stale'
 end
 
--- ids that this home leased and that did not reach their taker
+-- ids that this home leased and that did not reach their caller
 function op.undeliver(q, args)
   check_ids(q, args, 1)
   for i = #args, 1, -1 do
@@ -288,8 +288,8 @@ function op.drop(_, args)
   return { '0', n }
 end
 
--- The queue of a key, if it is the key by which that queue is counted: the list of waiting ids, or without one the
--- list of processed ids.
+-- The queue of a key, if the queue is counted by this key: the list of waiting ids, or without one the list of
+-- processed ids.
 local function queue_of(key)
   if string.sub(key, 1, #PREFIX) ~= PREFIX then return end
   local name = string.match(key, '^(.*):queue$', #PREFIX + 1)
@@ -301,7 +301,7 @@ local function queue_of(key)
 end
 
 -- The queue of the key of an item, unless a list shows it already. A name or an id may contain `:item:` too. If no
--- list shows where to split, it is at the last one, since ids usually do not contain it.
+-- list shows where to split, the last one counts, since ids usually do not contain it.
 local function queue_of_item(key)
   local name, at = nil, #PREFIX + 1
   while true do
@@ -325,7 +325,7 @@ function layout.counts(name)
   return length_or_none('list', q.queue), length_or_none('list', q.processing)
 end
 
--- how many at the right of processing to skip, for how many milliseconds to lock cleaning (or empty). Answers how
+-- how many ids at the right of processing to skip, for how many milliseconds to lock cleaning (or empty). Answers how
 -- many ids there were, how many of them were ghosts, and those without a lease.
 function op.look(q, args)
   local offset = tonumber(args[1])
@@ -358,7 +358,7 @@ function op.take_back(q, args)
   return n
 end
 
--- how many at the right of the queue to skip. Answers how many ids were ghosts, and the ids.
+-- how many ids at the right of the queue to skip. Answers how many ids were ghosts, and the ids.
 function op.prune(q, args)
   local ids, ghosts = prune(q, tonumber(args[1]))
   return { ghosts, ids }
@@ -372,7 +372,7 @@ function op.items(q, args)
   return { found[1], ids }
 end
 
--- cursor. Answers the next one, and queues of which there are items and no list.
+-- cursor. Answers the next one, and queues that have items and no list.
 function op.unlisted(_, args)
   local found = call('SCAN', args[1], 'MATCH', beginning(PREFIX), 'COUNT', SLICE, 'TYPE', 'string')
   local names = {}
@@ -380,7 +380,7 @@ function op.unlisted(_, args)
   return { found[1], names }
 end
 
--- 1 to put them into the queue, or empty; ids of items that seem to be in no list. Answers which are in none.
+-- 1 to add them to the queue, or empty; ids of items that seem to be in no list. Answers those that are in none.
 function op.adopt(q, args)
   local orphans = {}
   for i = 2, #args do
@@ -431,7 +431,7 @@ local function run(_, given)
     end
     return op[name](q, args)
   end)
-  -- An id that was moved for a refused pop goes back.
+  -- An id that was moved for a refused pop is moved back.
   if name == 'pop' and args[3] ~= '' and answer[1] == '!' then op.unmove(open(args[5 + args[3]]), { args[4] }) end
   return { looks and 1 or 0, answer }
 end

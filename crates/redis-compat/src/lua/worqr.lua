@@ -1,8 +1,8 @@
 -- Queues in the keys of Worqr. Calls run the function `run` at the end.
 --
 -- docs/reference/redis-worqr.md lists the keys. Worqr's own clients record which tasks of a queue are being worked
--- on, but not by which worker. So sureq has records of its own beside theirs, which say who holds what. A process in
--- none of these is held by a foreign worker, and it is unknown by which one.
+-- on, but not by which worker. So sureq has additional records of the worker of each process. A process without such
+-- a record is held by an unknown foreign worker.
 
 local function key(kind, name) return PREFIX .. ':' .. kind .. ':' .. name end
 
@@ -16,13 +16,14 @@ local function own(name) return PREFIX .. ':sureq:' .. name end
 
 local function held_key(worker) return own('held:' .. worker) end
 
--- Marks that sureq has cancelled a payload of this queue a moment ago, and that nothing is left to do about it.
+-- Marks that sureq has just cancelled a payload of this queue, so that nothing is left to do about the published
+-- cancel.
 local function told_key(queue, hash) return own('told:' .. hash .. ':' .. queue) end
 
 -- The queue of a process, as Worqr reads it from its id.
 local function queue_of(id) return string.match(id, '^(.*)_') or '' end
 
--- A user that may not publish has done the rest all the same.
+-- For a user that may not publish, everything else is done anyway.
 local function tell(queue, kind, text) redis.pcall('PUBLISH', PREFIX .. '_' .. queue .. '_' .. kind, text) end
 
 local function tell_work(queue, n)
@@ -37,7 +38,7 @@ end
 
 local GONE = { '!', 'GONE' }
 
--- These check that keys have the right type or do not exist, before anything is written.
+-- These functions check that keys have the right type or do not exist, before anything is written.
 
 local function check_queue(queue)
   check('list', queue_key(queue))
@@ -55,7 +56,7 @@ local function check_processes(ids)
   end
 end
 
--- All keys of a queue: ids of what is worked on may be of another queue.
+-- All keys of a queue. Its running processes may belong to another queue.
 local function check_whole_queue(queue)
   check_queue(queue)
   check_processes(call('SMEMBERS', working_key(queue)))
@@ -68,7 +69,7 @@ local function check_registry()
   check('set', own('cancelled'))
 end
 
--- A worker, and all that it holds.
+-- A worker, and all its tasks.
 local function check_worker(worker)
   check_registry()
   check('string', key('workerTimers', worker))
@@ -78,7 +79,7 @@ local function check_worker(worker)
   for _, id in ipairs(ids) do check_queue(queue_of(id)) end
 end
 
--- A foreign worker, and all that anyone holds of its queues.
+-- A foreign worker, and all running processes of its queues.
 local function check_stranger(worker)
   check_worker(worker)
   for _, queue in ipairs(call('SMEMBERS', key('workingQueues', worker))) do check_whole_queue(queue) end
@@ -111,8 +112,8 @@ local function give_back(id, side)
   return is_off and 'cancelled' or 'done'
 end
 
--- Returns the tasks that a worker of sureq holds, of one queue or of all, so that the one that was taken first is
--- delivered first. Counts the tasks that came back to each queue.
+-- Requeues the tasks that a worker of sureq holds, of one queue or of all, so that the task taken first is delivered
+-- first. Counts the requeued tasks per queue.
 local function give_back_held(worker, only, back)
   local ids = call('ZREVRANGE', held_key(worker), 0, -1)
   for _, id in ipairs(ids) do
@@ -121,7 +122,7 @@ local function give_back_held(worker, only, back)
   end
 end
 
--- The queues on which living foreign workers work, as keys of a table; one worker may be left out.
+-- The queues on which live foreign workers work, as keys of a table; one worker may be left out.
 local function strangers_queues(except)
   local busy = {}
   for _, worker in ipairs(call('SMEMBERS', PREFIX .. ':workers')) do
@@ -132,7 +133,7 @@ local function strangers_queues(except)
   return busy
 end
 
--- Returns the tasks of a queue that no worker of sureq holds, unless the queue is busy: then it is unknown which of
+-- Requeues the tasks of a queue that no worker of sureq holds, unless the queue is busy: then it is unknown which of
 -- them belong to a dead worker. Returns how many ids had no process.
 local function give_back_strange(queue, busy, back)
   if busy[queue] then return 0 end
@@ -158,14 +159,14 @@ local function unregister(worker)
   call('HDEL', own('workers'), worker)
 end
 
--- Ends a worker of sureq. Counts the tasks that came back to each queue. Its keys have been checked.
+-- Ends a worker of sureq. Counts the requeued tasks per queue. Its keys have been checked.
 local function end_own(worker, back)
   give_back_held(worker, nil, back)
   unregister(worker)
 end
 
 -- Ends a dead foreign worker; returns whether it is gone. It stays registered for its busy queues: Worqr's own
--- cleanup returns those tasks, and finds them only through a registered worker.
+-- cleanup requeues those tasks, and finds them only through a registered worker.
 local function end_stranger(worker, busy, back)
   local is_needed = false
   for _, queue in ipairs(call('SMEMBERS', key('workingQueues', worker))) do
@@ -180,7 +181,7 @@ local function end_stranger(worker, busy, back)
   return not is_needed
 end
 
--- Ends a foreign worker that may be alive. Without a timer it is dead to Worqr's own cleanup too.
+-- Ends a foreign worker that may be alive. Without a timer, Worqr's own cleanup considers it dead too.
 local function fail_stranger(worker, back)
   check_stranger(worker)
   local busy = strangers_queues(worker)
@@ -205,7 +206,7 @@ local function displace_stranger(worker, back)
   end_stranger(former, busy, back)
 end
 
--- Publishes what came back; returns how many tasks that are.
+-- Publishes the requeued tasks; returns their number.
 local function tell_back(back)
   local sum = 0
   for queue, n in pairs(back) do
@@ -215,7 +216,7 @@ local function tell_back(back)
   return sum
 end
 
--- payloads …; they have no ids before they are taken
+-- payloads …; they have no ids until they are taken
 function op.push(queue, args)
   local ids = {}
   for i, payload in ipairs(args) do
@@ -249,7 +250,7 @@ local function next_id(queue, head, tail)
   return id, tail
 end
 
--- count, worker, the beginning of new ids, the number from which their ends are counted, queues …
+-- count, worker, the beginning of new ids, the number from which their endings are counted, queues …
 function op.pop(_, args)
   local count, worker, head, tail = tonumber(args[1]), args[2], args[3], tonumber(args[4])
   if not is_ours(worker) or (check('string', key('workerTimers', worker)) == 0 and not is_alive(worker)) then return GONE end
@@ -319,7 +320,7 @@ function op.ack(queue, args)
   return finished
 end
 
--- id; there is no deadline to move, and the answer is whether it is still held
+-- id; there is no deadline to move, and the answer is whether the task is still held
 function op.extend(queue, args)
   local id = args[1]
   if queue_of(id) ~= queue or check('list', process_key(id)) == 0 then return 'stale' end
@@ -335,7 +336,7 @@ op['return'] = function(queue, args)
   return outcome
 end
 
--- ids that this home delivered and that did not reach their taker
+-- ids that this home delivered and that did not reach their caller
 function op.undeliver(queue, args)
   check_processes(args)
   local n = 0
@@ -352,7 +353,7 @@ local function mark_cancelled(id, payload)
   return call('SADD', own('cancelled'), id)
 end
 
--- payload, its hash, for how long homes take the published cancel as executed, cursor; done in steps
+-- payload, its hash, how long homes take the published cancel as executed, cursor; done in steps
 function op.cancel_payload(queue, args)
   local payload, hash, ms, cursor = args[1], args[2], args[3], args[4]
   local n, found = 0, call('SSCAN', working_key(queue), cursor, 'COUNT', SLICE)
@@ -400,8 +401,8 @@ function op.start(_, args)
   return 0
 end
 
--- worker. Answers the tasks that it is to stop working on: those that were cancelled, and, once, those that others
--- have taken from it.
+-- worker. Answers the tasks that it must stop working on: cancelled ones, and, once, those that other workers took
+-- from it.
 function op.beat(_, args)
   local worker = args[1]
   check_worker(worker)
@@ -496,7 +497,7 @@ function op.inspect(queue, args)
   return tasks
 end
 
--- Removes waiting tasks; those that are worked on stay.
+-- Removes waiting tasks; those in progress stay.
 function op.purge(queue)
   local n = call('LLEN', queue_key(queue))
   call('UNLINK', queue_key(queue))
@@ -560,16 +561,16 @@ function layout.counts(name)
   return length_or_none('list', queue_key(name)), length_or_none('set', working_key(name))
 end
 
--- for how many milliseconds to lock cleaning (or empty), queues … Answers for each queue with returned or removed
--- tasks its name, how many came back, and how many had no process; then how many tasks wait in the named queues. A
--- dead worker with a key of the wrong type is left for later; in a named queue, such a key is refused.
+-- for how many milliseconds to lock cleaning (or empty), queues … Answers for each queue with requeued or removed
+-- tasks its name, how many were requeued, and how many had no process; then how many tasks wait in the named queues.
+-- A dead worker with a key of the wrong type is left for later; in a named queue, such a key is refused.
 function op.clean(_, args)
   check_registry()
   for i = 2, #args do check_whole_queue(args[i]) end
   if is_locked(own('cleaning'), args[1]) then return 'busy' end
   local back, ghosts, waiting = {}, {}, 0
   local busy, ended = strangers_queues(), 0
-  -- Worqr's own cleanup may have unregistered a worker of sureq; then its hash is where it is found.
+  -- Worqr's own cleanup may have unregistered a worker of sureq; then only this hash has it.
   for _, worker in ipairs(call('HKEYS', own('workers'))) do
     if ended < SLICE and not is_alive(worker) and pcall(check_worker, worker) then
       end_own(worker, back)
@@ -620,7 +621,7 @@ function op.marks(_, args)
   return { found[1], hashes }
 end
 
--- how many at the left of the queue to skip. Answers payloads.
+-- how many tasks at the left of the queue to skip. Answers payloads.
 function op.waiting(queue, args)
   return call('LRANGE', queue_key(queue), args[1], args[1] + PAGE - 1)
 end

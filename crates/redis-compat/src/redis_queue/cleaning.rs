@@ -1,10 +1,9 @@
 //! Cleaning in the keys of redis-queue.
 //!
 //! A task that was taken and not finished is delivered again when it is late, and needs no cleaning. A light cleaning
-//! only removes entries of finished tasks. A foreign client that dies while it moves an entry loses the entry for
-//! ever; if the task has a body, a deep cleaning finds that, and puts the id back. It also removes marks of finished
-//! tasks that are in no list. Both are believed only after two looks, at least a second apart, since foreign clients
-//! move entries all the time.
+//! only removes entries of finished tasks. A foreign client that dies while it moves an entry loses the entry; if the
+//! task has a body, a deep cleaning finds that, and adds the id again. It also removes marks of finished tasks that
+//! are in no list. Both require two looks, at least a second apart, since foreign clients move entries all the time.
 
 use std::collections::{BTreeMap, BTreeSet};
 

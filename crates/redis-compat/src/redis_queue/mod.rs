@@ -1,8 +1,8 @@
 //! Queues in the keys of redis-queue, shared with its clients.
 //!
 //! Commands become calls of `lua/redis_queue.lua`, or are refused by name; [`safe_pop`] and [`mark_done`] are the two
-//! calls of redis-queue itself. A task that was taken stays in the list with the time, so `tracking` wakes pops when
-//! Redis reports that the list has changed. `cleaning` finds what foreign clients lost or left behind.
+//! calls of redis-queue itself. A taken task stays in the list with its time, so `tracking` wakes pops when Redis
+//! reports that the list has changed. `cleaning` handles entries that foreign clients lost or left behind.
 
 mod cleaning;
 mod tracking;
@@ -31,7 +31,7 @@ use tracking::track;
 /// How long redis-queue waits for a task, in seconds.
 pub(crate) const POP_S: u64 = 30;
 
-/// After how many seconds a task that was taken is late.
+/// The number of seconds after which a taken task is late.
 pub(crate) const TASK_S: u64 = 30;
 
 /// The index of the first queue of a pop.
@@ -46,11 +46,11 @@ const HERE: Foreign = Foreign("layout=redis-queue");
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_field_names, reason = "the unit is in each name")]
 pub(crate) struct RedisQueue {
-    /// How long [`safe_pop`] waits; 0 is for ever.
+    /// How long [`safe_pop`] waits; 0 means without a limit.
     pub(crate) pop_s: u64,
-    /// After how many seconds a task that was taken is late.
+    /// The number of seconds after which a taken task is late.
     pub(crate) task_s: u64,
-    /// How long a body is kept, if not until its task is done.
+    /// How long a body is kept; if `None`, until its task is done.
     pub(crate) expire_s: Option<u64>,
 }
 
@@ -102,7 +102,7 @@ impl Layout for RedisQueue {
     }
 }
 
-/// Reports to each call after how many seconds a task that was taken is late.
+/// Reports to each call the number of seconds after which a taken task is late.
 struct Session {
     task_s: u64,
 }
@@ -163,7 +163,7 @@ pub(crate) fn call_of(command: &Command<'_>, settings: RedisQueue) -> Result<(Ca
             (Call::about("cancel", queue).args(names.iter().copied()), ReplyForm::Count)
         }
         Command::Cancel { which: Cancel::Payload(_), .. } => return HERE.no("CANCEL PAYLOAD"),
-        Command::Extend { .. } => return HERE.no("EXTEND: tasktimeout= in the URL is the same for all"),
+        Command::Extend { .. } => return HERE.no("EXTEND: tasktimeout= in the URL applies to all tasks"),
         _ => return HERE.call_of(command),
     })
 }
@@ -188,7 +188,7 @@ fn pop_call(pop: &Pop<'_>) -> Result<Call, Refusal> {
         return HERE.no("POP WORKER");
     }
     if pop.lease.ms.is_some() {
-        return HERE.no("POP LEASE: tasktimeout= in the URL is the same for all");
+        return HERE.no("POP LEASE: tasktimeout= in the URL applies to all tasks");
     }
     Ok(Call::new("pop", pop.queues.first().copied())
         .number(pop.count.min(limits::REPLY_TASKS_MAX).into())
@@ -204,8 +204,7 @@ pub struct SafeTask {
     pub body: Vec<u8>,
 }
 
-/// Takes a task as redis-queue does: waits as long as `poptimeout=` says, and delivers again what was taken and is
-/// late.
+/// Takes a task like redis-queue: waits as long as `poptimeout=` says, and delivers late tasks again.
 pub fn safe_pop(home: &RedisHome, queue: &[u8]) -> Result<Option<SafeTask>, Refusal> {
     let settings = home.layout().downcast::<RedisQueue>().ok_or_else(|| not_this_layout("safe_pop"))?;
     let block = match settings.pop_s {
@@ -225,7 +224,7 @@ pub fn safe_pop(home: &RedisHome, queue: &[u8]) -> Result<Option<SafeTask>, Refu
     }))
 }
 
-/// Marks a task as done, as redis-queue does; returns whether it was not done before.
+/// Marks a task as done, like redis-queue; returns whether it was not done before.
 pub fn mark_done(home: &RedisHome, queue: &[u8], id: &[u8]) -> Result<bool, Refusal> {
     home.layout().downcast::<RedisQueue>().ok_or_else(|| not_this_layout("mark_done"))?;
     let tasks = TaskRefs { list: &[id], form: IdForm::Long };
@@ -261,10 +260,10 @@ mod tests {
         let what = "payload beside a NAME: a NAME is pushed as a bare id";
         check_refused(&Command::Add(named(b"a", b"x")), what);
         let lease = LeaseAsk { ms: Some(5), ..LeaseAsk::NONE };
-        let what = "POP LEASE: tasktimeout= in the URL is the same for all";
+        let what = "POP LEASE: tasktimeout= in the URL applies to all tasks";
         check_refused(&Command::Pop(Pop { lease, ..Pop::plain(&[b"q"], 1) }), what);
         let task = TaskRef { bytes: b"x", form: IdForm::Long };
-        let what = "EXTEND: tasktimeout= in the URL is the same for all";
+        let what = "EXTEND: tasktimeout= in the URL applies to all tasks";
         check_refused(&Command::Extend { queue, task, ms: 1 }, what);
     }
 }

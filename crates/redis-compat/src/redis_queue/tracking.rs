@@ -1,8 +1,8 @@
-//! Wakes pops that wait for a list which is never empty.
+//! Wakes pops that wait for a list that is never empty.
 //!
-//! A task that was taken stays in the list, so a blocking command would return at once. Instead Redis reports that
-//! the list has changed (`CLIENT TRACKING`), over one connection for each queue that is waited for: on one
-//! connection, no tracked prefix may begin like another. The script reports when a task will be late.
+//! A taken task stays in the list, so a blocking command would return at once. Instead Redis reports that the list
+//! has changed (`CLIENT TRACKING`), over one connection per queue with waiters: on one connection, no tracked prefix
+//! may be the beginning of another. The script reports when a task will be late.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 /// How long a connection is kept for a queue without waiters.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// Tracks every queue that is waited for, for as long as the home is open.
+/// Tracks every queue with waiters, while the home is open.
 pub(crate) async fn track(home: Rc<HomeThread>, mut requests: SubscriptionRequests) {
     while let Some((queue, done)) = requests.recv().await {
         if home.waiters().begin_subscription(&queue) {
@@ -36,7 +36,7 @@ async fn track_one(home: Rc<HomeThread>, queue: Vec<u8>, done: oneshot::Sender<(
         if listen(&home, &queue, done.take()).await.is_ok() {
             break;
         }
-        // The connection was lost, or there is none yet. Looking makes up for what was missed.
+        // The connection was lost, or there is none yet. Looking at the queue makes up for missed messages.
         home.probe().await;
         home.waiters().stir(&queue);
         if began.elapsed() > RETRY_MAX {
@@ -85,7 +85,7 @@ fn lost() -> RedisError {
     std::io::Error::from(std::io::ErrorKind::ConnectionReset).into()
 }
 
-/// Whether this key has changed; Redis reports all keys that begin like it.
+/// Whether this key has changed; Redis reports all keys that begin with it.
 fn is_about(said: &PushInfo, key: &[u8]) -> bool {
     let is_key = |value: &Value| matches!(value, Value::BulkString(name) if name == key);
     said.kind == PushKind::Invalidate

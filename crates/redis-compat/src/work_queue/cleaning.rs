@@ -21,7 +21,7 @@ use sureq_redis::layout::{Call, HomeThread, bytes, fields, list, number};
 /// Ids, and when each was first seen on the monotonic clock.
 type Sightings = BTreeMap<Vec<u8>, u64>;
 
-/// Ids that were seen without a lease, and are returned if they are seen again.
+/// Ids that were seen without a lease; they are requeued if that is still so at the next look.
 #[derive(Default)]
 pub(crate) struct BareIds {
     sightings: RefCell<BTreeMap<Vec<u8>, Sightings>>,
@@ -29,7 +29,7 @@ pub(crate) struct BareIds {
     passes: Mutex<()>,
 }
 
-/// Cleans the queues that this home pops from; returns for each how many ids must be seen again soon.
+/// Cleans the queues that this home pops from; returns for each how many ids must be looked at again soon.
 pub(crate) async fn keep_clean(
     session: &Session,
     home: &HomeThread,
@@ -37,7 +37,7 @@ pub(crate) async fn keep_clean(
 ) -> BTreeMap<Vec<u8>, usize> {
     let mut left = BTreeMap::new();
     for queue in queues {
-        // Errors are ignored: the next round tries again.
+        // Errors are ignored: the next round retries.
         if let Ok(Some(pass)) = light(session, home, queue, Some(LOCK_MS)).await {
             left.insert(queue.clone(), pass.left);
         }
@@ -45,7 +45,7 @@ pub(crate) async fn keep_clean(
     left
 }
 
-/// Queues of which there are only items that no list has.
+/// Queues that have only items that are in no list.
 pub(crate) async fn unlisted_queues(home: &HomeThread) -> Result<BTreeSet<Vec<u8>>, Refusal> {
     let mut queues = BTreeSet::new();
     let call = |cursor| Call::new("unlisted", None).arg(cursor);
@@ -79,7 +79,7 @@ pub(crate) async fn clean(
     outcomes
 }
 
-/// The second look at a queue, which settles what the first one found.
+/// The second look at a queue, which acts on the findings of the first one.
 async fn second_pass(
     session: &Session,
     home: &HomeThread,
@@ -125,7 +125,7 @@ async fn first_pass(
 struct Pass {
     returned: u64,
     removed: u64,
-    /// Ids without a lease that must be seen again.
+    /// Ids without a lease that must be looked at again.
     left: usize,
 }
 
@@ -136,7 +136,7 @@ impl Pass {
     }
 }
 
-/// Walks through the processed items; none if another home is doing so.
+/// Walks through the processed items; `None` if another home is doing so.
 async fn light(
     session: &Session,
     home: &HomeThread,

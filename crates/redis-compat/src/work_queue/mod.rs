@@ -1,7 +1,7 @@
 //! Queues in the keys of redis-work-queue, shared with its clients.
 //!
 //! Commands become calls of `lua/work_queue.lua`, or are refused by name. `moving` serves waiting pops, `cleaning`
-//! returns items whose lease has ended, and `old_clients` notices the keys of older clients.
+//! requeues items whose lease has ended, and `old_clients` notices the keys of older clients.
 
 mod cleaning;
 mod moving;
@@ -34,7 +34,7 @@ use old_clients::OldClients;
 /// The lease in milliseconds, if neither the pop nor the URL has one.
 pub(crate) const LEASE_MS: u64 = 60_000;
 
-/// The indexes of two arguments of a pop: from which of its queues an id was moved, and the id.
+/// The positions of two arguments of a pop: the index of the queue from which an id was moved, and the id.
 const MOVED_FROM: usize = 2;
 const MOVED: usize = 3;
 /// The index of the first queue.
@@ -45,7 +45,7 @@ const HERE: Foreign = Foreign("layout=work-queue");
 /// The layout `work-queue`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WorkQueue {
-    /// How long a lease is if a pop does not say.
+    /// The lease of a pop that does not set one.
     pub(crate) lease_ms: u64,
 }
 
@@ -89,7 +89,7 @@ impl Layout for WorkQueue {
     }
 }
 
-/// The list of ids that were taken.
+/// The list of taken ids.
 fn processing_key(prefix: &str, queue: &[u8]) -> Vec<u8> {
     [prefix.as_bytes(), queue, b":processing"].concat()
 }
@@ -113,7 +113,7 @@ impl LayoutSession for Session {
         command.arg(if looks { "1" } else { "" }).arg(context.home);
     }
 
-    /// The number is 1 if the script has looked for the keys of old clients.
+    /// The number is 1 if the script has looked for keys of old clients.
     fn answered(&self, call: &Call, word: u64, answer: &Value, exchange: Exchange) -> Result<(), Late> {
         if word == 1 {
             self.old_clients.learn(call, answer, exchange.answered_us / 1_000);
@@ -207,7 +207,7 @@ fn add_call(add: &Add<'_>) -> Result<Call, Refusal> {
     HERE.check_add(add)?;
     let id = match add.name {
         Some(NameArg::Bytes(name)) => name.to_vec(),
-        Some(NameArg::Payload) => return HERE.no("ADD UNIQUE: a NAME is unique there"),
+        Some(NameArg::Payload) => return HERE.no("ADD UNIQUE: a NAME is unique already"),
         None => new_id()?.into_bytes(),
     };
     Ok(Call::about("add", add.queue).arg(id).arg(add.payload))
@@ -226,7 +226,7 @@ fn pop_call(pop: &Pop<'_>, lease_ms: u64) -> Result<Call, Refusal> {
         .args(pop.queues.iter().copied()))
 }
 
-/// The same pop, for an id that was moved from one of its queues already.
+/// The same pop, for an id that was already moved from one of its queues.
 fn with_moved(pop: &Call, from: usize, id: Vec<u8>) -> Call {
     let mut call = pop.clone();
     call.args[MOVED_FROM] = from.to_string().into_bytes();

@@ -1,9 +1,9 @@
-//! Serves pops that wait for a queue from which foreign clients take tasks too.
+//! Serves waiting pops on queues from which foreign clients take tasks too.
 //!
-//! Redis serves blocked clients the moment a task comes, so a home that only looked would get nothing beside them. So
-//! the home blocks as well: a BLMOVE moves an id from the queue to the processed items, and a call leases it right
-//! after. One connection for each queue does so for all waiters of this process. If the process dies between the two
-//! steps, the id has no lease, and cleaning returns it.
+//! Redis serves blocked clients the moment a task arrives, so a home that only looked at the queue would get nothing
+//! beside them. So the home blocks as well: a BLMOVE moves an id from the queue to the processed items, and a call
+//! leases it right after that. One connection per queue does so for all waiters of this process. If the process dies
+//! between the two steps, the id has no lease, and cleaning requeues it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ const IDLE: Duration = Duration::from_secs(30);
 /// How much later than here a timeout may end in Redis, before the connection is unblocked.
 const GRACE: Duration = Duration::from_millis(50);
 
-/// How long a connection may take to stop blocking; then it is given up.
+/// How long a connection may take to stop blocking; then it is dropped.
 const STOP: Duration = Duration::from_secs(1);
 
 /// Errors of Redis that pass.
@@ -59,7 +59,8 @@ impl Moves {
             mover.changed.notify_one();
         }
         let ended = join_all(movers.into_values().map(|mover| mover.task));
-        // A mover that does not stop loses its connection with the home; cleaning returns what it moved.
+        // A mover that does not stop loses its connection when the home closes; cleaning requeues an id that it
+        // moved.
         let _ = timeout(STOP * 2, ended).await;
     }
 
@@ -68,8 +69,7 @@ impl Moves {
     }
 }
 
-/// Starts a mover for every queue that is waited for, and answers waiters whose time is up, for as long as the home
-/// is open.
+/// Starts a mover for every queue with waiters, and answers waiters that have timed out, while the home is open.
 pub(crate) async fn serve_moves(session: Rc<Session>, home: Rc<HomeThread>) {
     loop {
         let looks = home.waiters().take_looks();
@@ -155,7 +155,7 @@ fn is_passing(error: &RedisError) -> bool {
 
 type Blocking = (MultiplexedConnection, u64);
 
-/// Waits for one id, for as long as the queue has waiters. Returns the connection if it can be used again.
+/// Waits for one id, as long as the queue has waiters. Returns the connection if it can be used again.
 async fn move_one(
     session: &Session,
     home: &HomeThread,
@@ -194,7 +194,7 @@ async fn move_one(
         if home.waiters().is_wanted(queue) {
             continue;
         }
-        // If this fails, the connection is given up.
+        // If this fails, the connection is dropped.
         let _ = home.unblock(number).await;
         return match timeout(STOP, &mut moving).await {
             Ok(moved) => Ok((moved?, Some((kept, number)))),
@@ -204,11 +204,11 @@ async fn move_one(
     }
 }
 
-/// Gives a moved id to the first waiter, or puts it back if there is none. False if Redis refuses for now: the next
-/// id is better left where it is for a while.
+/// Delivers a moved id to the first waiter, or moves it back if there is none. False if Redis refuses for now: then
+/// the next id should stay in the queue for a while.
 async fn hand_over(home: &HomeThread, queue: &[u8], id: Vec<u8>) -> bool {
     let Some(waiter) = home.waiters().next(queue) else {
-        // If this fails, cleaning returns it.
+        // If this fails, cleaning requeues it.
         return home.call(&Call::about("unmove", queue).arg(id), Patience::Normal).await.is_ok();
     };
     let from = waiter.queues.iter().position(|name| name == queue).unwrap_or_default();
@@ -223,7 +223,7 @@ async fn hand_over(home: &HomeThread, queue: &[u8], id: Vec<u8>) -> bool {
     }
     let mut replies = Replies::default();
     match answer {
-        // Nothing was done: the waiter stays, and cleaning returns the id.
+        // Nothing was done: the waiter stays, and cleaning requeues the id.
         Err(Refusal::Unavailable { .. }) => {
             home.waiters().restore(waiter);
             return false;

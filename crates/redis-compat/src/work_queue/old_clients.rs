@@ -1,8 +1,8 @@
 //! Notices clients of the old layout, of redis-work-queue up to 0.1.5.
 //!
-//! They lease with other keys, so they and sureq would not see each other's leases. The script looks for those keys
-//! if a call asks it to: the first call about a queue does, and later ones now and then. While a queue has such keys,
-//! every call does, so that the queue can be used as soon as its old workers have emptied it.
+//! They use other keys for leases, so they and sureq would not see each other's leases. The script looks for those
+//! keys if a call asks for it: the first call about a queue does, and later ones now and then. While a queue has such
+//! keys, every call does, so that the queue can be used as soon as its old workers have emptied it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,10 +12,10 @@ use redis::Value;
 use super::POP_QUEUES;
 use sureq_redis::layout::Call;
 
-/// After how long a queue without such keys is looked at again.
+/// The interval at which a queue without such keys is looked at again.
 const LOOK_MS: u64 = 10_000;
 
-/// How many queues are remembered.
+/// The most queues that are remembered.
 const QUEUES_MAX: usize = 10_000;
 
 /// When each queue is to be looked at again, on the monotonic clock.
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_queue_is_looked_at_first_and_then_now_and_then() {
+    fn each_queue_is_looked_at_first_and_then_at_intervals() {
         let old_clients = OldClients::default();
         let (a, ab) = (Call::about("info", b"a"), Call::over("exists", &[b"a", b"b"]));
         assert!(old_clients.is_due(&a, 5));

@@ -1,8 +1,7 @@
 //! Cancels of other programs.
 //!
-//! Worqr's clients publish that tasks with a payload are cancelled, and each worker has to subscribe to that. A home
-//! subscribes for the workers that pop through it, and marks the tasks that they hold; their next heartbeat reports
-//! them.
+//! Worqr's clients publish cancelled payloads, and each worker has to subscribe to that. A home subscribes for the
+//! workers that pop through it, and marks the tasks that they hold; their next heartbeat reports them.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,19 +20,19 @@ use sureq_redis::layout::{Call, HomeThread, Patience, SILENCE, bytes, list, stil
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
-/// For how many queues a home subscribes.
+/// The most queues for which a home subscribes.
 const QUEUES_MAX: usize = 1_000;
 
-/// The workers of each queue, as far as they pop through this home.
+/// The workers of each queue that pop through this home.
 #[derive(Default)]
 pub(crate) struct Cancels {
     workers: RefCell<BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>>>,
-    /// Notifies about another queue.
+    /// Notifies that a queue was added.
     changed: Notify,
 }
 
 impl Cancels {
-    /// Notes the worker of a pop.
+    /// Records the worker of a pop.
     pub(crate) fn note(&self, pop: &Call, queues: &[Box<[u8]>]) {
         let Some(worker) = pop.args.get(POP_WORKER) else { return };
         let mut workers = self.workers.borrow_mut();
@@ -62,7 +61,7 @@ impl Cancels {
     }
 }
 
-/// Receives cancels, for as long as the home is open.
+/// Receives cancels while the home is open.
 pub(crate) async fn receive_cancels(session: Rc<Session>, home: Rc<HomeThread>) {
     session.cancels.changed.notified().await;
     let mut pause = RETRY_MIN;
@@ -70,7 +69,7 @@ pub(crate) async fn receive_cancels(session: Rc<Session>, home: Rc<HomeThread>) 
         let began = Instant::now();
         // Cancels during a lost connection are missed, as any message is.
         let _ = receive_on(&session, &home).await;
-        // Backoff for what fails at once, as where Redis forbids it.
+        // Backoff for subscriptions that fail at once, for instance since Redis forbids them.
         pause = if began.elapsed() < RETRY_MAX { (pause * 2).min(RETRY_MAX) } else { RETRY_MIN };
         sleep(pause).await;
     }

@@ -1,9 +1,9 @@
 //! Cleaning in the keys of Worqr.
 //!
-//! A worker whose timer has run out is dead, and its tasks go back to the front. Worqr does not record which worker
-//! holds a task of its own clients: such tasks go back when no living worker works on the queue. A deep cleaning also
-//! finds processes in no set, left by races of foreign clients, and marks of unique tasks that are gone, left by
-//! foreign cancels.
+//! A worker whose timer has run out is dead, and its tasks are requeued at the front. Worqr does not record which
+//! worker holds a task of its own clients: such tasks are requeued when no live worker works on the queue. A deep
+//! cleaning also finds processes in no set, left by races of foreign clients, and marks of unique tasks that are
+//! gone, left by foreign cancels.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use sureq_redis::layout::{Call, HomeThread, bytes, fields, list, number};
 /// Cleans the queues that this home pops from.
 pub(crate) async fn keep_clean(home: &HomeThread, queues: &[Vec<u8>]) {
     let lock = LOCK_MS.to_string();
-    // Errors are ignored: the next round tries again.
+    // Errors are ignored: the next round retries.
     let waiting = match ask_to_clean(home, &lock, queues).await {
         // One bad queue must not keep the others from being cleaned.
         Err(Refusal::WrongType { .. }) => {
@@ -30,13 +30,13 @@ pub(crate) async fn keep_clean(home: &HomeThread, queues: &[Vec<u8>]) {
         Ok((_, waiting)) => waiting,
         Err(_) => return,
     };
-    // Foreign clients publish nothing when they return a task.
+    // Foreign clients publish nothing when they requeue a task.
     if waiting > 0 && !home.waiters().is_empty() {
         home.waiters().wake();
     }
 }
 
-/// One step of cleaning: a row for each queue with returned or removed tasks, and how many tasks wait. Nothing if
+/// One step of cleaning: a row for each queue with requeued or removed tasks, and how many tasks wait. `None` if
 /// another home is cleaning.
 async fn ask_to_clean(
     home: &HomeThread,
@@ -52,7 +52,7 @@ async fn ask_to_clean(
     Ok((list(rows)?, number(waiting)?))
 }
 
-/// Cleans these queues. Tasks of dead workers come back, whichever queue they belong to.
+/// Cleans these queues. Tasks of dead workers are requeued, whichever queue they belong to.
 pub(crate) async fn clean(home: &HomeThread, queues: &BTreeSet<Vec<u8>>) -> Result<Outcomes, Refusal> {
     let mut outcomes = Outcomes::new();
     let names: Vec<Vec<u8>> = queues.iter().cloned().collect();
@@ -61,7 +61,7 @@ pub(crate) async fn clean(home: &HomeThread, queues: &BTreeSet<Vec<u8>>) -> Resu
     for page in pages {
         match ask_to_clean(home, "", page).await {
             Ok((rows, _)) => add_rows(&mut outcomes, rows)?,
-            // Cleaning one queue at a time shows which of them it is.
+            // Cleaning one queue at a time shows which of them has the bad key.
             Err(Refusal::WrongType { .. }) if !page.is_empty() => {
                 for queue in page.chunks(1) {
                     match ask_to_clean(home, "", queue).await {
@@ -88,7 +88,7 @@ fn add_rows(outcomes: &mut Outcomes, rows: Vec<Value>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What a walk through all processes found.
+/// The findings of a walk through all processes.
 #[derive(Default)]
 pub(crate) struct Met {
     /// Queues with processes that were in no set.
@@ -113,7 +113,7 @@ pub(crate) async fn adopt(home: &HomeThread) -> Result<Met, Refusal> {
     Ok(met)
 }
 
-/// Removes marks of unique tasks that no task has, at two looks a second apart.
+/// Removes marks of unique tasks without a task, after two looks a second apart.
 pub(crate) async fn remove_marks(home: &HomeThread, queues: &BTreeSet<Vec<u8>>) -> Result<u64, Refusal> {
     let before = stale_marks(home, queues).await?;
     if before.is_empty() {
@@ -130,7 +130,7 @@ pub(crate) async fn remove_marks(home: &HomeThread, queues: &BTreeSet<Vec<u8>>) 
     Ok(removed)
 }
 
-/// Marks first: the walk that follows meets every task that has one.
+/// The marks are read first: the walk that follows meets every task that has one.
 async fn stale_marks(home: &HomeThread, queues: &BTreeSet<Vec<u8>>) -> Result<BTreeSet<Vec<u8>>, Refusal> {
     let mut marks = BTreeSet::new();
     let call = |cursor| Call::new("marks", None).arg(cursor);
@@ -142,7 +142,7 @@ async fn stale_marks(home: &HomeThread, queues: &BTreeSet<Vec<u8>>) -> Result<BT
     for queue in queues {
         let mut offset = 0;
         loop {
-            // From the end where tasks arrive, so that none is skipped when others go.
+            // From the end where tasks arrive, so that none is skipped when others are taken.
             let page = home.ask(&Call::about("waiting", queue).number(offset)).await?;
             let count = list(page.clone())?.len();
             add_hashes(&mut hashes, page)?;

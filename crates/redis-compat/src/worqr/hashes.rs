@@ -1,7 +1,7 @@
 //! Hashes of the payloads of recent deliveries.
 //!
-//! A task that is finished loses the mark that makes it unique. The name of that mark is an MD5 hash, which no script
-//! can compute. So a home remembers the hashes of its deliveries; for a task that another home delivered, or that was
+//! A finished task loses the mark that makes it unique. The name of that mark is an MD5 hash, which no script can
+//! compute. So a home remembers the hashes of its deliveries; for a task that another home delivered, or that was
 //! delivered long ago, it reads the payload first.
 
 use std::cell::RefCell;
@@ -14,7 +14,7 @@ use sureq_home_api::Payload;
 use super::hash;
 use sureq_redis::layout::{Call, HomeThread, ReplyForm, bytes, list};
 
-/// How many hashes are remembered.
+/// The number of remembered hashes.
 const KEPT: usize = 8 << 10;
 
 /// Hashes by id.
@@ -59,7 +59,7 @@ impl Hashes {
             if let Ok((ack, ReplyForm::Acked)) = call
                 && let Err(no) = self.write_into(home, ack).await
             {
-                // Finished without its hash, the task would leave its mark for ever. Nothing was done so far.
+                // Finished without its hash, the task would leave its mark behind. Nothing was done so far.
                 *call = Err(match no {
                     no @ Refusal::WrongType { .. } => no,
                     no => Refusal::Unavailable { why: no.to_string().into() },
@@ -68,7 +68,7 @@ impl Hashes {
         }
     }
 
-    /// An ack names its queue, then ids and hashes in turn.
+    /// Completes an ack, whose arguments are its queue, then ids and hashes in turn.
     async fn write_into(&self, home: &HomeThread, ack: &mut Call) -> Result<(), Refusal> {
         let mut unknown = Vec::new();
         for at in (1..ack.args.len()).step_by(2) {
@@ -83,7 +83,7 @@ impl Hashes {
         let ids = unknown.iter().map(|&at| ack.args[at].clone());
         let call = Call::new("tasks", ack.queue.as_deref()).arg(ack.args[0].clone()).args(ids);
         for (at, payload) in unknown.into_iter().zip(list(home.ask(&call).await?)?) {
-            // An ack of a task that is not there finishes nothing, and needs no hash.
+            // An ack of a task that does not exist finishes nothing, and needs no hash.
             if payload != Value::Nil {
                 ack.args[at + 1] = hash(&bytes(payload)?).into_bytes();
             }

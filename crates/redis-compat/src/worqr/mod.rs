@@ -1,8 +1,8 @@
 //! Queues in the keys of Worqr, shared with its clients.
 //!
-//! Commands become calls of `lua/worqr.lua`, or are refused by name. `hashes` knows the payloads of recent
-//! deliveries, `cancels` receives cancels of other programs, and `cleaning` returns tasks of dead workers. A task has
-//! no id before it is taken; then it has that of Worqr's process.
+//! Commands become calls of `lua/worqr.lua`, or are refused by name. `hashes` remembers the payloads of recent
+//! deliveries, `cancels` receives cancels of other programs, and `cleaning` requeues tasks of dead workers. A task
+//! has no id until it is taken; then it has the id of Worqr's process.
 
 mod cancels;
 mod cleaning;
@@ -32,11 +32,11 @@ use crate::cleaning::{Cleaner, Cleans, all_queues, keep_clean, report};
 use cancels::{Cancels, receive_cancels};
 use hashes::Hashes;
 
-/// For how long homes take a published cancel for one that sureq has executed. Later tasks with the same payload are
-/// new tasks.
+/// How long homes take a published cancel for one that sureq has executed. Later tasks with the same payload are new
+/// tasks.
 const TOLD_MS: u64 = 1_000;
 
-/// Where a random UUID is split: the script counts the last digits on, so that it can assign as many ids as it
+/// Where a random UUID is split: the script counts up its last digits, so that it can assign as many ids as it
 /// delivers.
 const HEAD_LETTERS: usize = 24;
 
@@ -154,7 +154,7 @@ impl LayoutSession for Session {
                 named = all_queues(home).await?;
             }
             if how == Cleaning::Deep {
-                // Queues that are in no set are found by the processes that work on their tasks.
+                // Queues that are in no set are found by the processes of their tasks.
                 let mut met = cleaning::adopt(home).await?;
                 if is_all {
                     named.append(&mut met.queues);
@@ -204,7 +204,7 @@ pub(crate) fn call_of(command: &Command<'_>) -> Result<(Call, ReplyForm), Refusa
         Command::Purge { queue, state: None | Some(View::Ready) } => {
             (Call::about("purge", queue), ReplyForm::Count)
         }
-        Command::Purge { .. } => return HERE.no("PURGE of anything but what waits"),
+        Command::Purge { .. } => return HERE.no("PURGE of any but waiting tasks"),
         Command::Delete { .. } => return HERE.no("DELETE: use CANCEL PAYLOAD"),
         Command::Worker(ref worker) => worker_call(worker),
         _ => return HERE.call_of(command),
@@ -229,10 +229,10 @@ fn add_call(add: &Add<'_>) -> Result<Call, Refusal> {
 fn pop_call(pop: &Pop<'_>) -> Result<Call, Refusal> {
     HERE.check_pop(pop)?;
     if pop.lease.ms.is_some() {
-        return HERE.no("POP LEASE: a task is held for as long as its worker lives");
+        return HERE.no("POP LEASE: a task is held until its worker ends");
     }
     let Some(worker) = pop.lease.worker else {
-        return HERE.no("POP without a WORKER: RQ.WORKER START begins one");
+        return HERE.no("POP without a WORKER: start one with RQ.WORKER START");
     };
     let id = new_id()?;
     let tail = u64::from_str_radix(&id[HEAD_LETTERS..], 16).expect("the end of a UUID is hexadecimal");
@@ -244,13 +244,13 @@ fn pop_call(pop: &Pop<'_>) -> Result<Call, Refusal> {
         .args(pop.queues.iter().copied()))
 }
 
-/// Makes a pop count its ids from after those that it assigned before.
+/// Makes a pop count its next ids from after those that it has assigned.
 pub(crate) fn move_ids_on(pop: &mut Call, given: usize) {
     let tail = sureq_core::id::decimal(&pop.args[POP_TAIL]).unwrap_or(0);
     pop.args[POP_TAIL] = tail.saturating_add(given as u64).to_string().into_bytes();
 }
 
-/// A worker is identified by its name alone: starting it anew continues the same one.
+/// A worker is identified by its name alone: starting it again continues the same worker.
 fn worker_call(worker: &Worker<'_>) -> (Call, ReplyForm) {
     let of = |op, name: &[u8]| Call::new(op, None).arg(name);
     match *worker {
@@ -284,10 +284,10 @@ mod tests {
     fn commands_that_the_layout_lacks_are_refused_by_name() {
         let queue = &b"q"[..];
         let pop = Pop::plain(&[b"q"], 1);
-        check_refused(&Command::Pop(pop), "POP without a WORKER: RQ.WORKER START begins one");
+        check_refused(&Command::Pop(pop), "POP without a WORKER: start one with RQ.WORKER START");
         let worker = Some(WorkerRef { name: b"w", incarnation: 0 });
         let lease = LeaseAsk { worker, ms: Some(5), ..LeaseAsk::NONE };
-        let what = "POP LEASE: a task is held for as long as its worker lives";
+        let what = "POP LEASE: a task is held until its worker ends";
         check_refused(&Command::Pop(Pop { lease, ..pop }), what);
         let named = Add { name: Some(NameArg::Bytes(b"n")), ..Add::plain(queue, b"x") };
         check_refused(&Command::Add(named), "ADD NAME: use UNIQUE");

@@ -1,4 +1,4 @@
-//! Cleaning what foreign clients lose or leave behind.
+//! Cleaning entries that foreign clients lost or left behind.
 
 use crate::common::clean;
 use crate::support::{QUEUE, Shop};
@@ -27,13 +27,12 @@ fn finished_tasks_are_removed_even_if_no_pop_meets_them() {
     );
 }
 
-/// The commands of foreign clients, in their order; after each of them the client may be gone. A `*` stands for the
-/// time.
+/// The commands of foreign clients, in their order. A client may die after any of them. A `*` stands for the time.
 const FOREIGN: [(&str, &[&str], &[&str]); 4] = [
     ("push_msg", &[], &["SET jobs:data:i x EX 600", "LPUSH jobs i"]),
     ("safe_pop", &["SET jobs:data:i x EX 600", "LPUSH jobs i"], &["BRPOP jobs 1", "LPUSH jobs i|*"]),
     (
-        "safe_pop of what somebody has",
+        "safe_pop of a task that another client has",
         &["SET jobs:data:i x EX 600", "LPUSH jobs i|*"],
         &["BRPOP jobs 1", "SISMEMBER jobs:done i", "LPUSH jobs i|*"],
     ),
@@ -62,7 +61,7 @@ fn a_foreign_client_may_die_after_any_of_its_steps() {
 }
 
 #[test]
-fn an_entry_that_a_foreign_client_moves_is_left_alone() {
+fn an_entry_that_a_foreign_client_moves_stays() {
     let mut shop = Shop::open();
     let id = shop.push("x");
     shop.raw::<Vec<String>>("BRPOP jobs 1");

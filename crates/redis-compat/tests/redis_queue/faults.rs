@@ -1,4 +1,4 @@
-//! A connection that is cut anywhere leaves every task in one place.
+//! A connection that is cut at any byte leaves every task in one place.
 
 use sureq_core::command::{Command, Pop};
 use sureq_core::{Refusal, Reply};
@@ -10,7 +10,7 @@ use sureq_testkit::redis_server::RedisServer;
 use crate::common::{Way, ack, cutting_proxy, push, run};
 use crate::support::{QUEUE, Shop};
 
-/// The script is sent first, and is most of the traffic; the bytes after it matter.
+/// The script is sent first, and is most of the traffic; only the bytes after it matter here.
 const SCRIPT_BYTES: usize =
     include_str!("../../src/lua/foreign.lua").len() + include_str!("../../src/lua/redis_queue.lua").len();
 
@@ -29,7 +29,7 @@ fn a_home_that_is_cut_off_anywhere_loses_nothing() {
             &sureq_redis_compat::LAYOUTS,
         )
         .unwrap();
-        // A home that cannot be opened has done nothing.
+        // If the home cannot be opened, nothing was done.
         let Ok(home) = RedisHome::open(target) else { continue };
         let pushes = [push(&home, QUEUE, b"one"), push(&home, QUEUE, b"two")];
         let popped = run(&home, &Command::Pop(Pop::plain(&[QUEUE], 1)));
@@ -51,7 +51,10 @@ fn a_home_that_is_cut_off_anywhere_loses_nothing() {
         sure_acks += done;
         unsure += maybe + maybe_done;
     }
-    assert!(sure_acks > 10 && unsure > 10, "cuts come before, between and after: {sure_acks}, {unsure}");
+    assert!(
+        sure_acks > 10 && unsure > 10,
+        "cuts must come before, between and after the commands: {sure_acks}, {unsure}"
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `layout=redis-queue` on a real Redis, beside the commands of redis-queue's own clients, sent raw.
+//! `layout=redis-queue` on a real Redis, together with the commands of redis-queue's own clients, sent raw.
 
 #[path = "../support/mod.rs"]
 mod common;

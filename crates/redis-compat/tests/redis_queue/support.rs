@@ -10,7 +10,7 @@ impl Shop {
         Self::with("layout=redis-queue")
     }
 
-    /// Pushes a body; answers its id.
+    /// Pushes a task with a body; returns its id.
     pub(crate) fn push(&self, payload: &str) -> String {
         let replies = self.execute(Command::Push { queue: QUEUE, payloads: &[payload.as_bytes()] });
         assert!(matches!(replies.list[..], [Reply::PushedForeign(_)]), "{:?}", replies.list);
@@ -32,12 +32,12 @@ impl Shop {
         self.pop(1).pop().map(|(id, _)| id)
     }
 
-    /// The list, the next in turn last.
+    /// The entries of the list; the next task is the last one.
     pub(crate) fn list(&mut self) -> Vec<String> {
         self.all("LRANGE jobs 0 -1")
     }
 
-    /// The ids in the list, without their times, the next in turn last.
+    /// The ids in the list, without their times; the next task is the last one.
     pub(crate) fn ids(&mut self) -> Vec<String> {
         let id = |entry: String| entry.split('|').next().unwrap_or_default().to_owned();
         self.list().into_iter().map(id).collect()
@@ -49,7 +49,7 @@ impl Shop {
         seconds
     }
 
-    /// A foreign client took this entry, this many seconds ago.
+    /// A foreign client takes this entry, this many seconds ago.
     pub(crate) fn foreign_take(&mut self, id: &str, ago_s: u64) {
         assert_eq!(self.all("BRPOP jobs 1"), ["jobs", id]);
         let at = self.now() - ago_s;

@@ -1,4 +1,4 @@
-//! Tasks: pushed, taken, late and done, by either side.
+//! Tasks that are pushed, taken, late and done, each by sureq or by a foreign client.
 
 use std::time::{Duration, Instant};
 
@@ -13,33 +13,25 @@ use crate::common::{ack, push};
 use crate::support::{QUEUE, Shop, tasks};
 
 #[test]
-fn a_task_of_ours_is_taken_and_done_by_a_foreign_client() {
+fn a_foreign_client_takes_and_marks_a_task_of_sureq_as_done() {
     let mut shop = Shop::open();
     let id = shop.push("hello");
     assert_eq!(shop.list(), [&id[..]]);
     assert_eq!(shop.raw::<String>(&format!("GET jobs:data:{id}")), "hello");
-    assert_eq!(
-        shop.raw::<i64>(&format!("TTL jobs:data:{id}")),
-        -1,
-        "nothing is deleted that nobody asked for"
-    );
+    assert_eq!(shop.raw::<i64>(&format!("TTL jobs:data:{id}")), -1, "a light cleaning deletes nothing else");
     shop.foreign_take(&id, 0);
     assert_eq!(shop.lengths(), (0, 1));
     assert_eq!(shop.pop_one(), None, "it is neither done nor late");
     shop.foreign_mark_done(&id);
     assert_eq!(shop.lengths(), (0, 0));
     assert_eq!(shop.pop_one(), None);
-    assert_eq!(
-        (shop.list(), shop.raw::<i64>("EXISTS jobs:done")),
-        (vec![], 0),
-        "it was removed where it was met"
-    );
+    assert_eq!((shop.list(), shop.raw::<i64>("EXISTS jobs:done")), (vec![], 0), "the pop removed its entry");
 }
 
 #[test]
-fn a_foreign_task_is_taken_and_done_by_ours() {
+fn sureq_takes_and_marks_a_foreign_task_as_done() {
     let mut shop = Shop::open();
-    // With and without a body.
+    // One with and one without a body.
     shop.raw::<()>("SET jobs:data:a hello");
     shop.raw::<()>("LPUSH jobs a");
     shop.raw::<()>("LPUSH jobs 123");
@@ -99,14 +91,14 @@ fn an_ack_counts_while_a_foreign_client_moves_the_entry() {
     let id = shop.push("hello");
     assert_eq!(shop.pop_one(), Some(id.clone()));
     let entry: Vec<String> = shop.raw("BRPOP jobs 1");
-    assert!(shop.ack(&id), "it had a body, and so was not done before");
+    assert!(shop.ack(&id), "it had a body, so that it was not done before");
     shop.raw::<()>(&format!("LPUSH jobs {}", entry[1]));
     assert_eq!(shop.pop_one(), None);
-    assert_eq!((shop.list(), shop.raw::<i64>("EXISTS jobs:done")), (vec![], 0), "it does not come back");
+    assert_eq!((shop.list(), shop.raw::<i64>("EXISTS jobs:done")), (vec![], 0), "the task stays done");
 }
 
 #[test]
-fn a_mark_of_an_earlier_task_does_not_take_a_later_one_of_the_same_id_with_it() {
+fn a_mark_of_an_earlier_task_does_not_remove_a_later_one_of_the_same_id() {
     let mut shop = Shop::with("layout=redis-queue&tasktimeout=1");
     shop.foreign_mark_done("123");
     shop.push_id("123");
@@ -117,7 +109,7 @@ fn a_mark_of_an_earlier_task_does_not_take_a_later_one_of_the_same_id_with_it() 
 }
 
 #[test]
-fn a_returned_task_is_as_if_it_had_not_been_taken() {
+fn a_returned_task_looks_as_if_it_had_not_been_taken() {
     let mut shop = Shop::open();
     for id in ["a", "b", "c"] {
         shop.push_id(id);
@@ -139,7 +131,7 @@ fn a_returned_task_is_as_if_it_had_not_been_taken() {
 }
 
 #[test]
-fn queues_are_counted_shown_listed_and_deleted() {
+fn queues_are_counted_inspected_listed_and_deleted() {
     let mut shop = Shop::open();
     let ids: Vec<String> = ["a", "b", "c", "d"].iter().map(|payload| shop.push(payload)).collect();
     shop.pop(2);
@@ -163,7 +155,7 @@ fn queues_are_counted_shown_listed_and_deleted() {
 }
 
 #[test]
-fn a_crowd_of_done_entries_is_passed_in_steps() {
+fn many_done_entries_are_skipped_in_steps() {
     let mut shop = Shop::open();
     for n in 0..2_500 {
         shop.raw::<()>(&format!("LPUSH jobs {n}|5"));
@@ -186,7 +178,7 @@ fn times_are_options_of_the_url() {
     let since = Instant::now();
     assert_eq!(safe_pop(&shop.home, QUEUE), Ok(None));
     assert!(since.elapsed() >= Duration::from_secs(1), "it waited");
-    // An hour later, by the clock of the entry.
+    // An hour later, by the time in the entry.
     let at = shop.now() - 3_600;
     shop.raw::<()>("DEL app:jobs");
     shop.raw::<()>(&format!("LPUSH app:jobs {id}|{at}"));

@@ -1,4 +1,4 @@
-//! Pops that wait.
+//! Waiting pops.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ const WAYS: Ways = Ways {
 };
 
 #[test]
-fn a_push_of_either_side_wakes_a_waiting_pop_at_once_also_beside_taken_tasks() {
+fn a_push_of_either_program_wakes_a_waiting_pop_at_once_also_if_tasks_are_taken() {
     let mut shop = Shop::open();
     shop.push_id("taken");
     shop.pop(1);
@@ -34,7 +34,7 @@ fn a_waiting_pop_sends_no_commands() {
     let ticket = shop.wait(Block::Forever);
     shop.until_waiting(1);
     let monitor = shop.monitor();
-    // Another queue whose name begins alike is none of its business.
+    // Another queue whose name has the same beginning does not matter.
     shop.raw::<()>("LPUSH jobs2 x");
     let sent = monitor.sent_within(Duration::from_secs(10));
     assert!(sent.len() <= 2, "{sent:#?}");
@@ -48,7 +48,7 @@ fn a_late_task_wakes_a_waiting_pop() {
     assert_eq!(shop.pop_one().as_deref(), Some("a"));
     let since = Instant::now();
     assert_eq!(answer(shop.wait(Block::Forever)).unwrap()[0].0, "a");
-    // Whole seconds, as redis-queue counts them: later than one, and so at two.
+    // redis-queue counts whole seconds: later than after one second means after two.
     assert!((1.0..5.0).contains(&since.elapsed().as_secs_f64()), "{:?}", since.elapsed());
 }
 
@@ -70,7 +70,7 @@ fn tasks_of_a_dropped_ticket_return_to_the_front() {
 }
 
 #[test]
-fn two_queues_whose_names_begin_alike_can_both_be_waited_for() {
+fn pops_can_wait_for_two_queues_whose_names_begin_alike() {
     let mut shop = Shop::open();
     let queues: [&[u8]; 2] = [b"jobs", b"jobs2"];
     let pop = sureq_core::command::Pop {

@@ -1,4 +1,4 @@
-//! A Redis with a home in the keys of another program.
+//! A Redis with a home in the layout of another program.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part of this")]
 

@@ -1,4 +1,4 @@
-//! A Redis with a home of ours in the keys of another program, and a connection for that program's commands, sent raw.
+//! A Redis with a home of sureq in the layout of another program, and a connection for raw commands of that program.
 
 use redis::{Connection, FromRedisValue};
 use sureq_core::command::{AckScope, Block, Command, IdForm, Pop, TaskRef, TaskRefs};
@@ -10,7 +10,7 @@ use sureq_testkit::redis_server::RedisServer;
 use super::monitor::Monitor;
 use super::{info, open, run, until};
 
-/// The queue of all tests: no two share a server.
+/// The queue of all tests: each test has a server of its own.
 pub const QUEUE: &[u8] = b"jobs";
 
 pub struct Shop {
@@ -21,7 +21,7 @@ pub struct Shop {
 }
 
 impl Shop {
-    /// One whose home has these options.
+    /// A Redis whose home has these options.
     pub fn with(options: &'static str) -> Self {
         Self::on(RedisServer::start(), options)
     }
@@ -36,19 +36,19 @@ impl Shop {
         open_home(&self.server, self.options)
     }
 
-    /// Ends Redis with signal 9, and starts it again.
+    /// Kills Redis with signal 9, and starts it again.
     pub fn crash(&mut self) {
         self.server.crash();
         self.raw = self.server.connect();
     }
 
-    /// Closes the home and opens another, which has popped nothing and so does not clean by itself.
+    /// Closes the home and opens another one, which has popped nothing and therefore does not clean by itself.
     pub fn reopen(&mut self) {
         self.home.close();
         self.home = self.another();
     }
 
-    /// Sends a command as it stands; words are parted by blanks.
+    /// Sends a command; its words are separated by spaces.
     pub fn raw<T: FromRedisValue>(&mut self, line: &str) -> T {
         let mut words = line.split(' ');
         let mut command = redis::cmd(words.next().expect("a line has words"));
@@ -75,7 +75,7 @@ impl Shop {
         self.execute(command).list.remove(0)
     }
 
-    /// The words of a refusal.
+    /// The text of a refusal.
     pub fn refusal(&self, command: Command<'_>) -> String {
         match self.reply(command) {
             Reply::Refused(no) => format!("{} {no}", no.code()),
@@ -83,7 +83,6 @@ impl Shop {
         }
     }
 
-    /// A count.
     pub fn count(&self, command: Command<'_>) -> u64 {
         match self.reply(command) {
             Reply::Count(n) => n,
@@ -91,23 +90,23 @@ impl Shop {
         }
     }
 
-    /// A pop that waits.
+    /// Starts a waiting pop.
     pub fn wait(&self, block: Block) -> Ticket {
         wait(&self.home, block)
     }
 
-    /// Whether this finished the task.
+    /// Acks the task; returns whether this call finished it.
     pub fn ack(&self, id: &str) -> bool {
         ack(&self.home, id)
     }
 
-    /// How many are ready and how many leased.
+    /// The numbers of ready and of leased tasks.
     pub fn lengths(&self) -> (u64, u64) {
         let info = info(&self.home, QUEUE);
         (info.ready, info.leased)
     }
 
-    /// The numbers of the clients that executed this last, or do.
+    /// The ids of the clients whose last or current command this is.
     pub fn clients(&mut self, command: &str) -> Vec<u64> {
         let command = format!(" cmd={command} ");
         let clients = self.raw::<String>("CLIENT LIST");
@@ -118,7 +117,7 @@ impl Shop {
         .collect()
     }
 
-    /// Returns once this many pops wait, and everything that led to it is done.
+    /// Waits until this many pops wait, and all commands that lead to waiting were sent.
     pub fn until_waiting(&self, n: usize) {
         until("it waits", || self.home.waiters() == n);
         self.home.look();
@@ -139,12 +138,12 @@ pub fn open_home(server: &RedisServer, options: &str) -> RedisHome {
     open(&format!("{}?{options}", server.url()))
 }
 
-/// A pop that waits.
+/// Starts a waiting pop.
 pub fn wait(home: &RedisHome, block: Block) -> Ticket {
     home.send(&[Command::Pop(Pop { block: Some(block), ..Pop::plain(&[QUEUE], 1) })])
 }
 
-/// Whether this finished the task.
+/// Acks the task; returns whether this call finished it.
 pub fn ack(home: &RedisHome, id: &str) -> bool {
     let tasks = TaskRefs { list: &[id.as_bytes()], form: IdForm::Long };
     let ack = Command::Ack { queue: QUEUE, tasks, scope: AckScope::LeasedOrLapsed };
@@ -159,17 +158,17 @@ pub fn task_ref(id: &str) -> TaskRef<'_> {
 }
 
 pub fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("tests speak in text")
+    String::from_utf8(bytes.to_vec()).expect("tests use text")
 }
 
-/// The ids and payloads that were popped; where there is no id yet, it is empty.
+/// The ids and payloads of popped tasks; an id is empty if the layout assigns it later.
 pub fn tasks(replies: &Replies<Payload>) -> Vec<(String, String)> {
     let (Reply::Tasks(span) | Reply::Inspected(span)) = replies.list[0] else { panic!("{:?}", replies.list) };
     let tasks = replies.tasks[span.range()].iter();
     tasks.map(|task| (text(task.foreign_id.as_deref().unwrap_or_default()), text(&task.body))).collect()
 }
 
-/// The answer to a waiting pop.
+/// The reply to a waiting pop.
 pub fn answer(ticket: Ticket) -> Result<Vec<(String, String)>, Refusal> {
     let replies = super::answer(&ticket);
     drop(ticket);

@@ -11,7 +11,7 @@ use super::{is_short, push};
 /// The parts that differ between layouts.
 pub struct Ways {
     pub wait: fn(&Shop, Block) -> Ticket,
-    /// A foreign client pushes.
+    /// Lets a foreign client push.
     pub foreign_push: fn(&mut Shop, &str),
     /// Cuts the connections on which the home is notified.
     pub cut: fn(&mut Shop),
@@ -26,7 +26,7 @@ impl Ways {
         ticket
     }
 
-    /// Waits, and gets the task that a foreign client pushes after an event.
+    /// Starts a waiting pop, triggers an event, and expects the task that a foreign client pushes then.
     fn served_after(&self, shop: &mut Shop, what: &str, happens: impl FnOnce(&mut Shop)) {
         let ticket = self.wait(shop);
         happens(shop);
@@ -50,7 +50,7 @@ impl Ways {
         other.close();
     }
 
-    /// One pop times out and one is dropped: neither takes the task that is pushed then.
+    /// One pop times out and one is dropped: neither takes a task that is pushed later.
     pub fn give_up(&self, shop: &Shop) {
         let since = Instant::now();
         assert_eq!(answer((self.wait)(shop, Block::Millis(30))), Ok(vec![]));
@@ -59,7 +59,7 @@ impl Ways {
         shop.home.look();
     }
 
-    /// One who is given a task at once, and leaves without having read that: the task goes back.
+    /// The ticket of a waiting pop is dropped right after it got a task: the task is requeued.
     pub fn leave_with_a_task(&self, shop: &Shop) {
         let mut monitor = shop.monitor();
         let ticket = (self.wait)(shop, Block::Forever);

@@ -1,4 +1,4 @@
-//! Which tasks come back, and which do not.
+//! Cleaning: abandoned tasks are requeued, and no others.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::support::{PATIENCE, QUEUE, Shop, answer};
 const GAP: Duration = Duration::from_secs(1);
 
 #[test]
-fn a_lease_of_a_millisecond_runs_out_and_the_task_comes_back_at_the_end() {
+fn a_task_whose_lease_lapses_is_requeued_at_the_end() {
     let mut shop = Shop::open();
     shop.add("a", "x");
     shop.add("b", "y");
@@ -24,14 +24,14 @@ fn a_lease_of_a_millisecond_runs_out_and_the_task_comes_back_at_the_end() {
     let started = Instant::now();
     let cleaned = clean(&shop.home, &[QUEUE], Cleaning::Light).unwrap();
     assert_eq!(cleaned, Cleaned { returned: 1, removed: 0 });
-    assert!(started.elapsed() >= GAP, "it is looked at twice");
+    assert!(started.elapsed() >= GAP, "cleaning needs two looks");
     assert_eq!(shop.lists(), (vec!["a".into(), "c".into()], vec!["b".into()]), "b is leased");
-    assert!(shop.ack("a"), "a late ack completes it all the same");
+    assert!(shop.ack("a"), "a late ack still completes it");
     assert_eq!(shop.lists(), (vec!["c".into()], vec!["b".into()]));
 }
 
 #[test]
-fn ids_that_foreign_clients_are_about_to_lease_are_left_alone() {
+fn ids_that_foreign_clients_are_about_to_lease_stay() {
     let mut shop = Shop::open();
     shop.add("a", "x");
     shop.raw::<()>("RPOPLPUSH jobs:queue jobs:processing");
@@ -42,14 +42,14 @@ fn ids_that_foreign_clients_are_about_to_lease_are_left_alone() {
     shop.raw::<()>("SETEX jobs:lease:a 60 theirs");
     assert_eq!(cleaning.join().unwrap(), Ok(Cleaned::default()));
     assert_eq!(shop.lists(), (vec![], vec!["a".into()]));
-    // Once the lease has run out, it has to be seen without one twice again.
+    // After the lease has ended, the id must again be seen twice without one.
     shop.raw::<()>("DEL jobs:lease:a");
     let started = Instant::now();
     assert_eq!(clean(&shop.home, &[], Cleaning::Light), Ok(Cleaned { returned: 1, removed: 0 }));
     assert!(started.elapsed() >= GAP);
 }
 
-/// The commands of foreign clients, in their order; after each of them the client may be gone.
+/// The commands of foreign clients, in their order. A client may die after any of them.
 const FOREIGN: [(&str, &[&str], &[&str]); 6] = [
     ("add_item", &[], &["SETNX jobs:item:i x", "LPUSH jobs:queue i"]),
     ("add_unique_item", &[], &["SET jobs:item:i x", "LPUSH jobs:queue i"]),
@@ -95,7 +95,7 @@ fn a_foreign_client_may_die_after_any_of_its_steps() {
                 (true, false) => (one, vec![]),
             };
             assert_eq!(shop.lists(), expected, "{name}, {n} steps");
-            // The lease of an item that is gone runs out by itself, and then nothing is left of it.
+            // The lease of a completed item ends by itself, and then nothing is left of it.
             if expected.1.len() == 1 {
                 shop.raw::<()>("DEL jobs:lease:i");
                 clean(&shop.home, &[QUEUE], Cleaning::Light).unwrap();
@@ -105,9 +105,9 @@ fn a_foreign_client_may_die_after_any_of_its_steps() {
     }
 }
 
-/// Ours blocks by one command and leases by the next.
+/// A home of sureq blocks with one command and leases with the next. It may die between the two.
 #[test]
-fn ours_may_die_between_its_two_steps() {
+fn a_home_may_die_between_moving_and_leasing() {
     let mut shop = Shop::open();
     let mut monitor = shop.monitor();
     let ticket = shop.wait(Block::Forever);
@@ -115,7 +115,7 @@ fn ours_may_die_between_its_two_steps() {
     shop.raw::<()>("ACL SETUSER default -evalsha -fcall");
     shop.raw::<()>("SET jobs:item:a x");
     shop.raw::<()>("LPUSH jobs:queue a");
-    // It was not allowed to lease, and goes on waiting.
+    // The home was not allowed to lease the id, and continues to wait.
     monitor.wait_for("BLMOVE");
     drop(ticket);
     shop.home.close();
@@ -147,20 +147,23 @@ fn one_home_at_a_time_cleans_by_itself() {
     monitor.wait_for("look");
     let first = Instant::now();
     monitor.wait_for("look");
-    assert!(first.elapsed() > GAP * 3, "what it saw would have been looked at again after a second");
+    assert!(
+        first.elapsed() > GAP * 3,
+        "an id without a lease would have been looked at again after a second"
+    );
     assert_eq!(shop.lists(), (vec![], vec!["a".into()]), "another home cleans");
     assert_eq!(clean(&shop.home, &[QUEUE], Cleaning::Light).map(|cleaned| cleaned.returned), Ok(1));
 }
 
 #[test]
-fn many_are_cleaned_in_steps() {
+fn many_ids_are_cleaned_in_steps() {
     let mut shop = Shop::open();
     let ids: Vec<String> = (0..350).map(|n| n.to_string()).collect();
     for id in &ids {
         shop.raw::<()>(&format!("SET jobs:item:{id} x"));
         shop.raw::<()>(&format!("LPUSH jobs:processing {id}"));
     }
-    // Every tenth is leased, every seventh is a ghost.
+    // Every tenth id is leased, every seventh is a ghost.
     for id in ids.iter().step_by(10) {
         shop.raw::<()>(&format!("SET jobs:lease:{id} theirs"));
     }
@@ -181,7 +184,7 @@ fn many_are_cleaned_in_steps() {
 }
 
 #[test]
-fn keys_of_old_clients_are_named_and_the_queue_is_left_alone() {
+fn keys_of_old_clients_are_reported_and_their_queue_stays_unchanged() {
     let mut shop = Shop::open();
     for (make, unmake, key) in [
         ("SET jobs:leased_by_session:i them", "DEL jobs:leased_by_session:i", "jobs:leased_by_session:i"),
@@ -194,13 +197,13 @@ fn keys_of_old_clients_are_named_and_the_queue_is_left_alone() {
         shop.reopen();
         check_old(&mut shop, key);
         shop.raw::<()>(unmake);
-        assert_eq!(shop.lengths(), (0, 1), "it can be used once they are gone");
+        assert_eq!(shop.lengths(), (0, 1), "the queue can be used when they are gone");
     }
 }
 
-/// A waiting pop moves an id before the script can look.
+/// A waiting pop moves an id before the script can look for old clients.
 #[test]
-fn a_moved_id_goes_back_if_there_are_old_clients() {
+fn a_moved_id_is_moved_back_if_there_are_old_clients() {
     let mut shop = Shop::open();
     for line in ["SET jobs:item:i x", "LPUSH jobs:processing i", "LPUSH jobs:cleaning j"] {
         shop.raw::<redis::Value>(line);
@@ -239,7 +242,7 @@ fn check_old(shop: &mut Shop, key: &str) {
     assert_eq!(shop.lists(), (vec![], vec!["i".into()]));
 }
 
-/// A client that died while it added the first item of a queue leaves nothing but that item.
+/// A client that died while it added the first item of a queue leaves only that item.
 #[test]
 fn a_deep_cleaning_finds_queues_that_consist_of_items_alone() {
     let mut shop = Shop::open();
@@ -259,7 +262,7 @@ fn a_deep_cleaning_finds_queues_that_consist_of_items_alone() {
     assert_eq!(clean(&shop.home, &[], Cleaning::Deep), Ok(Cleaned::default()), "each once");
 }
 
-/// A name or an id may have the mark of items in it, too: a list says where they part.
+/// A name or an id may contain `:item:` too: a list shows where they are separated.
 #[test]
 fn an_item_belongs_to_the_queue_that_has_a_list() {
     let mut shop = Shop::open();

@@ -1,4 +1,4 @@
-//! The commands that the layout has, one by one.
+//! Each command that the layout supports.
 
 use sureq_core::Reply;
 use sureq_core::command::{Cancel, Command, IdForm, Return, TaskRefs, View};
@@ -18,25 +18,25 @@ fn a_lease_can_be_extended_while_it_is_held() {
         |shop: &Shop, id| shop.reply(Command::Extend { queue: QUEUE, task: task_ref(id), ms: 90_000 });
     assert_eq!(extend(&shop, "a"), Reply::Outcome(Outcome::Stale));
     shop.add("a", "x");
-    assert_eq!(extend(&shop, "a"), Reply::Outcome(Outcome::Stale), "nobody has it");
+    assert_eq!(extend(&shop, "a"), Reply::Outcome(Outcome::Stale), "it is not leased");
     shop.pop(1, None);
     let session: String = shop.raw("GET jobs:lease:a");
     assert_eq!(extend(&shop, "a"), Reply::Outcome(Outcome::Done));
     assert!(shop.raw::<i64>("PTTL jobs:lease:a") > 60_000);
     assert_eq!(shop.raw::<String>("GET jobs:lease:a"), session);
-    // The lease ended, and nothing has noticed.
+    // The lease has ended, and no cleaning has noticed it yet.
     shop.raw::<()>("DEL jobs:lease:a");
     assert_eq!(extend(&shop, "a"), Reply::Outcome(Outcome::Done));
     assert_eq!(shop.raw::<String>("GET jobs:lease:a"), session);
 }
 
 #[test]
-fn a_task_is_given_back_to_the_end_or_where_it_is_said() {
+fn a_returned_task_goes_to_the_end_or_to_the_named_place() {
     let mut shop = Shop::open();
     for id in ["a", "b", "c"] {
         shop.add(id, "x");
     }
-    assert_eq!(give_back(&shop, "a", None), Reply::Outcome(Outcome::Stale), "nobody has it");
+    assert_eq!(give_back(&shop, "a", None), Reply::Outcome(Outcome::Stale), "it is not leased");
     shop.pop(2, None);
     assert_eq!(give_back(&shop, "a", None), Reply::Outcome(Outcome::Done));
     assert_eq!(give_back(&shop, "b", Some(Place::Front)), Reply::Outcome(Outcome::Done));
@@ -44,11 +44,11 @@ fn a_task_is_given_back_to_the_end_or_where_it_is_said() {
     assert_eq!(shop.raw::<i64>("EXISTS jobs:lease:a jobs:lease:b"), 0);
     let back = Return { queue: QUEUE, task: task_ref("b"), to: None, failed: Some(b"why"), is_last: false };
     let no = shop.refusal(Command::Return(back));
-    assert_eq!(no, "NOTTHERE layout=work-queue has no RETURN FAILED: failures are not counted there");
+    assert_eq!(no, "NOTTHERE layout=work-queue has no RETURN FAILED: it does not count failures");
 }
 
 #[test]
-fn tasks_are_called_off_wherever_they_are() {
+fn tasks_are_cancelled_in_any_state() {
     let mut shop = Shop::open();
     for id in ["a", "b", "c"] {
         shop.add(id, "x");
@@ -64,7 +64,7 @@ fn tasks_are_called_off_wherever_they_are() {
 }
 
 #[test]
-fn tasks_are_shown_in_the_order_of_their_turn() {
+fn inspect_lists_tasks_in_the_order_of_delivery() {
     let mut shop = Shop::open();
     for n in 0..250 {
         shop.add(&n.to_string(), "x");
@@ -76,7 +76,7 @@ fn tasks_are_shown_in_the_order_of_their_turn() {
         tasks(&shown).into_iter().map(|(id, _)| id.parse().unwrap()).collect::<Vec<u32>>()
     };
     assert_eq!(look_at(View::Ready, 0, 3), [3, 4, 5]);
-    assert_eq!(look_at(View::Ready, 5, 3), [8, 10], "what has no item is not shown");
+    assert_eq!(look_at(View::Ready, 5, 3), [8, 10], "ids without an item are not reported");
     assert_eq!(look_at(View::Ready, -2, 10), [248, 249]);
     assert_eq!(look_at(View::Ready, 7, 1_000), (10..250).collect::<Vec<u32>>());
     assert_eq!(look_at(View::Ready, 1_000, 5), [0; 0]);

@@ -1,5 +1,5 @@
-//! `layout=work-queue` on a real Redis, beside the published crate `redis-work-queue` and beside its commands, sent
-//! raw.
+//! `layout=work-queue` on a real Redis, together with the published crate `redis-work-queue` and with its commands,
+//! sent raw.
 
 #[path = "../support/mod.rs"]
 mod common;

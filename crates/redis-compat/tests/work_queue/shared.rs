@@ -1,4 +1,4 @@
-//! One queue, two programs.
+//! One queue that two programs share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use sureq_core::command::Block;
 use crate::support::{Published, Shop, ack, answer, item, wait};
 
 #[test]
-fn the_published_crate_leases_and_completes_our_tasks() {
+fn the_published_crate_leases_and_completes_tasks_of_sureq() {
     let mut shop = Shop::open();
     let mut published = Published::new(&shop.server);
     let (first, second) = (shop.push("one"), shop.push("two"));
@@ -23,13 +23,13 @@ fn the_published_crate_leases_and_completes_our_tasks() {
     assert!(published.complete(&first));
     assert!(!shop.ack(&first), "it is completed once");
     assert_eq!(published.lease().unwrap().id, second);
-    assert!(shop.ack(&second), "whoever removes the item completes it");
+    assert!(shop.ack(&second), "the client that removes the item completes it");
     assert!(!published.complete(&second));
     assert_eq!(shop.raw::<Vec<String>>("KEYS *"), Vec::<String>::new());
 }
 
 #[test]
-fn we_pop_and_complete_tasks_of_the_published_crate() {
+fn sureq_pops_and_completes_tasks_of_the_published_crate() {
     let mut shop = Shop::open();
     let mut published = Published::new(&shop.server);
     assert!(published.add(&item("a", "one")));
@@ -38,10 +38,7 @@ fn we_pop_and_complete_tasks_of_the_published_crate() {
     assert_eq!(shop.pop(5, None), [("b".to_owned(), "two".to_owned())]);
     assert_eq!(shop.raw::<String>("TYPE jobs:lease:a"), "string");
     assert!((1..=1_500).contains(&shop.raw::<i64>("PTTL jobs:lease:a")));
-    assert!(
-        (50_000..=60_000).contains(&shop.raw::<i64>("PTTL jobs:lease:b")),
-        "a minute, if nothing is said"
-    );
+    assert!((50_000..=60_000).contains(&shop.raw::<i64>("PTTL jobs:lease:b")), "a minute by default");
     assert_eq!(published.lengths(), (0, 2));
     assert!(published.complete("a"));
     assert!(shop.ack("b"));
@@ -66,7 +63,7 @@ fn an_id_is_added_once_by_either_side() {
     assert!(shop.add("b", "ours"));
 }
 
-/// The crate asks that an id be added once by `add_unique_item`; who adds it twice has it twice in the queue.
+/// The crate requires `add_unique_item` if an id may be added twice; with `add_item` it is in the queue twice.
 #[test]
 fn an_id_that_was_queued_twice_is_one_task() {
     let mut shop = Shop::open();
@@ -81,13 +78,13 @@ fn an_id_that_was_queued_twice_is_one_task() {
     assert_eq!(popped, [("twice", "newer"), ("other", "x")].map(|(id, data)| (id.into(), data.into())));
     assert_eq!(shop.lists(), (vec![], vec!["other".into(), "twice".into()]));
     published.add_unique(&item("twice", "newest"));
-    assert_eq!(shop.lengths(), (0, 2), "somebody has it");
+    assert_eq!(shop.lengths(), (0, 2), "it is leased");
     assert!(shop.ack("twice") && shop.ack("other"));
     assert_eq!(shop.lists(), (vec![], vec![]));
 }
 
 #[test]
-fn ids_without_an_item_are_passed_over_and_removed() {
+fn ids_without_an_item_are_skipped_and_removed() {
     let mut shop = Shop::open();
     let mut published = Published::new(&shop.server);
     published.add_unique(&item("twice", "x"));
@@ -98,7 +95,7 @@ fn ids_without_an_item_are_passed_over_and_removed() {
     shop.add("real", "y");
     assert_eq!(shop.pop_one().as_deref(), Some("real"));
     assert_eq!(shop.lists(), (vec![], vec!["real".into()]));
-    // A crowd of them is removed in more than one step.
+    // A large number of ghosts is removed in several steps.
     let ghosts: Vec<String> = (0..2_500).map(|n| n.to_string()).collect();
     shop.raw::<()>(&format!("LPUSH jobs:queue {}", ghosts.join(" ")));
     shop.add("behind", "z");
@@ -108,7 +105,7 @@ fn ids_without_an_item_are_passed_over_and_removed() {
 
 const TASKS: usize = 1_000;
 
-/// Takes and completes tasks until all are completed; returns those that it got.
+/// Takes and completes tasks until all are completed; returns the ids that this worker completed.
 fn work(
     completed: &AtomicUsize,
     mut take: impl FnMut() -> Option<String>,
@@ -117,7 +114,7 @@ fn work(
     let mut taken = Vec::new();
     while completed.load(Ordering::Acquire) < TASKS {
         if let Some(id) = take() {
-            assert!(complete(&id), "{id} was completed by somebody else");
+            assert!(complete(&id), "{id} was completed by another worker");
             completed.fetch_add(1, Ordering::AcqRel);
             taken.push(id);
         }

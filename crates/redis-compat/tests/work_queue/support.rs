@@ -1,4 +1,4 @@
-//! A Redis with a home of ours, a connection for raw commands, and the published crate.
+//! A Redis with a home of sureq, a connection for raw commands, and the published crate.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ impl Shop {
         text(replies.foreign_ids[0].as_ref().expect("it has an id"))
     }
 
-    /// Adds an item with an id; whether it was new.
+    /// Adds an item with an id; returns whether it was new.
     pub(crate) fn add(&self, id: &str, payload: &str) -> bool {
         let name = Some(NameArg::Bytes(id.as_bytes()));
         let replies = self.execute(Command::Add(Add { name, ..Add::plain(QUEUE, payload.as_bytes()) }));
@@ -40,23 +40,23 @@ impl Shop {
         self.pop(1, None).pop().map(|(id, _)| id)
     }
 
-    /// A pop that waits for one of two queues.
+    /// Starts a waiting pop over two queues.
     pub(crate) fn wait_for_either(&self, other: &[u8]) -> Ticket {
         let queues = [QUEUE, other];
         let pop = Pop { block: Some(Block::Forever), ..Pop::plain(&queues, 1) };
         self.home.send(&[Command::Pop(pop)])
     }
 
-    /// Both lists as they stand in Redis.
+    /// The ids in both lists.
     pub(crate) fn lists(&mut self) -> (Vec<String>, Vec<String>) {
         (self.raw("LRANGE jobs:queue 0 -1"), self.raw("LRANGE jobs:processing 0 -1"))
     }
 
-    /// Waits until no client blocks any more.
+    /// Waits until no client blocks.
     pub(crate) fn until_nobody_blocks(&mut self) {
         let until = Instant::now() + PATIENCE;
         while self.raw::<String>("INFO clients").contains("blocked_clients:1") {
-            assert!(Instant::now() < until, "somebody still blocks");
+            assert!(Instant::now() < until, "a client still blocks");
         }
     }
 }
@@ -85,7 +85,7 @@ impl Published {
         self.runtime.block_on(self.queue.add_unique_item(&mut self.connection, item)).expect("Redis answers");
     }
 
-    /// Leases for a minute; does not wait.
+    /// Leases for a minute, without waiting.
     pub(crate) fn lease(&mut self) -> Option<Item> {
         self.lease_within(Some(Duration::ZERO))
     }
@@ -108,7 +108,7 @@ impl Published {
     }
 }
 
-/// An item of the published crate.
+/// An item for the published crate.
 pub(crate) fn item(id: &str, data: &str) -> Item {
     Item { id: id.to_owned(), data: data.as_bytes().into() }
 }

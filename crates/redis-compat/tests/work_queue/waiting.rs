@@ -1,4 +1,4 @@
-//! Pops that wait.
+//! Waiting pops.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ fn a_push_wakes_a_waiting_pop_at_once() {
     });
 }
 
-/// A worker that waits may clean twice in that time, and nothing else.
+/// A waiting worker may clean twice in that time, and does nothing else.
 #[test]
 fn a_waiting_pop_sends_no_commands() {
     let shop = Shop::open();
@@ -58,7 +58,7 @@ fn a_pop_that_times_out_takes_nothing() {
     assert_eq!(
         shop.clients("blmove"),
         blocked,
-        "it was told to stop; a connection that is cut might take something with it"
+        "the connection is unblocked, not cut: a cut one could lose an id"
     );
     shop.add("a", "x");
     assert_eq!(shop.lists(), (vec!["a".into()], vec![]));
@@ -82,7 +82,7 @@ fn a_pop_that_waits_for_two_queues_gets_one_task() {
     assert_eq!(shop.lists(), (vec!["a".into()], vec![]));
 }
 
-/// An id that Redis moves for a waiter that has just left goes back.
+/// An id that Redis moves for a waiter that has just left is moved back.
 #[test]
 fn an_id_that_was_moved_for_a_dropped_waiter_returns_to_the_front() {
     let mut shop = Shop::open();
@@ -93,8 +93,10 @@ fn an_id_that_was_moved_for_a_dropped_waiter_returns_to_the_front() {
         shop.raw::<()>(&format!("SET jobs:item:{n} x"));
         drop(ticket);
         shop.raw::<()>(&format!("LPUSH jobs:queue {n}"));
-        // Whether or not it was moved, it is back where it was.
-        crate::common::until("it is back", || shop.lists() == (vec![n.to_string()], vec![]));
+        // Whether or not it was moved, it is at its old place again.
+        crate::common::until("the id is in the queue again", || {
+            shop.lists() == (vec![n.to_string()], vec![])
+        });
         assert_eq!(shop.pop_one(), Some(n.to_string()));
         assert!(shop.ack(&n.to_string()));
     }
@@ -102,7 +104,7 @@ fn an_id_that_was_moved_for_a_dropped_waiter_returns_to_the_front() {
 }
 
 #[test]
-fn a_home_that_is_closed_takes_nothing_any_more() {
+fn a_closed_home_takes_no_more_tasks() {
     let mut shop = Shop::open();
     let other = shop.another();
     let mut monitor = shop.monitor();
@@ -122,7 +124,7 @@ fn waiters_of_a_process_share_one_connection_and_are_served_in_order() {
     let first = shop.wait(Block::Forever);
     monitor.wait_for("BLMOVE");
     let second = shop.wait(Block::Forever);
-    // It has joined the line by the time that this is answered.
+    // The second waiter has joined when this returns.
     shop.home.look();
     assert_eq!(shop.clients("blmove").len(), 1);
     shop.add("a", "x");
@@ -132,7 +134,7 @@ fn waiters_of_a_process_share_one_connection_and_are_served_in_order() {
 }
 
 #[test]
-fn beside_waiting_workers_of_the_published_crate_we_get_our_share() {
+fn waiting_workers_of_sureq_and_of_the_published_crate_share_the_tasks() {
     let shop = Shop::open();
     let mut monitor = shop.monitor();
     let mut published = Published::new(&shop.server);
@@ -150,7 +152,7 @@ fn beside_waiting_workers_of_the_published_crate_we_get_our_share() {
         assert_eq!(ids(answer(ours).unwrap()), [second]);
         let (back, id) = theirs.join().unwrap();
         published = back;
-        assert_eq!(id, first, "who has waited longer is served first");
+        assert_eq!(id, first, "the client that waited longer is served first");
     }
 }
 
@@ -163,7 +165,7 @@ fn a_waiting_pop_skips_ids_without_an_item() {
     shop.raw::<()>("LPUSH jobs:queue ghost");
     monitor.wait_for("BLMOVE");
     assert_eq!(shop.lists(), (vec![], vec![]), "the ghost is gone");
-    // A crowd of them takes more than one step.
+    // A large number of ghosts takes more than one step.
     let ghosts: Vec<String> = (0..2_500).map(|n| n.to_string()).collect();
     shop.raw::<()>(&format!("LPUSH jobs:queue {}", ghosts.join(" ")));
     for _ in 0..3 {
@@ -176,7 +178,7 @@ fn a_waiting_pop_skips_ids_without_an_item() {
 }
 
 #[test]
-fn a_connection_that_is_lost_while_waiting_is_made_anew() {
+fn a_connection_lost_while_waiting_is_replaced() {
     let mut shop = Shop::open();
     let mut monitor = shop.monitor();
     let ticket = shop.wait(Block::Forever);
@@ -211,7 +213,7 @@ fn a_waiting_pop_survives_a_restart_of_redis_and_the_loss_of_its_scripts() {
 }
 
 #[test]
-fn a_task_that_cannot_be_passed_on_returns_to_the_front() {
+fn a_task_whose_delivery_fails_returns_to_the_front() {
     let mut shop = Shop::open();
     shop.add("a", "x");
     shop.add("b", "y");
@@ -221,7 +223,7 @@ fn a_task_that_cannot_be_passed_on_returns_to_the_front() {
     shop.home.requeue(QUEUE, &[replies.tasks[0].receipt()]);
     shop.home.look();
     assert_eq!(shop.lists(), (vec!["c".into(), "a".into()], vec!["b".into()]));
-    // It is another delivery now, with another holder.
+    // This is another delivery, with another holder.
     shop.raw::<()>("RPOPLPUSH jobs:queue jobs:processing");
     shop.raw::<()>("SETEX jobs:lease:a 60 theirs");
     shop.home.requeue(QUEUE, &[replies.tasks[0].receipt()]);

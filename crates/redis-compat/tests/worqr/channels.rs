@@ -1,4 +1,4 @@
-//! The four channels, both ways.
+//! Messages on the four channels, in both directions.
 
 use std::task::{Context, Poll, Waker};
 
@@ -11,8 +11,8 @@ use sureq_home_api::{Home as _, ListenEvent, Listener, Notice, NoticeTasks};
 use crate::common::{PATIENCE, run, until};
 use crate::support::{QUEUE, Shop, TTL_MS, beat, cancel, pop_one, start, worker};
 
-/// The messages about the queue that a foreign client receives from now on: kind and payload.
-fn foreign_ear(shop: &Shop) -> impl FnMut() -> (String, String) + use<> {
+/// Subscribes a foreign client; the function returns the next message about the queue: kind and payload.
+fn foreign_subscriber(shop: &Shop) -> impl FnMut() -> (String, String) + use<> {
     let mut connection: Connection = shop.server.connect();
     let (heard, hear) = std::sync::mpsc::channel();
     let (ready, is_ready) = std::sync::mpsc::channel();
@@ -32,13 +32,13 @@ fn foreign_ear(shop: &Shop) -> impl FnMut() -> (String, String) + use<> {
         }
     });
     is_ready.recv_timeout(PATIENCE).expect("it subscribes");
-    move || hear.recv_timeout(PATIENCE).expect("something is said")
+    move || hear.recv_timeout(PATIENCE).expect("a message arrives")
 }
 
 #[test]
-fn foreign_clients_receive_our_messages() {
+fn foreign_clients_receive_messages_of_sureq() {
     let shop = Shop::open();
-    let mut hear = foreign_ear(&shop);
+    let mut hear = foreign_subscriber(&shop);
     let said = |kind: &str, text: &str| (kind.to_owned(), text.to_owned());
     run(&shop.home, &Command::Push { queue: QUEUE, payloads: &[b"a", b"b\"c/", b"d"] });
     assert_eq!(hear(), said("work", "3"));
@@ -59,7 +59,7 @@ fn foreign_clients_receive_our_messages() {
     assert_eq!(hear(), said("work", "1"));
     pop_one(&shop.home, "w");
     run(&shop.home, &Command::Worker(sureq_core::command::Worker::Fail { name: b"w" }));
-    assert_eq!(hear(), said("work", "1"), "as Worqr's documents have it, and its code has not");
+    assert_eq!(hear(), said("work", "1"), "as documented by Worqr, though its code differs");
 }
 
 fn subscribers(shop: &Shop, channel: &str) -> i64 {
@@ -75,7 +75,7 @@ fn patterns(shop: &Shop) -> i64 {
 
 fn next(listener: &Listener) -> (Kind, NoticeTasks) {
     let mut heard = None;
-    until("something is heard", || {
+    until("a message arrives", || {
         if let Poll::Ready(next) = listener.poll(&mut Context::from_waker(Waker::noop())) {
             heard = next;
         }
@@ -91,7 +91,7 @@ fn next(listener: &Listener) -> (Kind, NoticeTasks) {
 }
 
 #[test]
-fn our_listeners_receive_messages_of_foreign_clients() {
+fn listeners_receive_messages_of_foreign_clients() {
     let mut shop = Shop::open();
     let listener = shop.home.listen();
     listener.subscribe(Kind::Work, QUEUE);
@@ -116,49 +116,50 @@ fn a_heartbeat_reports_cancels_of_foreign_clients() {
     shop.push("a");
     shop.push("b");
     start(&shop.home, "w", TTL_MS);
-    let [called_off, kept] = [pop_one(&shop.home, "w"), pop_one(&shop.home, "w")];
+    let [cancelled, kept] = [pop_one(&shop.home, "w"), pop_one(&shop.home, "w")];
     until("the home listens", || subscribers(&shop, "worqr_jobs_cancel") == 1);
     shop.multi(&["LREM worqr:queues:jobs 0 a", "PUBLISH worqr_jobs_cancel a"]);
-    until("it is marked", || beat(&shop.home, "w") == Ok(vec![called_off.clone()]));
-    assert!(shop.ack(&called_off) && shop.ack(&kept));
+    until("the task is marked", || beat(&shop.home, "w") == Ok(vec![cancelled.clone()]));
+    assert!(shop.ack(&cancelled) && shop.ack(&kept));
 }
 
-/// Homes receive their own cancels too, sooner or later; a task that is pushed right after one is another task.
+/// Homes receive their own cancels too, with a delay. A task that is pushed right after a cancel is a new task.
 #[test]
-fn a_cancel_of_ours_touches_nothing_that_comes_after_it() {
+fn a_cancel_does_not_affect_later_tasks() {
     let mut shop = Shop::open();
     start(&shop.home, "w", TTL_MS);
     shop.push("x");
     pop_one(&shop.home, "w");
     until("the home listens", || subscribers(&shop, "worqr_jobs_cancel") == 1);
-    // The MD5 of `a`. The mark of an executed cancel lasts a second; here it lasts, so that time plays no part.
-    until("it is cancelled, and that is noted", || {
+    // The MD5 of `a`. The mark of an executed cancel expires after a second; PERSIST makes the test independent of
+    // time.
+    until("it is cancelled and marked", || {
         cancel(&shop.home, "a");
         shop.raw::<i64>("PERSIST worqr:sureq:told:0cc175b9c0f1b6a831c399e269772661:jobs") == 1
     });
     shop.push("a");
     let after = pop_one(&shop.home, "w");
     let mut monitor = shop.monitor();
-    // Our cancel is received only now.
+    // The home receives its own cancel only now.
     shop.raw::<()>("PUBLISH worqr_jobs_cancel a");
     monitor.wait_for("hear_cancel");
     assert_eq!(beat(&shop.home, "w"), Ok(vec![]));
     shop.raw::<()>("DEL worqr:sureq:told:0cc175b9c0f1b6a831c399e269772661:jobs");
     shop.raw::<()>("PUBLISH worqr_jobs_cancel a");
-    until("it is cancelled by somebody else", || beat(&shop.home, "w") == Ok(vec![after.clone()]));
+    until("another client has cancelled it", || beat(&shop.home, "w") == Ok(vec![after.clone()]));
 }
 
-/// The mark of an executed cancel is about one queue.
+/// The mark of an executed cancel applies to one queue.
 #[test]
-fn a_cancel_of_ours_in_another_queue_hides_no_foreign_one() {
+fn a_cancel_in_another_queue_does_not_hide_a_foreign_cancel() {
     let mut shop = Shop::open();
     start(&shop.home, "w", TTL_MS);
     shop.push("a");
     let held = pop_one(&shop.home, "w");
     until("the home listens", || subscribers(&shop, "worqr_jobs_cancel") == 1);
     let elsewhere = Command::Cancel { queue: b"other", which: Cancel::Payload(b"a") };
-    // It lasts a second; here it lasts, so that time plays no part.
-    until("it is noted for the other queue", || {
+    // It expires after a second; PERSIST makes the test independent of time.
+    until("it is marked for the other queue", || {
         run(&shop.home, &elsewhere);
         let notes: Vec<String> = shop.raw("KEYS worqr:sureq:told:0cc175b9c0f1b6a831c399e269772661*");
         notes.len() == 1 && shop.raw::<i64>(&format!("PERSIST {}", notes[0])) == 1
@@ -169,16 +170,16 @@ fn a_cancel_of_ours_in_another_queue_hides_no_foreign_one() {
     assert_eq!(beat(&shop.home, "w"), Ok(vec![held]));
 }
 
-/// As `startWork` does: a sleeping worker receives that there is work.
+/// Like `startWork`: a sleeping worker gets a message that there is work.
 #[test]
-fn working_on_a_queue_with_tasks_tells_how_many_there_are() {
+fn working_on_a_queue_publishes_the_number_of_its_tasks() {
     let shop = Shop::open();
     start(&shop.home, "w", TTL_MS);
-    let mut hear = foreign_ear(&shop);
+    let mut hear = foreign_subscriber(&shop);
     let work = |queue| run(&shop.home, &Command::Worker(Worker::Work(worker("w"), queue))).list.remove(0);
     assert_eq!(work(QUEUE), Reply::Ok);
     run(&shop.home, &Command::Push { queue: QUEUE, payloads: &[b"a", b"b"] });
-    assert_eq!(hear(), ("work".to_owned(), "2".to_owned()), "an empty queue tells nothing");
+    assert_eq!(hear(), ("work".to_owned(), "2".to_owned()), "an empty queue publishes nothing");
     pop_one(&shop.home, "w");
     assert_eq!(work(QUEUE), Reply::Ok);
     assert_eq!(hear(), ("work".to_owned(), "1".to_owned()));

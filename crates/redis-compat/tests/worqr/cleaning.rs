@@ -1,4 +1,4 @@
-//! Which tasks of dead workers come back, and which do not.
+//! Cleaning: tasks of dead workers are requeued, and no others.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ fn returned(n: u64) -> Cleaned {
 }
 
 #[test]
-fn tasks_of_our_dead_worker_come_back_and_no_others() {
+fn only_tasks_of_a_dead_worker_of_sureq_are_requeued() {
     let mut shop = Shop::open();
     for payload in ["a", "b", "c", "d"] {
         shop.push(payload);
@@ -32,7 +32,7 @@ fn tasks_of_our_dead_worker_come_back_and_no_others() {
 }
 
 #[test]
-fn tasks_of_foreign_workers_come_back_when_none_works_on_the_queue() {
+fn tasks_of_foreign_workers_are_requeued_when_none_works_on_the_queue() {
     let mut shop = Shop::open();
     for payload in ["a", "b", "c"] {
         shop.push(payload);
@@ -44,13 +44,17 @@ fn tasks_of_foreign_workers_come_back_when_none_works_on_the_queue() {
     start(&shop.home, "ours", TTL_MS);
     let ours = pop_one(&shop.home, "ours");
     shop.foreign_dies("one");
-    assert_eq!(clean(&shop.home, &[QUEUE], Cleaning::Light), Ok(returned(0)), "it may be the other's");
+    assert_eq!(
+        clean(&shop.home, &[QUEUE], Cleaning::Light),
+        Ok(returned(0)),
+        "the task may belong to the other worker"
+    );
     assert_eq!(
         shop.all("SMEMBERS worqr:expiringWorkers"),
         ["one", "ours", "two"],
-        "their cleanup has to see it"
+        "Worqr's own cleanup must see it"
     );
-    // The other worker rests, but lives; no foreign worker works there now.
+    // The other worker rests, but is alive; no foreign worker works on the queue now.
     shop.raw::<()>("SREM worqr:workingQueues:two jobs");
     assert_eq!(clean(&shop.home, &[QUEUE], Cleaning::Light), Ok(returned(2)));
     assert_eq!(shop.all("SMEMBERS worqr:expiringWorkers"), ["ours", "two"]);
@@ -61,7 +65,7 @@ fn tasks_of_foreign_workers_come_back_when_none_works_on_the_queue() {
 }
 
 #[test]
-fn a_permanent_worker_of_theirs_is_never_dead() {
+fn a_permanent_foreign_worker_is_never_dead() {
     let mut shop = Shop::open();
     shop.push("a");
     for line in ["SADD worqr:workers p", "SADD worqr:permanentWorkers p", "SADD worqr:workingQueues:p jobs"] {
@@ -72,8 +76,8 @@ fn a_permanent_worker_of_theirs_is_never_dead() {
     assert_eq!(shop.working(), ["jobs_p1"]);
 }
 
-/// What their clients do in one step, in their order; after each of them the client may be gone. Where a line has
-/// several commands, they are one transaction.
+/// The steps of foreign clients, in their order. A client may die after any of them. The commands of one line are one
+/// transaction.
 const FOREIGN: [(&str, &[&str]); 7] = [
     ("enqueue", &["LPUSH worqr:queues:jobs t;PUBLISH worqr_jobs_work 1"]),
     (
@@ -105,7 +109,7 @@ const FOREIGN: [(&str, &[&str]); 7] = [
             "RPOPLPUSH worqr:processes:jobs_p worqr:queues:jobs;SREM worqr:workingProcesses:jobs jobs_p",
         ],
     ),
-    // Another worker takes a task between the two steps of a worker that fails: that process is in no set any more.
+    // Another worker takes a task between the two steps of a failing worker: that process is then in no set.
     (
         "fail while another takes",
         &[
@@ -132,7 +136,7 @@ fn a_foreign_client_may_die_after_any_of_its_steps() {
                 shop.multi(&step.split(';').collect::<Vec<_>>());
             }
             let is_there = steps[..n].iter().any(|step| step.contains(" t"));
-            // Its heartbeat has stopped.
+            // The heartbeat of the worker has stopped.
             shop.raw::<()>("DEL worqr:workerTimers:f");
             clean(&shop.home, &[], Cleaning::Light).unwrap();
             clean(&shop.home, &[], Cleaning::Deep).unwrap();
@@ -145,16 +149,17 @@ fn a_foreign_client_may_die_after_any_of_its_steps() {
     }
 }
 
-/// Their cancelling and deleting leave the mark behind, and then that payload could never be unique again.
+/// Foreign cancels and deletions leave the mark behind, and without cleaning that payload could never be unique
+/// again.
 #[test]
-fn marks_that_no_task_has_are_removed_by_a_deep_cleaning() {
+fn a_deep_cleaning_removes_marks_without_a_task() {
     let mut shop = Shop::open();
     for payload in [&b"held"[..], b"waiting"] {
         shop.execute(Command::Add(Add { name: Some(NameArg::Payload), ..Add::plain(QUEUE, payload) }));
     }
     start(&shop.home, "w", TTL_MS);
     pop_one(&shop.home, "w");
-    // The MD5 of a payload that no task has.
+    // The MD5 of a payload without a task.
     shop.raw::<()>("SET worqr:uniqueTasks:36f34fd8319cf30f8e132ef294c616af x");
     let report = shop.home.clean(&[], Cleaning::Light).unwrap();
     assert_eq!(report.marks, 0);
@@ -180,7 +185,7 @@ fn a_home_that_pops_cleans_by_itself_and_one_home_at_a_time() {
     let ticket = wait(&shop.home, "w", Block::Forever);
     monitor.wait_for("clean");
     shop.home.look();
-    assert_eq!(shop.home.waiters(), 1, "it was left to the other");
+    assert_eq!(shop.home.waiters(), 1, "cleaning was left to the other home");
     shop.raw::<()>("DEL worqr:sureq:cleaning");
     let since = Instant::now();
     assert_eq!(answer(ticket).unwrap()[0].1, "a");

@@ -1,4 +1,4 @@
-//! A connection that is cut anywhere leaves every task in one place, and cleaning heals the rest.
+//! A connection that is cut at any byte leaves every task in one place, and cleaning repairs the rest.
 
 use sureq_core::command::{AckScope, Command, IdForm, TaskRefs, Worker};
 use sureq_core::{Refusal, Reply};
@@ -10,11 +10,11 @@ use sureq_testkit::redis_server::RedisServer;
 use crate::common::{Way, clean, cutting_proxy, push, run};
 use crate::support::{QUEUE, Shop, TTL_MS, pop, pop_call, start};
 
-/// The script is sent first, and is most of the traffic; the bytes after it matter.
+/// The script is sent first, and is most of the traffic; only the bytes after it matter here.
 const SCRIPT_BYTES: usize =
     include_str!("../../src/lua/foreign.lua").len() + include_str!("../../src/lua/worqr.lua").len();
 
-/// The commands that a home executed before its connection was cut, as far as it knows.
+/// The commands that a home executed before its connection was cut, according to its replies.
 #[derive(Debug, Default)]
 struct Known {
     pushed: u64,
@@ -46,7 +46,7 @@ fn work(home: &RedisHome) -> Known {
     known
 }
 
-/// How many tasks there are, each of them in one place, and those that are worked on noted for their worker.
+/// Counts the tasks, and checks that each is in one place and that each running one is recorded for its worker.
 fn count(shop: &mut Shop) -> u64 {
     let (waiting, working) = (shop.queue(), shop.working());
     let mut all = waiting.clone();
@@ -64,7 +64,7 @@ fn count(shop: &mut Shop) -> u64 {
 }
 
 #[test]
-fn a_home_that_is_cut_off_anywhere_loses_nothing_and_cleaning_heals_the_rest() {
+fn a_home_that_is_cut_off_anywhere_loses_nothing_and_cleaning_repairs_the_rest() {
     let port = free_port();
     let mut shop = Shop::open_on(RedisServer::start_at(port));
     let to = (0..SCRIPT_BYTES).step_by(4_000).chain((SCRIPT_BYTES..SCRIPT_BYTES + 2_400).step_by(40));
@@ -77,7 +77,7 @@ fn a_home_that_is_cut_off_anywhere_loses_nothing_and_cleaning_heals_the_rest() {
         let target =
             Target::parse_with(&format!("redis://{address}?layout=worqr"), &sureq_redis_compat::LAYOUTS)
                 .unwrap();
-        // A home that cannot be opened has done nothing.
+        // If the home cannot be opened, nothing was done.
         let Ok(home) = RedisHome::open(target) else { continue };
         let known = work(&home);
         home.close();
@@ -85,14 +85,17 @@ fn a_home_that_is_cut_off_anywhere_loses_nothing_and_cleaning_heals_the_rest() {
         let most = known.pushed + known.maybe_pushed - known.finished;
         let before = count(&mut shop);
         assert!((least..=most).contains(&before), "{way:?} cut at {cut}: {before}, {known:?}");
-        // Its worker is dead.
+        // The worker of the home is dead.
         shop.raw::<()>("DEL worqr:workerTimers:w");
         clean(&shop.home, &[QUEUE], Cleaning::Light).unwrap();
         assert_eq!((count(&mut shop), shop.queue().len() as u64), (before, before), "{way:?} cut at {cut}");
         finished += known.finished;
         unknown += known.maybe_pushed + known.maybe_finished;
     }
-    assert!(finished > 10 && unknown > 10, "cuts come before, between and after: {finished}, {unknown}");
+    assert!(
+        finished > 10 && unknown > 10,
+        "cuts must come before, between and after the commands: {finished}, {unknown}"
+    );
 }
 
 #[test]
@@ -107,7 +110,7 @@ fn a_user_without_the_right_to_load_functions_gets_scripts() {
     home.close();
 }
 
-/// A foreign worker works until nothing is left; returns what it finished.
+/// Runs a foreign worker until no task is left; returns the tasks that it finished.
 fn foreign_work(server: &RedisServer, name: &str) -> Vec<String> {
     let (mut raw, mut finished) = (server.connect(), Vec::new());
     for n in 0.. {
@@ -135,7 +138,7 @@ fn foreign_work(server: &RedisServer, name: &str) -> Vec<String> {
             .srem("worqr:workingProcesses:jobs", &id)
             .query(&mut raw)
             .expect("Redis answers");
-        assert_eq!(done, 1, "nobody took it away");
+        assert_eq!(done, 1, "no other worker took it");
         finished.push(payload);
     }
     finished
@@ -157,7 +160,7 @@ fn our_work(home: &RedisHome, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn workers_of_both_kinds_and_cleaning_beside_them_finish_each_task_once() {
+fn workers_of_both_kinds_and_cleaning_finish_each_task_once() {
     let mut shop = Shop::open();
     shop.foreign_start("x");
     shop.foreign_start("y");

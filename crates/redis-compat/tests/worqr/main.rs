@@ -1,4 +1,4 @@
-//! `layout=worqr` on a real Redis, beside the commands of Worqr's own clients, sent raw.
+//! `layout=worqr` on a real Redis, together with the commands of Worqr's own clients, sent raw.
 
 #[path = "../support/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! Our workers, and the commands that Worqr's own clients send for theirs.
+//! Workers of sureq, and the commands that Worqr's own clients send for their workers.
 
 use sureq_core::command::{Block, Cancel, Command, LeaseAsk, Pop, Worker, WorkerRef};
 use sureq_core::{Refusal, Replies, Reply};
@@ -31,14 +31,14 @@ fn pop_as<'a>(name: &'a str, queues: &'a [&'a [u8]], count: u32) -> Pop<'a> {
     Pop { lease, ..Pop::plain(queues, count) }
 }
 
-/// The ids and payloads that this worker takes.
+/// Pops tasks for this worker; returns their ids and payloads.
 pub(crate) fn pop(home: &RedisHome, name: &str, count: u32) -> Vec<(String, String)> {
     tasks(&run(home, &pop_call(name, count)))
 }
 
 pub(crate) fn pop_one(home: &RedisHome, name: &str) -> String {
     let mut popped = pop(home, name, 1);
-    assert_eq!(popped.len(), 1, "there is a task");
+    assert_eq!(popped.len(), 1, "one task is ready");
     popped.remove(0).0
 }
 
@@ -46,13 +46,13 @@ pub(crate) fn wait(home: &RedisHome, name: &str, block: Block) -> Ticket {
     home.send(&[Command::Pop(Pop { block: Some(block), ..pop_as(name, &[QUEUE], 1) })])
 }
 
-/// The tasks that a heartbeat tells the worker to stop.
+/// The tasks that a heartbeat reports for the worker to stop working on.
 pub(crate) fn beat(home: &RedisHome, name: &str) -> Result<Vec<String>, Refusal> {
     let replies: Replies<Payload> = run(home, &Command::Worker(Worker::Beat(worker(name))));
     match &replies.list[0] {
         Reply::ReceiptsForeign(span) => {
             let ids = replies.foreign_ids[span.range()].iter();
-            Ok(ids.map(|id| text(id.as_ref().expect("it was handed out"))).collect())
+            Ok(ids.map(|id| text(id.as_ref().expect("a delivered task has an id"))).collect())
         }
         Reply::Refused(no) => Err(no.clone()),
         other => panic!("{other:?}"),
@@ -82,12 +82,12 @@ impl Shop {
         );
     }
 
-    /// The queue, the next in turn last.
+    /// The payloads in the queue; the next task is the last one.
     pub(crate) fn queue(&mut self) -> Vec<String> {
         self.all("LRANGE worqr:queues:jobs 0 -1")
     }
 
-    /// The ids that are being worked on.
+    /// The ids of running processes.
     pub(crate) fn working(&mut self) -> Vec<String> {
         self.all("SMEMBERS worqr:workingProcesses:jobs")
     }
@@ -105,7 +105,7 @@ impl Shop {
         self.multi(&[&format!("LPUSH worqr:queues:jobs {payload}"), "PUBLISH worqr_jobs_work 1"]);
     }
 
-    /// A worker of theirs begins and works on the queue.
+    /// Starts a foreign worker that works on the queue.
     pub(crate) fn foreign_start(&mut self, name: &str) {
         self.multi(&[
             &format!("SADD worqr:workers {name}"),
@@ -122,7 +122,7 @@ impl Shop {
         ]);
     }
 
-    /// Their `failWorker`: first it reads, then it changes everything at once. `between` runs after each of the reads.
+    /// The `failWorker` of Worqr: first it reads, then it changes everything at once. `between` runs after each read.
     pub(crate) fn foreign_fail(&mut self, name: &str, mut between: impl FnMut(&mut Self)) {
         let queues = self.all(&format!("SMEMBERS worqr:workingQueues:{name}"));
         between(self);
@@ -142,7 +142,7 @@ impl Shop {
         self.multi(&lines.iter().map(String::as_str).collect::<Vec<_>>());
     }
 
-    /// Their `cleanupWorkers`, which every instance runs now and then: fails each worker whose timer is gone.
+    /// The `cleanupWorkers` of Worqr, which every instance runs now and then: fails each worker whose timer is gone.
     pub(crate) fn foreign_cleanup(&mut self, mut between: impl FnMut(&mut Self)) {
         for name in self.all("SMEMBERS worqr:expiringWorkers") {
             between(self);
@@ -152,12 +152,12 @@ impl Shop {
         }
     }
 
-    /// Their heartbeat stops, and its time is up.
+    /// The heartbeat of a foreign worker stops, and its timer expires.
     pub(crate) fn foreign_dies(&mut self, name: &str) {
         self.raw::<()>(&format!("DEL worqr:workerTimers:{name}"));
     }
 
-    /// Keys that stand in Redis, in order.
+    /// All keys in Redis, in order.
     pub(crate) fn keys(&mut self) -> Vec<String> {
         let mut keys: Vec<String> = self.raw("KEYS *");
         keys.sort();

@@ -1,4 +1,4 @@
-//! Tasks: enqueued, taken, finished, given back and cancelled, by either side.
+//! Tasks that are enqueued, taken, finished, returned and cancelled, each by sureq or by a foreign client.
 
 use sureq_core::command::{Add, Command, LeaseAsk, NameArg, Pop, View};
 use sureq_core::settings::Place;
@@ -10,7 +10,7 @@ use crate::common::{push, run};
 use crate::support::{QUEUE, Shop, TTL_MS, beat, cancel, pop, pop_one, start, tasks, worker};
 
 #[test]
-fn a_task_of_ours_is_taken_and_finished_by_a_foreign_client() {
+fn a_foreign_client_takes_and_finishes_a_task_of_sureq() {
     let mut shop = Shop::open();
     shop.push("one");
     shop.push("two");
@@ -28,7 +28,7 @@ fn a_task_of_ours_is_taken_and_finished_by_a_foreign_client() {
 }
 
 #[test]
-fn a_foreign_task_is_taken_and_finished_by_ours() {
+fn sureq_takes_and_finishes_a_foreign_task() {
     let mut shop = Shop::open();
     shop.foreign_enqueue("one");
     shop.foreign_enqueue("two");
@@ -56,7 +56,7 @@ fn a_foreign_task_is_taken_and_finished_by_ours() {
 }
 
 #[test]
-fn a_unique_task_is_there_once_for_either_side_until_it_is_finished_or_called_off() {
+fn a_unique_task_exists_once_for_both_programs_until_it_is_finished_or_cancelled() {
     let mut shop = Shop::open();
     // The MD5 of hello.
     let mark = "worqr:uniqueTasks:5d41402abc4b2a76b9719d911017c592";
@@ -64,7 +64,7 @@ fn a_unique_task_is_there_once_for_either_side_until_it_is_finished_or_called_of
         let unique = Add { name: Some(NameArg::Payload), ..Add::plain(QUEUE, b"hello") };
         let replies = shop.execute(Command::Add(unique));
         let Reply::AddedForeign { at, added, state } = replies.list[0] else { panic!("{:?}", replies.list) };
-        assert_eq!(replies.foreign_ids[at as usize], None, "it has no id yet");
+        assert_eq!(replies.foreign_ids[at as usize], None, "the task has no id yet");
         (added, state)
     };
     assert_eq!(add(&shop), (true, StateKind::Ready));
@@ -73,7 +73,7 @@ fn a_unique_task_is_there_once_for_either_side_until_it_is_finished_or_called_of
     start(&shop.home, "w", TTL_MS);
     let id = pop_one(&shop.home, "w");
     assert_eq!(add(&shop), (false, StateKind::Leased));
-    // The home that finishes it has not delivered it, and must read its payload.
+    // The home that finishes the task has not delivered it, and must read its payload.
     let other = shop.another();
     assert!(crate::common::shop::ack(&other, &id));
     other.close();
@@ -82,7 +82,7 @@ fn a_unique_task_is_there_once_for_either_side_until_it_is_finished_or_called_of
     assert_eq!(cancel(&shop.home, "hello"), 1);
     assert_eq!(shop.raw::<i64>(&format!("EXISTS {mark}")), 0);
     assert_eq!(add(&shop), (true, StateKind::Ready));
-    // A foreign client puts a mark, and ours finishes the task.
+    // A foreign client sets a mark, and sureq finishes the task.
     assert!(shop.ack(&pop_one(&shop.home, "w")));
     shop.multi(&[&format!("SET {mark} x"), "LPUSH worqr:queues:jobs hello", "PUBLISH worqr_jobs_work 1"]);
     assert_eq!(add(&shop), (false, StateKind::Ready));
@@ -121,15 +121,15 @@ fn a_cancel_removes_waiting_tasks_and_reports_held_ones_to_their_worker() {
     let held = pop_one(&shop.home, "w");
     assert_eq!(beat(&shop.home, "w"), Ok(vec![]));
     assert_eq!(cancel(&shop.home, "a"), 3);
-    assert_eq!(cancel(&shop.home, "a"), 0, "a second one counts nothing");
+    assert_eq!(cancel(&shop.home, "a"), 0, "a second cancel finds no task");
     assert_eq!(shop.queue(), ["b"]);
     assert_eq!(beat(&shop.home, "w"), Ok(vec![held.clone()]));
-    assert_eq!(beat(&shop.home, "w"), Ok(vec![held.clone()]), "told until it is over");
+    assert_eq!(beat(&shop.home, "w"), Ok(vec![held.clone()]), "reported until the task ends");
     let back = Return { queue: QUEUE, task: task_ref(&held), to: None, failed: None, is_last: false };
     assert_eq!(shop.reply(Command::Return(back)), Reply::Outcome(Outcome::Cancelled));
-    assert_eq!((shop.queue(), shop.working()), (vec!["b".into()], vec![]), "it is gone");
+    assert_eq!((shop.queue(), shop.working()), (vec!["b".into()], vec![]), "the task is gone");
     assert_eq!(beat(&shop.home, "w"), Ok(vec![]));
-    // One that was cancelled can still be finished.
+    // A cancelled task can still be finished.
     let held = pop_one(&shop.home, "w");
     assert_eq!(cancel(&shop.home, "b"), 1);
     assert!(shop.ack(&held));
@@ -137,7 +137,7 @@ fn a_cancel_removes_waiting_tasks_and_reports_held_ones_to_their_worker() {
 }
 
 #[test]
-fn queues_are_counted_shown_listed_and_deleted() {
+fn queues_are_counted_inspected_listed_and_deleted() {
     let mut shop = Shop::open();
     for payload in ["a", "b", "c", "d"] {
         shop.push(payload);
@@ -163,7 +163,7 @@ fn queues_are_counted_shown_listed_and_deleted() {
     assert_eq!(rows, [(b"a_b:c".to_vec(), [1, 0, 0, 0]), (b"jobs".to_vec(), [2, 0, 2, 0])]);
     assert_eq!(shop.count(Command::Size), 2);
     assert_eq!(shop.count(Command::Exists { queues: &[QUEUE, b"none"] }), 1);
-    // As Worqr deletes a queue: tasks that are worked on stay.
+    // A deletion like that of Worqr: running tasks stay.
     assert_eq!(shop.count(Command::Purge { queue: QUEUE, state: None }), 2);
     assert_eq!(shop.lengths(), (0, 2));
     assert_eq!(shop.count(Command::Drop { queues: &[QUEUE, b"a_b:c"] }), 2);

@@ -1,4 +1,5 @@
-//! Worqr's own cleanup beside ours: it must find the tasks of its dead workers wherever ours leaves them to it.
+//! Worqr's own cleanup together with that of sureq: it must find the tasks of its dead workers that sureq leaves to
+//! it.
 
 use sureq_core::command::{Command, Worker};
 use sureq_home_api::{Cleaned, Cleaning};
@@ -48,7 +49,7 @@ const LIVES: [(&str, &[&str]); 4] = [
     ),
 ];
 
-/// Every payload of the queue, whether it waits or is worked on.
+/// Every payload of the queue, waiting or running.
 fn payloads(shop: &mut Shop) -> Vec<String> {
     let mut all = shop.queue();
     for process in shop.raw::<Vec<String>>("KEYS worqr:processes:*") {
@@ -58,7 +59,7 @@ fn payloads(shop: &mut Shop) -> Vec<String> {
     all
 }
 
-/// Another worker of theirs lives and one of ours works on the same queue; both hold a task each.
+/// Starts another foreign worker, and a worker of sureq, on the same queue; both hold a task.
 fn crowd(shop: &mut Shop) {
     shop.raw::<()>("FLUSHALL");
     shop.foreign_start("b");
@@ -74,12 +75,12 @@ fn crowd(shop: &mut Shop) {
 }
 
 fn clean_both_ways(shop: &Shop) {
-    clean(&shop.home, &[], Cleaning::Light).expect("it is cleaned");
-    clean(&shop.home, &[QUEUE], Cleaning::Deep).expect("it is cleaned");
+    clean(&shop.home, &[], Cleaning::Light).expect("cleaning succeeds");
+    clean(&shop.home, &[QUEUE], Cleaning::Deep).expect("cleaning succeeds");
 }
 
 #[test]
-fn their_cleanup_returns_tasks_of_their_dead_worker_whenever_it_died() {
+fn worqrs_cleanup_requeues_tasks_of_a_dead_foreign_worker_whenever_it_died() {
     let mut shop = Shop::open();
     for (name, steps) in LIVES {
         for n in 0..=steps.len() {
@@ -90,7 +91,7 @@ fn their_cleanup_returns_tasks_of_their_dead_worker_whenever_it_died() {
             }
             shop.foreign_dies("a");
             let before = payloads(&mut shop);
-            // Nothing is lost whether ours cleans first, or between any two of their steps.
+            // Nothing is lost if sureq cleans before Worqr, or between any two of Worqr's steps.
             clean_both_ways(&shop);
             assert_eq!(payloads(&mut shop), before, "{place}");
             shop.foreign_cleanup(|shop| clean_both_ways(shop));
@@ -101,7 +102,7 @@ fn their_cleanup_returns_tasks_of_their_dead_worker_whenever_it_died() {
                 assert_eq!(
                     shop.raw::<i64>("EXISTS worqr:processes:jobs_t"),
                     0,
-                    "{place}: it is not stranded"
+                    "{place}: the task is not stranded"
                 );
             }
         }
@@ -109,7 +110,7 @@ fn their_cleanup_returns_tasks_of_their_dead_worker_whenever_it_died() {
 }
 
 #[test]
-fn a_dead_worker_of_theirs_stays_registered_where_another_of_them_lives() {
+fn a_dead_foreign_worker_stays_registered_for_queues_with_another_one() {
     let mut shop = Shop::open();
     crowd(&mut shop);
     shop.foreign_start("a");
@@ -122,22 +123,22 @@ fn a_dead_worker_of_theirs_stays_registered_where_another_of_them_lives() {
     ]);
     shop.foreign_dies("a");
     assert_eq!(clean(&shop.home, &[], Cleaning::Light), Ok(Cleaned { returned: 1, removed: 0 }));
-    assert_eq!(shop.all("LRANGE worqr:queues:mails 0 -1"), ["m"], "nobody else of theirs works there");
+    assert_eq!(shop.all("LRANGE worqr:queues:mails 0 -1"), ["m"], "no other foreign worker works there");
     assert_eq!(shop.all("SMEMBERS worqr:workers"), ["a", "b", "ours"]);
     assert_eq!(shop.all("SMEMBERS worqr:expiringWorkers"), ["a", "b", "ours"]);
     assert_eq!(
         shop.all("SMEMBERS worqr:workingQueues:a"),
         ["jobs"],
-        "their cleanup takes back no more than it must"
+        "Worqr's cleanup requeues only the tasks of the dead worker"
     );
     shop.foreign_cleanup(|_| ());
     assert!(shop.queue().contains(&"t".to_owned()));
     assert_eq!(shop.all("SMEMBERS worqr:workers"), ["b", "ours"]);
 }
 
-/// The last foreign worker is dead too, and only our homes clean.
+/// The last foreign worker is dead too, and only homes of sureq clean.
 #[test]
-fn tasks_left_to_their_cleanup_come_back_when_their_last_worker_is_dead() {
+fn tasks_left_to_worqrs_cleanup_are_requeued_when_the_last_foreign_worker_is_dead() {
     let mut shop = Shop::open();
     crowd(&mut shop);
     shop.foreign_start("a");
@@ -147,11 +148,11 @@ fn tasks_left_to_their_cleanup_come_back_when_their_last_worker_is_dead() {
     shop.foreign_dies("b");
     assert_eq!(clean(&shop.home, &[], Cleaning::Light), Ok(Cleaned { returned: 2, removed: 0 }));
     assert_eq!(shop.all("SMEMBERS worqr:workers"), ["ours"]);
-    assert_eq!(beat(&shop.home, "ours"), Ok(vec![]), "ours keeps its own");
+    assert_eq!(beat(&shop.home, "ours"), Ok(vec![]), "the worker of sureq keeps its task");
 }
 
 #[test]
-fn failing_a_worker_of_theirs_leaves_it_to_their_cleanup_where_another_lives() {
+fn failing_a_foreign_worker_leaves_its_tasks_to_worqrs_cleanup_if_another_is_alive() {
     let mut shop = Shop::open();
     let fail = Command::Worker(Worker::Fail { name: b"a" });
     for is_permanent in [false, true] {
@@ -165,7 +166,7 @@ fn failing_a_worker_of_theirs_leaves_it_to_their_cleanup_where_another_lives() {
             ]);
         }
         shop.foreign_dequeue("jobs_t");
-        assert_eq!(shop.count(fail), 0, "it may be the other's");
+        assert_eq!(shop.count(fail), 0, "the task may belong to the other worker");
         shop.foreign_cleanup(|_| ());
         assert!(shop.queue().contains(&"t".to_owned()), "permanent: {is_permanent}");
         assert_eq!(shop.all("SMEMBERS worqr:workers"), ["b", "ours"]);
@@ -174,13 +175,13 @@ fn failing_a_worker_of_theirs_leaves_it_to_their_cleanup_where_another_lives() {
     shop.push("t");
     shop.foreign_start("a");
     shop.foreign_dequeue("jobs_t");
-    assert_eq!(shop.count(fail), 1, "there is no other");
+    assert_eq!(shop.count(fail), 1, "no other foreign worker is alive");
     assert_eq!(shop.raw::<i64>("EXISTS worqr:workers worqr:expiringWorkers worqr:workingQueues:a"), 0);
     assert_eq!(shop.count(Command::Worker(Worker::Fail { name: b"nobody" })), 0);
 }
 
 #[test]
-fn a_worker_of_ours_under_the_name_of_a_dead_one_of_theirs_strands_nothing() {
+fn a_worker_under_the_name_of_a_dead_foreign_one_strands_no_task() {
     let mut shop = Shop::open();
     for lives_another in [true, false] {
         shop.raw::<()>("FLUSHALL");
@@ -193,19 +194,20 @@ fn a_worker_of_ours_under_the_name_of_a_dead_one_of_theirs_strands_nothing() {
         shop.foreign_dies("same");
         start(&shop.home, "same", TTL_MS);
         if lives_another {
-            assert_eq!(shop.working(), ["jobs_t"], "it may be the other's");
+            assert_eq!(shop.working(), ["jobs_t"], "the task may belong to the other worker");
             shop.foreign_cleanup(|_| ());
         }
         assert_eq!(pop(&shop.home, "same", 1)[0].1, "t");
-        assert_eq!(beat(&shop.home, "same"), Ok(vec![]), "ours lives on");
+        assert_eq!(beat(&shop.home, "same"), Ok(vec![]), "the worker of sureq stays registered");
         let workers = if lives_another { &["b", "same"][..] } else { &["same"] };
         assert_eq!(shop.all("SMEMBERS worqr:workers"), workers);
     }
 }
 
-/// Their cleanup read which processes there are, then ours took a task and died, and then their cleanup struck it out.
+/// Worqr's cleanup reads the processes; then a worker of sureq takes a task and dies; then the cleanup unregisters
+/// it.
 #[test]
-fn tasks_of_our_worker_come_back_after_their_cleanup_unregistered_it() {
+fn tasks_of_a_worker_are_requeued_after_worqrs_cleanup_unregistered_it() {
     let mut shop = Shop::open();
     start(&shop.home, "ours", TTL_MS);
     assert_eq!(shop.execute(Command::Worker(Worker::Work(worker("ours"), QUEUE))).list.len(), 1);

@@ -1,4 +1,4 @@
-//! Pops that wait.
+//! Waiting pops.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn a_push_of_either_side_wakes_a_waiting_pop_at_once() {
     WAYS.a_push_of_either_side_wakes_at_once(&mut shop);
 }
 
-/// A worker that waits may clean twice in that time, and nothing else. Its beats are its own business.
+/// A waiting worker may clean twice in that time, and does nothing else. Its heartbeats are not counted.
 #[test]
 fn a_waiting_pop_sends_no_commands() {
     let shop = Shop::open();
@@ -52,9 +52,9 @@ fn tasks_of_a_dropped_ticket_return_to_the_front() {
     assert_eq!((shop.queue(), shop.working()), (vec!["b".into(), "a".into()], vec![]));
 }
 
-/// Foreign clients publish nothing when they return a task: cleaning the queue finds it.
+/// Foreign clients publish nothing when they requeue a task: cleaning the queue finds it.
 #[test]
-fn tasks_that_foreign_clients_return_silently_are_noticed() {
+fn tasks_that_foreign_clients_requeue_silently_are_noticed() {
     let mut shop = Shop::open();
     shop.push("a");
     shop.foreign_start("theirs");

@@ -1,4 +1,4 @@
-//! Workers: started, alive, at rest, stopped, failed; ours and theirs.
+//! Workers that are started, alive, at rest, stopped and failed, of sureq and of foreign clients.
 
 use sureq_core::command::{Command, Worker};
 use sureq_core::{Refusal, Reply};
@@ -18,7 +18,7 @@ fn list(shop: &Shop) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn a_worker_stands_in_worqrs_keys_and_theirs_are_seen() {
+fn workers_of_sureq_and_foreign_ones_are_listed_together() {
     let mut shop = Shop::open();
     start(&shop.home, "ours", 2_500);
     assert_eq!(shop.all("SMEMBERS worqr:workers"), ["ours"]);
@@ -48,17 +48,17 @@ fn heartbeats_keep_a_worker_alive_and_a_late_one_is_refused() {
     assert!(shop.raw::<i64>("PTTL worqr:workerTimers:w") > 5_000);
     shop.raw::<()>("DEL worqr:workerTimers:w");
     assert_eq!(beat(&shop.home, "w"), Err(Refusal::WorkerGone));
-    assert_eq!(shop.queue(), ["a"], "what it held came back");
-    assert!(!shop.ack(&id), "and is no longer its own");
+    assert_eq!(shop.queue(), ["a"], "its task was requeued");
+    assert!(!shop.ack(&id), "and the worker has lost it");
     let gone = Command::Worker(Worker::Work(worker("w"), QUEUE));
     assert_eq!(shop.reply(gone), Reply::Refused(Refusal::WorkerGone));
-    // It begins anew under its name.
+    // It starts again under its name.
     start(&shop.home, "w", TTL_MS);
     assert!(shop.ack(&pop_one(&shop.home, "w")));
 }
 
 #[test]
-fn each_worker_gives_back_its_own_tasks_alone_and_in_their_order() {
+fn a_stopped_worker_returns_only_its_own_tasks_and_in_order() {
     let mut shop = Shop::open();
     for payload in ["a", "b", "c", "d", "e"] {
         shop.push(payload);
@@ -68,8 +68,8 @@ fn each_worker_gives_back_its_own_tasks_alone_and_in_their_order() {
     let first = [pop(&shop.home, "first", 1), pop(&shop.home, "second", 1), pop(&shop.home, "first", 2)];
     assert_eq!(list(&shop), [("first".to_owned(), 3), ("second".to_owned(), 1)]);
     assert_eq!(shop.count(Command::Worker(Worker::Stop(worker("first")))), 3);
-    assert_eq!(shop.queue(), ["e", "d", "c", "a"], "a, c and d are next, as they were");
-    assert_eq!(shop.working(), [first[1][0].0.clone()], "b is the other's");
+    assert_eq!(shop.queue(), ["e", "d", "c", "a"], "a, c and d are next, in their old order");
+    assert_eq!(shop.working(), [first[1][0].0.clone()], "b belongs to the other worker");
     assert_eq!(shop.all("SMEMBERS worqr:workers"), ["second"]);
     assert_eq!(shop.count(Command::Worker(Worker::Rest(worker("second"), b"other"))), 0);
     assert_eq!(shop.count(Command::Worker(Worker::Rest(worker("second"), QUEUE))), 1);
@@ -91,9 +91,9 @@ fn starting_a_worker_again_ends_its_predecessor() {
     assert_eq!((shop.queue(), shop.working()), (vec!["a".into()], vec![]));
 }
 
-/// Their `stopWork` and `failWorker` give back the tasks of all workers of the queue, ours too.
+/// The `stopWork` and `failWorker` of Worqr requeue the tasks of all workers of the queue, including those of sureq.
 #[test]
-fn a_task_that_a_foreign_worker_took_from_ours_is_reported_once_and_cannot_be_acked() {
+fn a_task_taken_by_a_foreign_worker_is_reported_once_and_cannot_be_acked() {
     let mut shop = Shop::open();
     shop.push("a");
     shop.push("b");
@@ -107,17 +107,17 @@ fn a_task_that_a_foreign_worker_took_from_ours_is_reported_once_and_cannot_be_ac
     assert_eq!(beat(&shop.home, "w"), Ok(vec![taken.clone()]));
     assert_eq!(beat(&shop.home, "w"), Ok(vec![]), "once");
     assert!(!shop.ack(&taken));
-    assert_eq!(shop.working(), [&kept[..]], "the note of what it still holds is back");
+    assert_eq!(shop.working(), [&kept[..]], "the record of its other task is restored");
     assert!(shop.ack(&kept));
     assert_eq!(shop.queue(), ["a"]);
 }
 
 #[test]
-fn a_worker_whose_time_is_up_can_take_nothing() {
+fn a_worker_whose_time_to_live_is_over_cannot_pop() {
     let shop = Shop::open();
     shop.push("a");
     start(&shop.home, "w", 1);
-    until("its time is up", || beat_would_fail(&shop));
+    until("its time to live is over", || beat_would_fail(&shop));
     let pop = crate::support::wait(&shop.home, "w", sureq_core::command::Block::Millis(1));
     assert_eq!(crate::support::answer(pop), Err(Refusal::WorkerGone));
 }
@@ -129,9 +129,9 @@ fn beat_would_fail(shop: &Shop) -> bool {
     exists == 0
 }
 
-/// A foreign `cleanupWorkers` follows the records that our workers have written.
+/// A foreign `cleanupWorkers` follows the records of the workers of sureq.
 #[test]
-fn a_foreign_client_can_clean_up_behind_ours() {
+fn a_foreign_client_can_clean_up_after_a_worker_of_sureq() {
     let mut shop = Shop::open();
     shop.push("a");
     start(&shop.home, "w", TTL_MS);
@@ -150,5 +150,5 @@ fn a_foreign_client_can_clean_up_behind_ours() {
         &format!("DEL worqr:processes:{id}"),
     ]);
     assert_eq!(beat(&shop.home, "w"), Err(Refusal::WorkerGone));
-    assert_eq!((shop.queue(), shop.working()), (vec!["a".into()], vec![]), "it is there once");
+    assert_eq!((shop.queue(), shop.working()), (vec!["a".into()], vec![]), "the task is there once");
 }

@@ -24,7 +24,7 @@ use crate::script::call::Call;
 use crate::script::clock::Clock;
 use crate::waiting::subscription::is_forbidden;
 
-/// For how long a command waits for a server before it is refused: usually, and if it is retried anyway.
+/// How long a command waits for a server before it is refused: usually, and if a later attempt follows anyway.
 const REACH_FOR: Duration = Duration::from_secs(3);
 const TRY_FOR: Duration = Duration::from_millis(200);
 const RETRY_MIN: Duration = Duration::from_millis(20);
@@ -34,7 +34,7 @@ const RETRY_MAX: Duration = Duration::from_millis(500);
 /// reported time.
 const REJECTIONS_MAX: usize = 5;
 
-/// After how long without an answer the topology is asked whether another server has taken over.
+/// The time without an answer after which the topology is asked whether another server has taken over.
 const TAKEN_OVER: Duration = Duration::from_secs(1);
 
 /// The connections of a home, and how its calls reach the servers.
@@ -43,14 +43,14 @@ pub(crate) struct Link {
     pub(crate) target: Target,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) session: Rc<dyn LayoutSession>,
-    /// Tells this home from others.
+    /// Distinguishes this home from others.
     home: String,
     pub(crate) abandonment: Abandonment,
     /// Pops whose answers no replica confirmed, and that were therefore not delivered.
     unconfirmed: RefCell<Vec<(Call, Value)>>,
 }
 
-/// For how long a call waits for a server that is away.
+/// How long a call waits for a server that cannot be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
     /// As long as it takes to follow a queue that has moved.
@@ -59,7 +59,7 @@ pub enum Patience {
     Normal,
 }
 
-/// How far the sending of some calls to one slot has come.
+/// The progress of sending some calls to one slot.
 struct Attempt {
     slot: u16,
     until: Instant,
@@ -140,7 +140,7 @@ impl Link {
         node.pushed().await.inspect_err(|_| self.topology.invalidate())
     }
 
-    /// Ends what blocks such a connection, as if its timeout were over.
+    /// Ends the blocking command of such a connection, as if its timeout had passed.
     pub(crate) async fn unblock(&self, number: u64) -> Result<(), Refusal> {
         let (_, mut connection) =
             self.reach(&mut Attempt::to(self.target.slot(None), Patience::Normal)).await?;
@@ -329,7 +329,8 @@ impl Link {
         attempt.wait(|| format!("Redis says: {error}")).await
     }
 
-    /// Sends calls over a connection, once. None if they were not sent; an error says why the answers are lost.
+    /// Sends calls over a connection, once. `None` if they were not sent; an error if they were sent and their
+    /// answers are lost.
     async fn send_once(
         &self,
         node: &Rc<Node>,
@@ -339,7 +340,8 @@ impl Link {
     ) -> Result<Option<Vec<Value>>, Refusal> {
         let mut commands = Pipeline::with_capacity(calls.len());
         attempt.sent_us = self.clock.monotonic_us();
-        // All report the same time: if the first call comes too late, so do the others, and all can be sent again.
+        // All calls report the same time: if the first one comes too late, so do the others, and all can be sent
+        // again.
         let time = self.session.time(attempt.sent_us, attempt.late);
         for call in calls {
             commands.add_command(self.command(node, call, &time));

@@ -17,13 +17,12 @@ use crate::script::runner::Runner;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a server has to introduce itself and to load the script.
+/// The time limit for a server to introduce itself and to load the script.
 pub(crate) const GREETING: Duration = Duration::from_secs(3);
 
-/// How long a replica has to confirm what was written.
+/// The time limit for a replica to confirm a change.
 const REPLICA_MS: u64 = 2_000;
 
-/// A server.
 pub(crate) struct Node {
     client: Client,
     runner: RefCell<Runner>,
@@ -45,7 +44,7 @@ struct Connected {
     is_lost: Arc<AtomicBool>,
 }
 
-/// What a server reports about itself.
+/// The facts that a server reports about itself.
 pub(crate) struct About {
     pub(crate) address: String,
     pub(crate) version: String,

@@ -22,14 +22,14 @@ const SENTINEL_PORT: u16 = 26_379;
 pub struct Target {
     /// How to reach the servers.
     pub(crate) servers: Servers,
-    /// What all keys begin with.
+    /// The prefix of all keys.
     pub(crate) prefix: String,
-    /// Whether an answer counts only once a replica has confirmed the change.
+    /// Whether a reply is sent only after a replica has confirmed the change.
     pub(crate) is_replicated: bool,
     pub(crate) layout: SharedLayout,
 }
 
-/// The servers, and how to find the one that serves.
+/// The servers, and how to find the one to use.
 #[derive(Clone, Debug)]
 pub(crate) enum Servers {
     One(ConnectionInfo),
@@ -44,12 +44,12 @@ pub(crate) enum Servers {
     },
 }
 
-/// Why a URL is no target.
+/// Why a URL is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum BadTarget {
     /// The scheme or address is wrong.
     #[error(
-        "it does not say which Redis: write redis://[user:password@]host[:port][/database], \
+        "the URL names no Redis: write redis://[user:password@]host[:port][/database], \
          redis-cluster://host:port[,host:port…], redis-sentinel://host:port[,host:port…]/service[/database], \
          or rediss… for TLS: {0}"
     )]
@@ -60,85 +60,57 @@ pub enum BadTarget {
          redis-sentinel sentinel-user and sentinel-pass{of_layouts}"
     )]
     Option {
-        /// The value in the URL.
         name: String,
         /// The options of layouts, as a continuation of the list.
         of_layouts: &'static str,
     },
     /// The value of `durability` is unknown.
-    #[error("there is no durability {durability:?}: write replicated, or leave it to Redis")]
-    Durability {
-        /// The value in the URL.
-        durability: String,
-    },
+    #[error("unknown durability {durability:?}: write durability=replicated, or omit it")]
+    Durability { durability: String },
     /// The layout is unknown.
     #[error("there is no layout {layout:?}: known are sureq{known}")]
     Layout {
-        /// The value in the URL.
         layout: String,
-        /// The layouts that there are besides, as a continuation of the list.
+        /// The other layouts, as a continuation of the list.
         known: &'static str,
     },
-    /// The lease is no number of milliseconds.
-    #[error("{lease:?} is no lease: write milliseconds, at least 1")]
-    Lease {
-        /// The value in the URL.
-        lease: String,
-    },
-    /// A time is no number of seconds.
-    #[error("{name}={text} is no time: write whole seconds{}", if *least == 0 { "" } else { ", at least 1" })]
+    /// The lease is not a number of milliseconds.
+    #[error("invalid lease {lease:?}: write milliseconds, at least 1")]
+    Lease { lease: String },
+    /// A time is not a number of seconds.
+    #[error("invalid time {name}={text}: write whole seconds{}", if *least == 0 { "" } else { ", at least 1" })]
     Seconds {
-        /// The name of the option.
         name: String,
-        /// The value in the URL.
         text: String,
-        /// The smallest value that is allowed.
+        /// The smallest valid value.
         least: u64,
     },
-    /// A waiting pop would not notice that its queue has moved to another server.
+    /// In a cluster, a waiting pop would not notice that its queue has moved to another server.
     #[error(
-        "there is no layout {layout} in a cluster: that a key has changed is told by the server that has it alone; \
+        "layout {layout} does not work in a cluster, where only the server that owns a key reports its changes; \
          use one server, or sentinels"
     )]
-    TrackedInCluster {
-        /// The name of the layout.
-        layout: &'static str,
-    },
+    TrackedInCluster { layout: &'static str },
     /// The prefix has no slot tag, and the layout needs one in a cluster.
     #[error(
         "the prefix {prefix:?} has no slot tag, and in a cluster the keys of this layout must share a slot: write \
-         prefix={{jobs}}: or the like, and have other clients do so too"
+         prefix={{jobs}}: or similar, and configure other clients in the same way"
     )]
-    NoTag {
-        /// The prefix in the URL.
-        prefix: String,
-    },
+    NoTag { prefix: String },
     /// The prefix has an unclosed or empty pair of braces, so that Redis would compute slots from other bytes.
-    #[error(
-        "the prefix {prefix:?} has a brace that is not closed, or nothing in it: write {{jobs}}: or no braces"
-    )]
-    HalfTag {
-        /// The prefix in the URL.
-        prefix: String,
-    },
+    #[error("the prefix {prefix:?} has an unclosed or empty pair of braces: write {{jobs}}: or no braces")]
+    HalfTag { prefix: String },
     /// A cluster has no databases.
-    #[error("a cluster has no databases: leave out what follows the servers")]
+    #[error("a cluster has no databases: remove the path after the servers")]
     Database,
     /// The name of the service is missing.
-    #[error(
-        "it does not say which service the sentinels are asked for: write redis-sentinel://host:port/service"
-    )]
+    #[error("the URL names no service for the sentinels: write redis-sentinel://host:port/service")]
     Service,
     /// A certificate or key cannot be read.
-    #[error("{path}: {source}")]
-    File {
-        /// The path of the file.
-        path: String,
-        /// Why it cannot be read.
-        source: std::io::Error,
-    },
+    #[error("cannot read {path}: {source}")]
+    File { path: String, source: std::io::Error },
     /// A client certificate without its key, or the other way round.
-    #[error("a client's certificate has two parts: write cert=FILE&key=FILE")]
+    #[error("a client certificate needs its key: write both cert=FILE and key=FILE")]
     HalfCertificate,
 }
 
@@ -257,12 +229,12 @@ impl Target {
         }
     }
 
-    /// Which keys its queues have.
+    /// The layout of its keys.
     pub fn layout(&self) -> &dyn Layout {
         &*self.layout
     }
 
-    /// What all keys begin with.
+    /// The prefix of all keys.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -338,11 +310,11 @@ mod tests {
     use super::*;
 
     fn refused(url: &str) -> String {
-        Target::parse(url).expect_err("it is wrong").to_string()
+        Target::parse(url).expect_err("the URL is invalid").to_string()
     }
 
     #[test]
-    fn urls_say_where_and_how() {
+    fn urls_name_servers_and_options() {
         let target = Target::parse("redis://127.0.0.1:7000/3?prefix=jobs:&layout=sureq").unwrap();
         assert_eq!(target.prefix, "jobs:");
         assert!(Target::parse("redis://h").is_ok_and(|target| target.prefix == "sureq:"));
@@ -364,13 +336,13 @@ mod tests {
             assert_eq!(server.redis_settings().password(), Some("se@cret"));
         }
         assert!(matches!(Target::parse("redis-cluster://a/1"), Err(BadTarget::Database)));
-        assert!(refused("redis-cluster://a?prefix=a{b").contains("not closed"));
-        assert!(refused("redis-cluster://a?prefix=a{}").contains("nothing in it"));
+        assert!(refused("redis-cluster://a?prefix=a{b").contains("unclosed"));
+        assert!(refused("redis-cluster://a?prefix=a{}").contains("empty pair of braces"));
         assert!(Target::parse("redis-cluster://a?prefix={jobs}:").is_ok());
     }
 
     #[test]
-    fn sentinels_are_asked_for_a_service() {
+    fn a_sentinel_url_names_a_service() {
         let url = "redis-sentinel://me:secret@a,b:2/mymaster/3?sentinel-pass=other";
         let Servers::Sentinel { sentinels, service, primary } = Target::parse(url).unwrap().servers else {
             panic!("{url}");
@@ -382,12 +354,12 @@ mod tests {
     }
 
     #[test]
-    fn certificates_are_for_tls_alone_and_must_be_there() {
+    fn certificates_need_tls_and_must_exist() {
         assert!(matches!(Target::parse("redis://h?ca=x"), Err(BadTarget::Option { .. })));
         assert!(matches!(Target::parse("rediss://h?ca=/nowhere/ca"), Err(BadTarget::File { .. })));
         assert!(matches!(Target::parse("rediss://h?cert=/nowhere/c"), Err(BadTarget::HalfCertificate)));
         let target = Target::parse("rediss-cluster://h:1").unwrap();
-        let Servers::Cluster(servers) = target.servers else { panic!("it is one") };
+        let Servers::Cluster(servers) = target.servers else { panic!("it is a cluster") };
         let other = elsewhere(&servers[0], "i", 2);
         assert!(matches!(other.addr(), ConnectionAddr::TcpTls { host, port: 2, .. } if host == "i"));
     }

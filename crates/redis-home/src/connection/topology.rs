@@ -20,10 +20,10 @@ use crate::connection::node::Node;
 use crate::connection::target::{Servers, elsewhere};
 use crate::script::answer::{UnexpectedAnswer, bytes, list, number};
 
-/// How long one server has to report the topology.
+/// The time limit for one server to report the topology.
 const ASKED_FOR: Duration = Duration::from_secs(1);
 
-/// After how long without an answer the next server is asked as well.
+/// The time without an answer after which the next server is asked as well.
 const NEXT_AFTER: Duration = Duration::from_millis(50);
 
 /// The servers, and which of them owns which slots.
@@ -101,7 +101,7 @@ impl Topology {
         self.is_known.set(!self.is_many());
     }
 
-    /// Notes what a redirection says: another server owns a slot.
+    /// Records a redirection: another server owns a slot.
     pub(crate) fn moved(&self, slot: u16, to: &str) {
         let there = to.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
         match there {

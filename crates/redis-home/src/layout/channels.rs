@@ -1,4 +1,4 @@
-//! The names of channels, on which scripts and other programs publish what happened to a queue.
+//! The names of channels, on which scripts and other programs publish changes of a queue.
 
 use super::Layout;
 

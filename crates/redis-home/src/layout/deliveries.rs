@@ -1,7 +1,8 @@
 //! Recent deliveries in layouts with foreign ids.
 //!
-//! A caller that cannot pass a task on returns it by its receipt. Foreign layouts have no receipts. So deliveries are
-//! numbered, the number takes the place of the incarnation in a receipt, and the last few thousand are remembered.
+//! A caller that cannot pass a task on returns it by its receipt. Foreign layouts have no receipts. Deliveries are
+//! therefore numbered, the number takes the place of the incarnation in a receipt, and the last few thousand are
+//! remembered.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use sureq_core::{Receipt, Replies, Reply, TaskId};
 use sureq_home_api::Payload;
 
-/// How many deliveries are remembered. Older ones have reached their takers, or come back when their leases end.
+/// The number of remembered deliveries. Older ones have reached their callers, or are requeued when their leases end.
 const KEPT: usize = 8 << 10;
 
 /// The most recent deliveries.
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_are_remembered() {
+    fn the_last_deliveries_are_remembered() {
         let deliveries = Deliveries::default();
         let first = hand(&deliveries, "a");
         let second = hand(&deliveries, "b");

@@ -45,7 +45,7 @@ pub(crate) use own::OwnLayout;
 
 /// The keys that queues have in Redis, and how commands are executed on them.
 ///
-/// What an implementation promises:
+/// An implementation guarantees:
 ///
 /// 1. **One call is one script.** [`Self::call_of`] turns a command into one [`Call`], or refuses it by name. The
 ///    script executes it atomically, answers in the form that [`ReplyForm`] describes, and is bounded: it touches
@@ -56,9 +56,9 @@ pub(crate) use own::OwnLayout;
 ///    changed nothing.
 /// 3. **All keys of a call share a hash slot**: that of the prefix, or with [`Self::spans_slots`] that of the queue.
 /// 4. **A pop that finds nothing answers an empty list.** The home keeps the pop as a waiter; [`Self::waiting`] says
-///    who notices that there may be something.
+///    how it is woken.
 /// 5. **`undeliver`** is an operation of every script: it takes a queue and the ids of tasks that a pop delivered and
-///    that did not reach their taker, and puts them back to the front at no cost.
+///    that did not reach their caller, and requeues them at the front at no cost.
 /// 6. **A layout holds no state.** State belongs to the session, of which each open home has one.
 pub trait Layout: Any + fmt::Debug + Send + Sync {
     /// The name by which a URL selects it: `layout=NAME`.
@@ -72,13 +72,13 @@ pub trait Layout: Any + fmt::Debug + Send + Sync {
     /// The Lua source, which ends with the function `run(KEYS, ARGV)`.
     fn script(&self) -> Cow<'static, str>;
 
-    /// The call for a command that is within the limits of the core. `home` tells this home from others.
+    /// The call for a command that is within the limits of the core. `home` distinguishes this home from others.
     fn call_of(&self, command: &Command<'_>, home: &str) -> Result<(Call, ReplyForm), Refusal>;
 
-    /// Where a pop has its arguments.
+    /// The positions of the arguments of a pop.
     fn pop_form(&self) -> PopForm;
 
-    /// Prepares a pop whose first `given` tasks were delivered for its next slice.
+    /// Prepares a pop for its next slice, after its first `given` tasks were delivered.
     fn next_slice(&self, _pop: &mut Call, _given: usize) {}
 
     /// Whether a command takes several calls. `reply_bytes` is the expected size of its reply.
@@ -86,7 +86,7 @@ pub trait Layout: Any + fmt::Debug + Send + Sync {
         matches!(command, Command::Pop(pop) if pop.count as usize > SLICE)
     }
 
-    /// How ids look in answers.
+    /// The format of ids in answers.
     fn ids(&self) -> Ids {
         Ids::Foreign
     }
@@ -121,7 +121,7 @@ pub trait Layout: Any + fmt::Debug + Send + Sync {
         None
     }
 
-    /// What a message on the channel for notices of a kind is about; none if it is not one.
+    /// The tasks of a message on the channel for notices of a kind; `None` for any other message.
     fn notice(&self, kind: Kind, payload: &[u8]) -> Option<NoticeTasks> {
         NoticeTasks::parse(kind, payload)
     }
@@ -150,7 +150,7 @@ pub trait Layout: Any + fmt::Debug + Send + Sync {
 }
 
 impl dyn Layout {
-    /// This layout as the type that it is.
+    /// Downcasts to a concrete layout.
     pub fn downcast<L: Layout>(&self) -> Option<&L> {
         (self as &dyn Any).downcast_ref()
     }
@@ -168,11 +168,11 @@ pub enum Waiting {
     Taken,
 }
 
-/// What [`LayoutSession::header`] may write into a call.
+/// Values that [`LayoutSession::header`] may write into a call.
 pub struct HeaderContext<'a> {
-    /// What [`LayoutSession::time`] returned for this batch.
+    /// The result of [`LayoutSession::time`] for this batch.
     pub time: &'a str,
-    /// Tells this home from others.
+    /// Distinguishes this home from others.
     pub home: &'a str,
     /// The id of this run of the server.
     pub run_id: &'a str,
@@ -191,7 +191,7 @@ pub struct Exchange {
 
 /// The state that an open home keeps for its layout. It lives on the thread of the home, which calls every method.
 ///
-/// What an implementation promises:
+/// An implementation guarantees:
 ///
 /// 1. No method blocks the thread; futures wait for Redis and for time only.
 /// 2. [`Self::start`] spawns background work as local tasks, which end with the home.
@@ -200,8 +200,8 @@ pub trait LayoutSession {
     /// Starts background work. The home is connected.
     fn start(self: Rc<Self>, _home: &Rc<HomeThread>) {}
 
-    /// The time as all calls of a batch report it. If a script has refused the time of the last attempt, this is the
-    /// next one.
+    /// The time as all calls of a batch report it. If a script has refused the time of the last attempt, this is for
+    /// the next attempt.
     fn time(&self, _now_us: u64, _late: Option<Late>) -> String {
         String::new()
     }
@@ -209,8 +209,8 @@ pub trait LayoutSession {
     /// Writes the arguments between the prefix and those of the call.
     fn header(&self, call: &Call, context: &HeaderContext<'_>, command: &mut Cmd);
 
-    /// Takes in what a script answered besides its answer. An error if it refused the call for the time in its header;
-    /// the call is then repeated.
+    /// Processes the number that a script returned beside its answer. An error if the script refused the call for the
+    /// time in its header; the call is then repeated.
     fn answered(&self, _call: &Call, _word: u64, _answer: &Value, _exchange: Exchange) -> Result<(), Late> {
         Ok(())
     }
@@ -225,11 +225,10 @@ pub trait LayoutSession {
         Box::pin(std::future::ready(()))
     }
 
-    /// Notes the tasks in replies that are about to be given to their takers.
+    /// Records the tasks in replies that are about to reach their callers.
     fn delivered(&self, _replies: &Replies<Payload>) {}
 
-    /// Wakes or serves those who wait, for as long as the home is open; with [`Waiting::Watched`] and
-    /// [`Waiting::Taken`].
+    /// Wakes or serves waiters while the home is open; with [`Waiting::Watched`] and [`Waiting::Taken`].
     fn wake_waiters(
         self: Rc<Self>,
         _home: Rc<HomeThread>,
@@ -238,7 +237,8 @@ pub trait LayoutSession {
         Box::pin(std::future::ready(()))
     }
 
-    /// Cleans these queues, or all if none is named: returns tasks of takers that are gone, removes leftovers.
+    /// Cleans these queues, or all if none is named: requeues the tasks of clients that are gone, and removes
+    /// leftovers.
     fn clean<'a>(
         &'a self,
         home: &'a HomeThread,
@@ -246,7 +246,7 @@ pub trait LayoutSession {
         how: Cleaning,
     ) -> LocalBoxFuture<'a, Result<CleanReport, Refusal>>;
 
-    /// Stops taking tasks. Nobody waits any more.
+    /// Stops taking tasks. No waiter is left.
     fn close(&self) -> LocalBoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }

@@ -14,7 +14,7 @@ pub struct Layouts {
     pub names: &'static str,
     /// Their options, as an error message lists them.
     pub options: &'static str,
-    /// The layout of this name. It takes its options out of the others.
+    /// Finds the layout of a name. It takes the options of the layout out of the others.
     pub find: FindLayout,
 }
 
@@ -25,7 +25,7 @@ impl Layouts {
     /// Sureq's own layout alone.
     pub const OWN: Self = Self { names: "", options: "", find: |_, _| Ok(None) };
 
-    /// The layout of this name with its options, all of which it must know.
+    /// The layout of this name. Options that it does not know are an error.
     pub(crate) fn layout(
         &self,
         name: &str,
@@ -43,7 +43,7 @@ impl Layouts {
     }
 }
 
-/// Options of a URL, by name, that no other part of it has taken yet.
+/// Options of a URL by name, without those that are already taken.
 #[derive(Clone, Debug, Default)]
 pub struct LayoutOptions<'a>(Vec<(&'a str, &'a str)>);
 

@@ -19,11 +19,11 @@ use crate::script::clock::LogClock;
 use crate::script::operations::{argument, header};
 use crate::script::slices::is_sliced;
 
-/// Where a pop has its limits of payload bytes.
+/// The positions of the limits of payload bytes in a pop.
 pub(crate) const POP_ROOM: PopRoom =
     PopRoom { all: argument("pop", "room"), first: argument("pop", "first") };
 
-/// Where a pop has its arguments.
+/// The positions of the arguments of a pop.
 pub(crate) const POP: PopForm =
     PopForm { count: argument("pop", "count"), room: Some(POP_ROOM), queues: argument("pop", "queues...") };
 
@@ -60,7 +60,7 @@ impl Layout for OwnLayout {
         Ids::Numbers
     }
 
-    /// The beginning of a queue's keys. What is in braces decides on the slot; Redis ignores empty braces.
+    /// The prefix of a queue's keys. The text in braces determines the slot; Redis ignores empty braces.
     fn queue_key(&self, prefix: &str, queue: &[u8]) -> Vec<u8> {
         let (before, letter): (_, &[u8]) =
             if queue.first().is_none_or(|&first| first == b'}') { ("x:{", b"x") } else { ("q:{", b"") };
@@ -140,7 +140,7 @@ impl LayoutSession for OwnSession {
         _: Vec<Vec<u8>>,
         _: Cleaning,
     ) -> LocalBoxFuture<'a, Result<CleanReport, Refusal>> {
-        let no = Refusal::not_there("cleaning: nothing is left lying in its keys", "layout=sureq");
+        let no = Refusal::not_there("cleaning: its keys need none", "layout=sureq");
         Box::pin(std::future::ready(Err(no)))
     }
 }

@@ -1,4 +1,4 @@
-//! What a home offers to the session of its layout.
+//! Functions of a home for the session of its layout.
 
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{PushInfo, RedisError, Value};
@@ -11,7 +11,7 @@ use crate::connection::target::Target;
 use crate::script::answer::read;
 
 impl HomeThread {
-    /// Where the queues are, and which keys they have.
+    /// The servers, and the names of the keys.
     pub fn target(&self) -> &Target {
         &self.link.target
     }
@@ -33,7 +33,7 @@ impl HomeThread {
         replies
     }
 
-    /// Answers a waiter that left the others. Tasks that it does not take any more are returned to their queues.
+    /// Answers a waiter that was removed from the index. If it no longer accepts the tasks, they are requeued.
     pub async fn answer(&self, waiter: &Waiter, replies: Replies<Payload>) {
         self.give(&waiter.slot, replies).await;
     }
@@ -48,12 +48,12 @@ impl HomeThread {
         self.link.block().await
     }
 
-    /// Ends what blocks such a connection, as if its timeout were over.
+    /// Ends the blocking command of such a connection, as if its timeout had passed.
     pub async fn unblock(&self, number: u64) -> Result<(), Refusal> {
         self.link.unblock(number).await
     }
 
-    /// A new connection, and what the server pushes over it.
+    /// A new connection, and the messages that the server pushes over it.
     pub async fn push_connection(
         &self,
     ) -> Result<(MultiplexedConnection, mpsc::UnboundedReceiver<PushInfo>), RedisError> {

@@ -11,20 +11,20 @@ use sureq_home_api::Payload;
 
 use crate::script::call::ReplyForm;
 
-/// An answer that no script of sureq gives: the keys under this prefix belong to another program.
+/// An answer that no script of sureq returns: the keys under this prefix belong to another program.
 #[derive(Debug)]
 pub struct UnexpectedAnswer;
 
 impl From<UnexpectedAnswer> for Refusal {
     fn from(_: UnexpectedAnswer) -> Self {
-        let why = "Redis answered what no script of sureq answers: are there keys of another program under this prefix?";
+        let why = "unexpected answer from Redis: are there keys of another program under this prefix?";
         Self::Unknown { why: why.into() }
     }
 }
 
 type Read<T> = Result<T, UnexpectedAnswer>;
 
-/// How ids look in answers.
+/// The format of ids in answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ids {
     /// `milliseconds-sequence`.
@@ -154,7 +154,7 @@ fn read_reply(ids: Ids, form: &ReplyForm, answer: Value, replies: &mut Replies<P
     })
 }
 
-/// Adds foreign ids; there is none where a task gets its id later.
+/// Adds foreign ids. There is none in layouts where a task gets its id at delivery.
 fn push_foreign_ids(answer: Value, replies: &mut Replies<Payload>) -> Read<()> {
     for id in list(answer)? {
         replies.foreign_ids.push(maybe(id)?.map(Into::into));
@@ -384,7 +384,7 @@ pub fn number(value: Value) -> Read<u64> {
     }
 }
 
-/// Whether a pop removed so much before it found anything that it must be sent again.
+/// Whether a pop must be sent again, since it removed as many tasks as one call may before it found one.
 pub fn is_again(answer: &Value) -> bool {
     matches!(answer, Value::BulkString(word) if word == b"again")
 }

@@ -1,4 +1,5 @@
-//! Turns a command into the call of a script: the operations of `lua/queue.lua`, and which one a command is.
+//! Turns a command into a call of the script: the operations of `lua/queue.lua`, and which of them executes a
+//! command.
 
 use crate::script::operations::argument;
 use sureq_core::command::{
@@ -64,33 +65,31 @@ const POP_ARGUMENTS: &[&str] = &[
 /// One call of the script.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// The operation.
     pub op: &'static str,
     /// The queue that decides which server gets it; none if it is about the whole store.
     pub queue: Option<Vec<u8>>,
-    /// Its arguments.
     pub args: Vec<Vec<u8>>,
 }
 
 /// How the answer to a call becomes a reply, and which further calls that takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplyForm {
-    /// Ids; nil where a task gets its id later.
+    /// Ids; nil if a task gets its id at delivery.
     Pushed,
     /// An id, whether the task is new (1), and the letter of its state.
     Added,
-    /// Tasks that were delivered: each has its queue's index, id, payload, deliveries, incarnation, time of delivery,
-    /// elapsed time, and more about it or nil. The word `again` instead has the pop sent again.
+    /// Delivered tasks: each has its queue's index, id, payload, deliveries, incarnation, time of delivery, elapsed
+    /// time, and more about it or nil. The word `again` instead of a list means that the pop must be sent again.
     Tasks,
     /// The indexes of the tasks that were finished.
     Acked,
     /// `done`, `cancelled` or `stale`.
     Outcome,
-    /// Tasks as in [`Self::Tasks`], which are only shown.
+    /// Tasks as in [`Self::Tasks`], without a delivery.
     Inspected,
-    /// Everything that `INFO` reports.
+    /// The fields of `INFO`.
     Info,
-    /// The numbers of ready and leased tasks, where no more is known.
+    /// The numbers of ready and leased tasks, in layouts that know no more.
     Lengths,
     /// A number.
     Count,
@@ -106,13 +105,13 @@ pub enum ReplyForm {
         /// The glob that names must match.
         pattern: Option<Vec<u8>>,
     },
-    /// What `EXPLAIN` reports.
+    /// The fields of `EXPLAIN`.
     Explained,
     /// The incarnation of a worker.
     Started,
-    /// The incarnation of a worker, and what remains to be ended of its predecessor.
+    /// The incarnation of a worker, and the remaining work to end its predecessor.
     StartedInSteps,
-    /// What a worker is to stop working on: receipts, or foreign ids.
+    /// Deliveries that a worker should stop working on: receipts, or foreign ids.
     Receipts,
     /// A cursor, then receipts; the call is repeated until the cursor is 0.
     ReceiptsInSteps,
@@ -120,23 +119,23 @@ pub enum ReplyForm {
     Workers,
 }
 
-/// Where a pop has its arguments.
+/// The positions of the arguments of a pop.
 #[derive(Clone, Copy, Debug)]
 pub struct PopForm {
     /// The index of the number of tasks.
     pub count: usize,
-    /// The limits of payload bytes, if the script takes them. It then says at the end of its answer why that is short.
+    /// The limits of payload bytes, if the script takes them. A shortened answer then ends with the reason.
     pub room: Option<PopRoom>,
     /// The index of the first queue; queues are the last arguments.
     pub queues: usize,
 }
 
-/// Where a pop has its limits of payload bytes.
+/// The positions of the limits of payload bytes in a pop.
 #[derive(Clone, Copy, Debug)]
 pub struct PopRoom {
-    /// The index of the number of bytes that all payloads may have; the first one may have more.
+    /// The index of the limit for all payloads together; the first one may have more.
     pub all: usize,
-    /// The index of the number of bytes that the first payload may have.
+    /// The index of the limit for the first payload.
     pub first: usize,
 }
 

@@ -73,7 +73,7 @@ pub(crate) fn system_ms() -> u64 {
 #[derive(Debug, Default)]
 pub(crate) struct LogClock {
     known: Cell<Option<Bounds>>,
-    /// The wall clock of Redis was set forward by less than scripts notice; the next calls have them notice.
+    /// The wall clock of Redis was set forward by less than scripts notice; the next calls make scripts notice it.
     is_wall_ahead: Cell<bool>,
     /// When such a step was last corrected.
     corrected_us: Cell<Option<u64>>,
@@ -96,12 +96,12 @@ const INSISTING_US: u64 = 10_000_000;
 /// How long a call may be on its way before its script asks whether the clock was set.
 const ON_ITS_WAY_US: u64 = 1_000_000;
 
-/// Why a script did not execute a call for the time in its header; the next attempt reports it.
+/// Why a script rejected the time in the header of a call; the next attempt reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Late {
     /// How long the call and its answer took, in microseconds.
     trip_us: u64,
-    /// None if the call just took long.
+    /// `None` if the call only took long.
     correction: Option<Correction>,
 }
 
@@ -244,7 +244,7 @@ impl LogClock {
 mod tests {
     use super::*;
 
-    /// What `begin` in `lua/queue.lua` does with the time, step by step.
+    /// A model of how `begin` in `lua/queue.lua` handles the time.
     #[derive(Default)]
     struct Script {
         clock_ms: u64,
@@ -296,7 +296,7 @@ mod tests {
         callers: [Caller; 2],
     }
 
-    /// A process. Its clock began at another time than those of others, and runs a little fast or slow.
+    /// A process. Its clock started at another time than those of others, and runs a little fast or slow.
     struct Caller {
         clock: LogClock,
         began_us: u64,
@@ -324,7 +324,7 @@ mod tests {
             self.now_us += self.random.u64(0..=us_max);
         }
 
-        /// One command that takes up to `way_us` each way. Returns by how much log time is ahead of true time.
+        /// One command that takes up to `way_us` each way. Returns how far log time is ahead of true time.
         fn call(&mut self, way_us: u64) -> i64 {
             let at = self.random.usize(0..2);
             self.call_by(at, way_us)
@@ -369,7 +369,7 @@ mod tests {
         }
     }
 
-    /// Log time is within 1 ms + 0.1 % of true time, which is what the clock of Redis says while nobody sets it.
+    /// Log time is within 1 ms + 0.1 % of true time, which the clock of Redis shows unless it is set.
     fn assert_near(world: &World, ahead_us: i64) {
         let most = 1_000 + world.now_us.cast_signed() / 1_000;
         assert!(ahead_us.abs() <= most, "{ahead_us} µs ahead after {} µs", world.now_us);
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wall_clock_that_is_set_neither_hurries_log_time_nor_holds_it_up() {
+    fn setting_the_wall_clock_neither_hurries_nor_delays_log_time() {
         for seed in 0..20 {
             let mut world = World::new(seed, [20, -20]);
             for n in 0..20_000 {
@@ -453,7 +453,7 @@ mod tests {
 
     /// Scripts cannot tell a small step forward from a call that took long, but the caller can.
     #[test]
-    fn a_small_step_of_the_wall_clock_is_taken_back_at_once() {
+    fn a_small_step_of_the_wall_clock_is_corrected_at_once() {
         for seed in 0..20 {
             let mut world = World::new(seed, [0, 0]);
             world.calls(200);
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_servers_the_one_that_is_ahead_is_followed() {
+    fn log_time_follows_the_server_that_is_ahead() {
         let clock = LogClock::default();
         clock.learn_from_one_of_many(1_000_000, 10, 20);
         clock.learn_from_one_of_many(1_300_000, 30, 40);

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use crate::script::call::{Call, OPERATIONS};
 
-/// How many arguments come before those of the operation: its name, the prefix, and the header of a session.
+/// The number of arguments before those of the operation: its name, the prefix, and the header of a session.
 const HEAD: usize = 5;
 
 /// The index of an argument in [`Call::args`].

@@ -1,4 +1,4 @@
-//! How the script is loaded and called: as a function of a library, or with EVALSHA where there are no functions.
+//! How the script is loaded and called: as a function of a library, or with EVALSHA if the server has no functions.
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, cmd};
@@ -16,7 +16,7 @@ pub(crate) enum Runner {
     None,
     /// A function of this name. Each release has its own name, so that two releases can share a Redis.
     Function(String),
-    /// The script with this checksum, where there are no functions or this user may load none.
+    /// The script with this checksum, if the server has no functions or this user may load none.
     Script(String),
 }
 

@@ -17,14 +17,14 @@ use crate::script::operations::argument;
 use crate::spread::{numbered, size};
 use crate::thread::HomeThread;
 
-/// How many tasks, ids or queues one call asks for: two or three milliseconds of Redis. Scripts move as many tasks by
-/// themselves.
+/// How many tasks, ids or queues one call asks for: two or three milliseconds of Redis. Scripts move as many due
+/// tasks in one call.
 pub const SLICE: usize = 200;
 
 /// How many payload bytes one call asks for; a single task may have more.
 const SLICE_BYTES: usize = 4 << 20;
 
-/// After how many calls without a result a RECOVER leaves the rest to the next command.
+/// The number of calls without a result after which a RECOVER leaves the rest to the next command.
 const FRUITLESS_MAX: usize = 20;
 
 /// Whether a command takes several calls in sureq's own layout, if its replies are expected to have this many bytes.
@@ -57,12 +57,12 @@ pub(crate) struct Popped {
     pub(crate) is_full: bool,
 }
 
-/// Why the answer to a pop is shorter than it might be.
+/// Why the answer to a pop is shorter than requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     /// The next task has too many bytes for this answer.
     Full,
-    /// Time has more to do in the queue than one call may.
+    /// More is due in the queue than one call may move.
     More,
 }
 
@@ -153,7 +153,7 @@ impl HomeThread {
         Ok(popped)
     }
 
-    /// Shows tasks. A task that moves between two slices is shown once or not at all.
+    /// Inspects tasks. A task that moves between two slices is reported once or not at all.
     async fn inspect_in_slices(&self, call: &Call) -> Result<Value, Refusal> {
         const START: usize = argument("inspect", "start");
         const COUNT: usize = argument("inspect", "count");
@@ -356,17 +356,17 @@ impl HomeThread {
         refusal(&answer).map_or(Ok(answer), Err)
     }
 
-    /// Returns deliveries to the front of a queue, so that their order is kept.
+    /// Requeues deliveries at the front of a queue, so that their order is kept.
     pub(crate) async fn undeliver(&self, queue: &[u8], tasks: &[Vec<u8>]) {
         for some in tasks.chunks(SLICE).rev() {
             let call = Call::about("undeliver", queue).args(some.iter().cloned());
-            // If this fails, the tasks come back as those of any silent holder do.
+            // If this fails, the tasks are requeued when their leases or their holder end.
             let _ = self.call(&call, Patience::Normal).await;
         }
     }
 }
 
-/// The refusal of a command of which the first steps were executed: it cannot mean that nothing was done.
+/// The refusal of a command whose first steps were executed: it must not mean that nothing was done.
 pub(crate) fn partly_done(no: Refusal) -> Refusal {
     match no {
         Refusal::Unavailable { why } => Refusal::Unknown { why },

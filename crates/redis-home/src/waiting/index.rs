@@ -11,11 +11,9 @@ use tokio::sync::Notify;
 
 use crate::script::call::Call;
 
-/// A pop that waits.
+/// A waiting pop.
 pub struct Waiter {
-    /// Its call.
     pub call: Call,
-    /// The queues that it waits for.
     pub queues: Vec<Vec<u8>>,
     /// When it times out, on the monotonic clock.
     pub(crate) until_ms: Option<u64>,
@@ -23,9 +21,9 @@ pub struct Waiter {
     place: Cell<u64>,
     /// A pop for it is being executed.
     pub(crate) is_tried: Cell<bool>,
-    /// Notifies when that is over.
+    /// Notifies when that pop is done.
     pub(crate) was_tried: Notify,
-    /// It times out as soon as that is over.
+    /// It times out as soon as that pop is done.
     pub(crate) is_dismissed: Cell<bool>,
 }
 
@@ -43,14 +41,14 @@ impl Waiter {
         self.slot.refuse_if_open(1, no);
     }
 
-    /// Its place among those that wait.
+    /// Its position in the order of arrival.
     pub(crate) fn place(&self) -> u64 {
         self.place.get()
     }
 }
 
 impl Drop for Waiter {
-    /// A waiter without an answer was interrupted by closing, while its pop was being executed.
+    /// If a waiter is dropped without an answer, the home was closed while its pop was being executed.
     fn drop(&mut self) {
         let why = "the home was closed before Redis answered".into();
         self.slot.refuse_if_open(1, &Refusal::Unknown { why });
@@ -135,7 +133,7 @@ impl WaiterIndex {
         places.iter().filter_map(|place| self.all.get(place)).cloned().collect()
     }
 
-    /// The waiters whose time is up.
+    /// The waiters that have timed out.
     pub(crate) fn late(&self, now_ms: u64) -> Vec<Rc<Waiter>> {
         let late = self.by_end.range(..=(now_ms, u64::MAX));
         late.filter_map(|(_, place)| self.all.get(place)).cloned().collect()
@@ -157,18 +155,18 @@ pub(crate) struct Agenda {
 }
 
 impl Agenda {
-    /// A script is about to be asked about a queue; it knows everything that was announced so far.
+    /// Marks a queue about which a script is about to be asked; the script knows every announcement so far.
     pub(crate) fn ask(&mut self, queue: &[u8]) {
         self.announced.remove(queue);
     }
 
-    /// Notes the answer of the script. Announcements since the question may be news to it.
+    /// Stores the answer of the script. Announcements since then may be unknown to it.
     pub(crate) fn set(&mut self, queue: &[u8], at_ms: Option<u64>) {
         let announced = self.announced.get(queue).copied();
         self.put(queue, [at_ms, announced].into_iter().flatten().min());
     }
 
-    /// Notes a deadline from a message.
+    /// Stores a deadline from a message.
     pub(crate) fn announce(&mut self, queue: &[u8], at_ms: u64) {
         let announced = self.announced.entry(queue.to_vec()).or_insert(at_ms);
         *announced = at_ms.min(*announced);

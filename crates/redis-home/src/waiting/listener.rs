@@ -1,5 +1,5 @@
-//! Listeners receive what scripts publish. Messages that are published while the connection is lost are missed, and
-//! reported as missed.
+//! Listeners receive the messages of scripts. Messages that are published while the connection is lost are missed,
+//! and reported as missed.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ pub(crate) async fn listen(
             Ok(()) => return,
             Err(_) => queue.put(ListenEvent::Missed),
         }
-        // Backoff for what fails at once, as where Redis forbids it.
+        // Backoff for subscriptions that fail at once, for instance since Redis forbids them.
         pause = if began.elapsed() < RETRY_MAX { (pause * 2).min(RETRY_MAX) } else { RETRY_MIN };
         tokio::time::sleep(pause).await;
     }

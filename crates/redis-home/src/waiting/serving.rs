@@ -62,7 +62,7 @@ impl HomeThread {
         len
     }
 
-    /// Serves the waiters for which calls may have brought something, if the next call could take it.
+    /// Serves the waiters for which calls may have made tasks ready, if the next call could take such a task.
     pub(crate) async fn serve_between(&self, before: &[&Call], next: &Call) {
         let mut touched = Touched::default();
         for call in before {
@@ -141,7 +141,7 @@ impl<'a> Touched<'a> {
     }
 }
 
-/// Tries all waiters for queues of a store: of those for the same queue, in the order of arrival.
+/// Tries all waiters for queues of a store. Waiters for the same queue are tried in the order of arrival.
 pub(crate) async fn serve(home: &Rc<HomeThread>, store: &Store, everyone: Vec<Rc<Waiter>>) {
     join_all(groups(everyone).into_iter().map(|group| serve_group(home, store, group))).await;
 }
@@ -177,7 +177,7 @@ fn groups(everyone: Vec<Rc<Waiter>>) -> Vec<Vec<Rc<Waiter>>> {
     groups
 }
 
-/// Tries the waiters of a group in order: as many at once as have been served so far.
+/// Tries the waiters of a group in order: as many at once as were served before.
 async fn serve_group(home: &Rc<HomeThread>, store: &Store, group: Vec<Rc<Waiter>>) {
     let mut empty: BTreeSet<&Vec<Vec<u8>>> = BTreeSet::new();
     let (mut rest, mut served) = (&group[..], 0_usize);
@@ -237,11 +237,11 @@ mod tests {
     fn a_run_ends_before_a_call_that_could_take_a_waiters_task() {
         let mut touched = Touched::default();
         let about = |queue: &'static [u8]| Some(vec![queue]);
-        assert!(touched.take(Some(vec![]), false), "nobody waits for it");
+        assert!(touched.take(Some(vec![]), false), "no waiter wants it");
         assert!(touched.take(about(b"q"), true) && touched.take(about(b"q"), true), "pushes follow pushes");
         assert!(!touched.take(about(b"q"), false), "a pop waits");
         assert!(touched.take(about(b"other"), false));
         assert!(!touched.take(about(b"other"), true));
-        assert!(!touched.take(None, false), "a worker may give anything back");
+        assert!(!touched.take(None, false), "the end of a worker may requeue tasks of any queue");
     }
 }

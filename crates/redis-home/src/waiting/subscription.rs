@@ -1,5 +1,5 @@
-//! Subscriptions to queues that are waited for. A message means that there may be something; a missed message is made
-//! up for by looking.
+//! Subscriptions to queues with waiters. A message means that a task may be ready. A missed message is made up for by
+//! looking at the queue.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -23,19 +23,19 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 const SWEEP: Duration = Duration::from_secs(15);
 const UNWANTED_MAX: usize = 100;
 
-/// After how long without a message the server is pinged.
+/// The time without a message after which the server is pinged.
 pub const SILENCE: Duration = Duration::from_secs(5);
-/// How long a server has to answer a ping.
+/// The time limit for the answer to a ping.
 pub const HANGS: Duration = Duration::from_secs(5);
 
 /// How many queues are subscribed to, or unsubscribed from, in one round trip. Messages wait meanwhile.
 const QUEUES_AT_ONCE: usize = 500;
 
-/// A queue to subscribe to, and where to report that it is done. If that is dropped, the subscription exists already,
-/// or its connection was lost.
+/// A queue to subscribe to, and where to report that it is done. If the sender is dropped, the subscription exists
+/// already, or its connection was lost.
 pub type SubscriptionRequest = (Vec<u8>, oneshot::Sender<()>);
 
-/// Receives messages about queues that are waited for, for as long as the home is open.
+/// Receives messages about queues with waiters, while the home is open.
 pub(crate) async fn receive(
     home: Rc<HomeThread>,
     mut requests: mpsc::UnboundedReceiver<SubscriptionRequest>,
@@ -84,7 +84,7 @@ async fn receive_on(
             {
                 some.push(more);
             }
-            // Noted beforehand: if this fails, the next connection subscribes to them.
+            // Recorded beforehand: if this fails, the next connection subscribes to them.
             let (queues, wanting): (Vec<_>, Vec<_>) = some.into_iter().unzip();
             home.waiters.subscribed.borrow_mut().extend(queues.iter().cloned());
             subscribe(home, &mut sink, &queues).await?;
@@ -129,7 +129,7 @@ pub async fn still_there(sink: &mut PubSubSink) -> Result<(), RedisError> {
     )
 }
 
-/// Subscribes to queues. Queues whose channels Redis forbids this user are looked at now and then instead.
+/// Subscribes to queues. Queues whose channels Redis forbids this user are polled instead.
 async fn subscribe(home: &HomeThread, sink: &mut PubSubSink, queues: &[Vec<u8>]) -> Result<(), RedisError> {
     let all: Vec<_> = queues.iter().flat_map(|queue| channels(home, queue)).collect();
     match sink.subscribe(all).await {
@@ -141,7 +141,7 @@ async fn subscribe(home: &HomeThread, sink: &mut PubSubSink, queues: &[Vec<u8>])
             return subscribed;
         }
     }
-    // One forbidden channel has all refused, so they are tried one by one.
+    // One forbidden channel makes Redis refuse all, so they are tried one by one.
     for queue in queues {
         match sink.subscribe(channels(home, queue)).await {
             Err(error) if is_forbidden(&error) => home.waiters.forbid(queue),
@@ -180,7 +180,7 @@ fn channels(home: &HomeThread, queue: &[u8]) -> Vec<Vec<u8>> {
     [WORK, WAKE].map(|kind| channels.name(kind, queue)).into()
 }
 
-/// Handles a message: a queue may have something, or will in the given number of milliseconds.
+/// Handles a message: a queue may have a ready task, now or in the given number of milliseconds.
 fn take_message(home: &HomeThread, channel: &[u8], payload: &[u8]) {
     let channels = home.link.target.channels();
     let about = |kind| channels.queue(kind, channel);

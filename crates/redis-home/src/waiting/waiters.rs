@@ -38,10 +38,10 @@ const APPOINTED_LOOK_MS: u64 = 1_000;
 /// How many queues one `tick` covers.
 const TICKED: usize = 64;
 
-/// Requests to subscribe to queues that are waited for.
+/// Requests to subscribe to queues with waiters.
 pub type SubscriptionRequests = mpsc::UnboundedReceiver<SubscriptionRequest>;
 
-/// A queue, or any, and where to report that its waiters have been tried.
+/// A queue, or all queues, and where to report that their waiters were tried.
 type Look = (Option<Vec<u8>>, oneshot::Sender<()>);
 
 /// The waiting pops of a home, in the order of arrival.
@@ -49,7 +49,7 @@ pub struct Waiters {
     index: RefCell<WaiterIndex>,
     /// Wakes the task that serves waiters.
     changed: Notify,
-    /// Queues that may have something.
+    /// Queues that may have ready tasks.
     stirred: RefCell<BTreeSet<Vec<u8>>>,
     /// The same by store. Each store is served by itself, so that a server that hangs delays no waiters of others.
     pending: RefCell<BTreeMap<Store, BTreeSet<Vec<u8>>>>,
@@ -126,25 +126,25 @@ impl Waiters {
         self.changed.notify_one();
     }
 
-    /// The queues that are waited for.
+    /// The queues with waiters.
     pub fn queues(&self) -> BTreeSet<Vec<u8>> {
         self.index.borrow().queues()
     }
 
-    /// How many queues are waited for.
+    /// The number of queues with waiters.
     pub(crate) fn queue_count(&self) -> usize {
         self.index.borrow().queue_count()
     }
 
-    /// For how long the waiters for this queue may block, where 0 is for ever; none if there are none.
+    /// How long the waiters for this queue may block, where 0 means without a limit; `None` if there are no waiters.
     pub fn block_ms(&self, queue: &[u8], now_ms: u64) -> Option<u64> {
         let those = self.index.borrow().of([&queue.to_vec()]);
         let last = those.iter().map(|waiter| waiter.until_ms).reduce(|a, b| Some(a?.max(b?)))?;
         Some(last.map_or(0, |at| at.saturating_sub(now_ms).max(1)))
     }
 
-    /// Answers waiters whose time is up and removes dropped ones. A waiter that is being tried gets its answer in a
-    /// moment.
+    /// Answers waiters that have timed out and removes dropped ones. A waiter that is being tried is answered after
+    /// that.
     pub fn drop_late(&self, now_ms: u64) {
         let late = self.index.borrow().late(now_ms);
         for waiter in late {
@@ -167,7 +167,7 @@ impl Waiters {
         self.remove(waiter);
     }
 
-    /// Waits until something has changed, the time of a waiter is up, or a queue is due.
+    /// Waits until something changes, a waiter times out, or a queue is due.
     pub async fn sleep(&self, now_ms: u64) {
         let next = [self.index.borrow().next_end(), self.agenda.borrow().next()].into_iter().flatten().min();
         match next {
@@ -215,7 +215,7 @@ impl Waiters {
         }
     }
 
-    /// Answers all waiters as if their time were up.
+    /// Answers all waiters as if they had timed out.
     pub(crate) fn dismiss(&self) {
         let all = self.index.borrow().all();
         for waiter in all {
@@ -228,7 +228,7 @@ impl Waiters {
         }
     }
 
-    /// Whether nobody waits.
+    /// Whether there are no waiters.
     pub fn is_empty(&self) -> bool {
         self.index.borrow().len() == 0
     }
@@ -243,13 +243,13 @@ impl Waiters {
         waiter.queues.iter().filter(|queue| !self.is_wanted(queue)).for_each(|queue| self.forget(queue));
     }
 
-    /// Drops what is known of a queue without waiters. The next waiter for it asks anew.
+    /// Forgets the deadline of a queue without waiters. The next waiter for it asks again.
     fn forget(&self, queue: &[u8]) {
         self.agenda.borrow_mut().forget(queue);
         self.allow(queue);
     }
 
-    /// Notes that Redis forbids the channels of a queue. The next waiter for it requests them again.
+    /// Records that Redis forbids the channels of a queue. The next waiter for it requests them again.
     pub(crate) fn forbid(&self, queue: &[u8]) {
         self.subscribed.borrow_mut().remove(queue);
         if self.is_wanted(queue) {
@@ -257,12 +257,12 @@ impl Waiters {
         }
     }
 
-    /// Notes that the channels of a queue are allowed.
+    /// Records that the channels of a queue are allowed.
     pub(crate) fn allow(&self, queue: &[u8]) {
         self.forbidden.borrow_mut().remove(queue);
     }
 
-    /// After how long to look at a queue again, if messages about it may be missed.
+    /// The interval at which to look at a queue, if messages about it may be missed.
     fn looked_at_after(&self, queue: &[u8], may_miss: bool) -> Option<u64> {
         if self.forbidden.borrow().contains(queue) {
             Some(UNSUBSCRIBED_MS)
@@ -271,12 +271,12 @@ impl Waiters {
         }
     }
 
-    /// Notes that a queue is subscribed to from now on; false if it was already.
+    /// Records that a queue is subscribed to from now on; false if it was already.
     pub fn begin_subscription(&self, queue: &[u8]) -> bool {
         self.subscribed.borrow_mut().insert(queue.to_vec())
     }
 
-    /// Notes that the subscription to a queue has ended. If somebody waits for the queue by now, it is requested again.
+    /// Records that the subscription to a queue has ended. If the queue has a waiter again, it is requested again.
     pub fn end_subscription(&self, queue: &[u8]) {
         self.subscribed.borrow_mut().remove(queue);
         if self.is_wanted(queue) {
@@ -286,7 +286,7 @@ impl Waiters {
         }
     }
 
-    /// Whether somebody waits for this queue.
+    /// Whether this queue has a waiter.
     pub fn is_wanted(&self, queue: &[u8]) -> bool {
         self.index.borrow().is_wanted(queue)
     }
@@ -326,7 +326,7 @@ pub(crate) async fn serve_waiters(home: Rc<HomeThread>) {
     }
 }
 
-/// Reports when the waiters for a queue, or all, have been tried, and those whose time is up are answered.
+/// Reports when the waiters for a queue, or all, were tried, and those that have timed out are answered.
 fn report_when_served(home: &Rc<HomeThread>, queue: Option<&[u8]>, done: oneshot::Sender<()>) {
     let of = queue.map(|queue| home.link.target.store_of(queue));
     let mut served = Vec::new();
@@ -349,7 +349,7 @@ fn report_when_served(home: &Rc<HomeThread>, queue: Option<&[u8]>, done: oneshot
     });
 }
 
-/// Tries the waiters for queues of a store, for as long as these may have something.
+/// Tries the waiters for queues of a store, as long as these may have ready tasks.
 async fn serve_store(home: Rc<HomeThread>, store: Store) {
     let waiters = &home.waiters;
     loop {
@@ -363,7 +363,7 @@ async fn serve_store(home: Rc<HomeThread>, store: Store) {
         // The receiver may be gone.
         let _ = tell.send(());
     }
-    // A deadline may be sooner now, or the time of a waiter was up while it was tried.
+    // A deadline may be sooner now, or a waiter may have timed out while it was tried.
     waiters.changed.notify_one();
 }
 
@@ -405,7 +405,7 @@ pub(crate) async fn try_one(home: &Rc<HomeThread>, store: &Store, waiter: &Rc<Wa
     is_served
 }
 
-/// Asks when time will bring something to those queues of a store that are still waited for.
+/// Asks the script for the next deadlines of those queues of a store that still have waiters.
 async fn plan(home: &Rc<HomeThread>, store: &Store, queues: &BTreeSet<Vec<u8>>) {
     let waiters = &home.waiters;
     let (waited, others): (Vec<_>, Vec<_>) = queues.iter().partition(|queue| waiters.is_wanted(queue));

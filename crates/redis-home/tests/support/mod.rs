@@ -1,4 +1,4 @@
-//! A home in a Redis of its own, and commands in a line each.
+//! A home in a Redis of its own, and helpers for commands.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part of this")]
 
@@ -35,14 +35,13 @@ pub fn push(home: &RedisHome, queue: &[u8], payload: &[u8]) -> Reply {
     run(home, &Command::Push { queue, payloads: &[payload] }).list.remove(0)
 }
 
-/// Starts a worker.
 pub fn start<'a>(home: &RedisHome, name: &'a [u8], ttl_ms: u64) -> WorkerRef<'a> {
     let started = run(home, &Command::Worker(Worker::Start { name, ttl_ms }));
     let Reply::Started(incarnation) = started.list[0] else { panic!("{:?}", started.list) };
     WorkerRef { name, incarnation }
 }
 
-/// A lease in the name of a worker.
+/// A lease bound to a worker.
 pub fn by(worker: WorkerRef<'_>) -> LeaseAsk<'_> {
     LeaseAsk { worker: Some(worker), ..LeaseAsk::NONE }
 }
@@ -76,13 +75,13 @@ pub fn pop_held_by(home: &RedisHome, queue: &[u8], conn: u64) -> Popped {
 /// The layouts of other programs.
 pub const FOREIGN: [&str; 3] = ["work-queue", "worqr", "redis-queue"];
 
-/// A pop in the keys of any layout; Worqr's are popped from by a worker, which must have been started.
+/// A pop for any layout. Worqr's queues are popped from by a worker, which must have been started.
 pub fn pop_in<'a>(layout: &str, queues: &'a [&'a [u8]]) -> Pop<'a> {
     let worker = (layout == "worqr").then_some(WORKER);
     Pop { lease: LeaseAsk { worker, ..LeaseAsk::NONE }, ..Pop::plain(queues, 1) }
 }
 
-/// A home in the keys of another program, which can be popped from.
+/// A home in the layout of another program, from which tasks can be popped.
 pub fn open_in(layout: &str, url: &str) -> RedisHome {
     let home = open(url);
     if layout == "worqr" {
@@ -94,23 +93,23 @@ pub fn open_in(layout: &str, url: &str) -> RedisHome {
 
 const WORKER: WorkerRef<'_> = WorkerRef { name: b"w", incarnation: 0 };
 
-/// A pop that waits until something comes.
+/// Starts a pop that waits without a limit.
 pub fn wait_for(home: &RedisHome, queue: &[u8]) -> Ticket {
     let queues = [queue];
     let pop = Pop { block: Some(Block::Forever), ..Pop::plain(&queues, 1) };
     home.send(&[Command::Pop(pop)])
 }
 
-/// The answer of a ticket; fails if it takes too long.
+/// The reply of a ticket; fails if it takes too long.
 pub fn answer(ticket: &Ticket) -> Replies<Payload> {
     let mut replies = None;
-    until("it is answered", || {
+    until("the reply arrives", || {
         if let Poll::Ready(answer) = ticket.poll(&mut Context::from_waker(Waker::noop())) {
             replies = Some(answer.replies);
         }
         replies.is_some()
     });
-    replies.expect("it was answered")
+    replies.expect("the reply arrived")
 }
 
 pub fn ack(home: &RedisHome, queue: &[u8], id: &str) -> Reply {
@@ -135,13 +134,13 @@ pub fn clean(home: &RedisHome, queues: &[&[u8]], how: Cleaning) -> Result<Cleane
     Ok(sum)
 }
 
-/// Producers and workers on these queues. Workers ask for one task after the other; a task that one of them lost
-/// comes back soon.
+/// Producers and workers on these queues. Workers pop one task after the other; tasks lost by a worker are requeued
+/// soon.
 pub fn load(url: &str, queues: &[&[u8]]) -> HomeLoad {
     HomeLoad::new(url, queues, Asking { count: 1, block: None, lease_ms: 300, believed_ms: 300 })
 }
 
-/// Checks that something takes almost no time in the median: a busy machine may delay some of it.
+/// Checks that the median time is very short; a busy machine may delay some runs.
 pub fn is_short(once: impl FnMut(usize) -> Duration) {
     let mut times: Vec<Duration> = (0..21).map(once).collect();
     times.sort_unstable();
@@ -149,7 +148,7 @@ pub fn is_short(once: impl FnMut(usize) -> Duration) {
     assert!(times[10] < Duration::from_millis(50), "{times:?}");
 }
 
-/// A home that can be cut off: where it listens that stands before the Redis at this port.
+/// The address of a proxy before the Redis at this port, which cuts the connection after `cut` bytes.
 pub fn cutting_proxy(redis_port: u16, cut: usize, way: Way) -> SocketAddr {
     sureq_testkit::proxy::cutting_proxy((Ipv4Addr::LOCALHOST, redis_port).into(), cut, way)
 }

@@ -20,7 +20,7 @@ impl Monitor {
         monitor
     }
 
-    /// The next line, unless it is too late.
+    /// The next line, or `None` after the deadline.
     fn next(&mut self, until: Instant) -> Option<String> {
         let mut line = String::new();
         let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
@@ -38,20 +38,20 @@ impl Monitor {
         let until = Instant::now() + PATIENCE;
         let quoted = format!("\"{word}\"");
         loop {
-            let line = self.next(until).unwrap_or_else(|| panic!("nobody sent {word}"));
+            let line = self.next(until).unwrap_or_else(|| panic!("no client sent {word}"));
             if line.contains(&quoted) && !is_of_script(&line) {
                 return;
             }
         }
     }
 
-    /// How many words the commands had of that script which had most of them, pushes aside, up to now.
+    /// The number of words in the commands of the largest script so far, not counting pushes.
     pub fn most_words_of_a_script(mut self, server: &RedisServer) -> usize {
         let mark = format!("mark {}", fastrand::u64(..));
         redis::cmd("ECHO").arg(&mark).exec(&mut server.connect()).expect("it answers");
         let (mut most, mut words, until) = (0, 0, Instant::now() + PATIENCE);
         loop {
-            let line = self.next(until).expect("it hears all there is");
+            let line = self.next(until).expect("the mark arrives");
             if is_of_script(&line) {
                 words += line.matches("\" \"").count() + 1;
             } else if line.contains(&mark) {
@@ -63,7 +63,7 @@ impl Monitor {
         }
     }
 
-    /// All that clients send from now on until then, but pings: by those it is found out whether messages still come.
+    /// All commands that clients send within this time, except the pings that check for silent connections.
     pub fn sent_within(mut self, time: Duration) -> Vec<String> {
         let until = Instant::now() + time;
         let mut lines = Vec::new();

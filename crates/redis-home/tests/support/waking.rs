@@ -9,17 +9,17 @@ use sureq_testkit::redis_server::RedisServer;
 
 use super::{answer, open, until, wait_for};
 
-/// How much later than it is due a task may come: a busy machine takes its time, and a lost wake-up takes for ever.
+/// How late a task may arrive: a busy machine is slow, while a lost wake-up never comes.
 const LATE: Duration = Duration::from_secs(2);
 
-/// One who waits, and one who lets something happen; the same, or another process.
+/// A home with a waiting pop, and a home that makes its task ready; the same, or another process.
 pub struct Waking {
     pub waiter: RedisHome,
     pub actor: Option<RedisHome>,
 }
 
 impl Waking {
-    /// The waiter does it itself, and then another process does.
+    /// Checks with an event from the waiting process itself, and then from another process.
     pub fn everywhere(prepare: impl Fn(&RedisHome), act: impl Fn(&RedisHome) -> RangeInclusive<u64>) {
         let server = RedisServer::start();
         Self { waiter: open(&server.url()), actor: None }.check(&prepare, &act);
@@ -35,13 +35,13 @@ impl Waking {
         server.check("sureq:");
     }
 
-    /// `act` answers after how many milliseconds there is a task, at least and at most.
+    /// `act` returns after how many milliseconds a task is ready, at least and at most.
     pub fn check(self, prepare: impl Fn(&RedisHome), act: impl Fn(&RedisHome) -> RangeInclusive<u64>) {
         let actor = self.actor.as_ref().unwrap_or(&self.waiter);
         prepare(actor);
         let ticket = wait_for(&self.waiter, b"q");
         until("it waits", || self.waiter.waiters() == 1);
-        // All that leads to waiting has been asked for by then.
+        // All commands that lead to waiting have been sent when this returns.
         self.waiter.look();
         let before = Instant::now();
         let due = act(actor);

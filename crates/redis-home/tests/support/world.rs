@@ -18,7 +18,7 @@ pub struct World {
     late_us: AtomicU64,
 }
 
-/// The clocks as one process sees them: its monotonic clock began at some moment of its own, and is a little fast or
+/// The clocks as one process sees them: its monotonic clock starts at an arbitrary time, and runs a little fast or
 /// slow.
 struct Seen {
     world: Arc<World>,
@@ -41,7 +41,7 @@ impl Clock for Seen {
         self.wall_us().map(|us| us / 1_000)
     }
 
-    /// Each call that is sent asks for this.
+    /// Called for each call that is sent.
     fn wall_us(&self) -> Option<u64> {
         self.world.pass(self.world.late_us.load(Ordering::Acquire));
         let wall = START_US + self.world.passed_us();
@@ -50,12 +50,12 @@ impl Clock for Seen {
 }
 
 impl World {
-    /// A process that goes by these clocks; its monotonic clock is so far ahead.
+    /// A process with these clocks. Its monotonic clock is ahead by `began_us`.
     pub fn home(self: &Arc<Self>, server: &RedisServer, began_us: u64) -> RedisHome {
         self.drifting_home(server, began_us, 0)
     }
 
-    /// One whose monotonic clock is also so much faster than true time.
+    /// A process whose monotonic clock also runs fast by `drift_ppm`.
     pub fn drifting_home(self: &Arc<Self>, server: &RedisServer, began_us: u64, drift_ppm: i64) -> RedisHome {
         let target = Target::parse(&server.url()).expect("a URL");
         let clock = Seen { world: Arc::clone(self), began_us, drift_ppm };
@@ -66,7 +66,7 @@ impl World {
         self.passed_us.fetch_add(us, Ordering::AcqRel);
     }
 
-    /// From now on each call takes this long to reach Redis, whose answers take no time.
+    /// From now on each call takes this long to reach Redis; answers take no time.
     pub fn set_late(&self, us: u64) {
         self.late_us.store(us, Ordering::Release);
     }
@@ -79,7 +79,7 @@ impl World {
         self.wall_set_by_us.load(Ordering::Acquire)
     }
 
-    /// Sets the wall clock of Redis: so far from true time it is from now on.
+    /// Sets the wall clock of Redis to true time plus this difference.
     pub fn set_wall_by(&self, us: i64) {
         self.wall_set_by_us.store(us, Ordering::Release);
     }

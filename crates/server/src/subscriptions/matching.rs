@@ -1,7 +1,7 @@
-//! Matching all patterns against the channel of a message, without holding up anyone.
+//! Matches all patterns against the channel of a message, without delaying other connections.
 //!
 //! The lock is held only to copy some patterns at a time, and new connections are accepted between steps. Each
-//! subscriber has a budget of steps for its patterns; one that needs more is disconnected.
+//! subscriber has a budget of steps for its patterns; a subscriber that needs more is disconnected.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -22,7 +22,7 @@ struct Pass<'p> {
     turn: &'p mut Turn,
     /// The steps that each subscriber's patterns may still take.
     budgets: HashMap<ConnId, usize>,
-    /// Each pattern was matched.
+    /// Every pattern was matched.
     is_complete: bool,
 }
 
@@ -51,8 +51,9 @@ impl Subscriptions {
         matching
     }
 
-    /// Whether a pattern matches. The first of its subscribers pays whose budget suffices. Those before it are
-    /// disconnected, because they would miss a message, and not the others: their own patterns may be cheap.
+    /// Whether a pattern matches. The first of its subscribers with enough budget pays for the matching. The
+    /// subscribers before it are disconnected, because they would miss a message. The others are not: their own
+    /// patterns may be cheap.
     async fn matches(&self, name: &Name, mut payer: Payer, pass: &mut Pass<'_>) -> bool {
         loop {
             let (conn, mailbox) = payer;
@@ -79,7 +80,7 @@ impl Subscriptions {
         }
     }
 
-    /// Gives up all subscribers of a pattern that none of them can afford.
+    /// Gives up all subscribers of a pattern, because none of them has enough budget for it.
     fn give_up_audience(&self, pattern: &Name) {
         let index = self.lock();
         let audience = index.patterns.get(pattern).into_iter().flat_map(BTreeMap::values);
@@ -88,7 +89,7 @@ impl Subscriptions {
 }
 
 impl Index {
-    /// The next patterns in order, each with its first subscriber.
+    /// The next patterns after `last` in order, each with its first subscriber.
     fn patterns_after(&self, last: Option<&Name>) -> Vec<(Name, Payer)> {
         let patterns = names_after(&self.patterns, last);
         patterns
@@ -97,7 +98,7 @@ impl Index {
     }
 }
 
-/// The next subscriber of a pattern in order.
+/// The next subscriber of a pattern after `last`, in order.
 fn payer_after(audience: &Audience, last: Option<ConnId>) -> Option<Payer> {
     let from = last.map_or(Bound::Unbounded, Bound::Excluded);
     let (conn, mailbox) = audience.range((from, Bound::Unbounded)).next()?;
@@ -113,7 +114,8 @@ mod tests {
     use super::*;
     use crate::subscriptions::tests::{mailbox, names, notice, subscriptions, tell};
 
-    /// A pattern that takes some 300,000 steps to match the channel of `LONG`, or all others of this kind.
+    /// A pattern that takes about 300,000 steps to match the channel of `LONG`. Different values of `n` give
+    /// different patterns.
     fn costly_pattern(n: usize) -> Vec<u8> {
         format!("*{}{n}", "a".repeat(400)).into_bytes()
     }
@@ -121,7 +123,7 @@ mod tests {
     const LONG: [u8; 1_000] = [b'a'; 1_000];
 
     #[test]
-    fn others_get_their_turn_between_costly_patterns() {
+    fn yields_to_other_tasks_between_costly_patterns() {
         let all = subscriptions();
         let subscribers: Vec<_> = (0..20).map(|_| mailbox().0).collect();
         for (n, mailbox) in subscribers.iter().enumerate() {
@@ -129,11 +131,14 @@ mod tests {
         }
         assert!(tell(&all, notice(&LONG)) >= 20);
         assert_eq!(tell(&all, notice(&LONG)), 0, "the matches are remembered");
-        assert!(subscribers.iter().all(|mailbox| mailbox.check().is_ok()), "each can afford its own");
+        assert!(
+            subscribers.iter().all(|mailbox| mailbox.check().is_ok()),
+            "each has enough budget for its own"
+        );
     }
 
     #[test]
-    fn a_subscriber_whose_patterns_cost_too_much_is_given_up_alone() {
+    fn gives_up_only_the_subscriber_whose_patterns_cost_too_much() {
         let (all, (costly, woken), (cheap, _), (shares, _)) =
             (subscriptions(), mailbox(), mailbox(), mailbox());
         let patterns: Vec<Name> =
@@ -152,11 +157,11 @@ mod tests {
         for pattern in patterns {
             all.remove(By::Pattern, &pattern, ConnId(1));
         }
-        assert_eq!(tell(&all, notice(&LONG)), 1, "the pattern that is left");
+        assert_eq!(tell(&all, notice(&LONG)), 1, "the remaining pattern");
     }
 
     #[test]
-    fn all_who_share_a_pattern_that_none_can_afford_are_given_up_at_once() {
+    fn gives_up_all_subscribers_of_a_pattern_that_none_can_afford() {
         let (all, subscribers) = (subscriptions(), [mailbox().0, mailbox().0]);
         let pattern = format!("*{}b", "a".repeat(2_000));
         for (conn, mailbox) in (0..).map(ConnId).zip(&subscribers) {

@@ -16,7 +16,7 @@ use crate::id::{Id, Receipt};
 use crate::payload::Decode;
 use crate::task::Task;
 
-/// The delay of a task whose handler lacks a state: another worker may have it.
+/// The delay of a task whose handler lacks a state: a worker that has the state can take it meanwhile.
 const MISSING_FOR: Duration = Duration::from_secs(1);
 
 /// A task that is being handled. All arguments of a handler are taken from it; see [`FromDelivery`].
@@ -54,8 +54,8 @@ impl Delivery {
     }
 }
 
-/// Fires when a handler should stop, before the handler is dropped, so that it can clean up. [`Stop`] lists the reasons and how
-/// much time each leaves.
+/// Fires when a handler should stop, before the handler is dropped, so that it can clean up. [`Stop`] lists the
+/// reasons and how much time each leaves.
 ///
 /// ```
 /// use std::time::Duration;
@@ -82,16 +82,16 @@ pub struct Token(Arc<Live>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Stop {
-    /// The worker stops. The handler is dropped at the end of the [`grace`](crate::Worker::grace) period; a result before that
-    /// counts.
+    /// The worker stops. The handler is dropped at the end of the [`grace`](crate::Worker::grace) period; a result
+    /// before that counts.
     Stopping = 1,
-    /// The handler ran for [`run_max`](crate::Worker::run_max). It is dropped at the end of the [`grace`](crate::Worker::grace)
-    /// period and its try fails; a result before that counts.
+    /// The handler ran for [`run_max`](crate::Worker::run_max). It is dropped at the end of the
+    /// [`grace`](crate::Worker::grace) period and its try fails; a result before that counts.
     TooLong = 2,
     /// The task was cancelled. The handler is not dropped because of it.
     Cancelled = 3,
-    /// The lease ended or could not be extended in time: another worker may have the task. The handler is not dropped because of
-    /// it; its result counts only if its delivery is still the current one.
+    /// The lease ended or could not be extended in time: another worker may have the task. The handler is not dropped
+    /// because of it; its result counts only if its delivery is still the current one.
     LeaseLost = 4,
     /// The worker was declared lost or replaced: all its tasks were requeued. The handler is not dropped because of it.
     WorkerLost = 5,
@@ -178,11 +178,11 @@ impl States {
     }
 }
 
-/// A type that a handler takes as an argument: a [`Decode`] type for the payload, [`Task`](crate::Task) data, [`State`],
-/// [`Token`], or your own.
+/// A type that a handler takes as an argument: a [`Decode`] type for the payload, [`Task`](crate::Task) data,
+/// [`State`], [`Token`], or your own.
 ///
-/// An implementation that uses others forwards their [`needs`](Self::needs), so that the worker reports a missing state before it
-/// takes a task:
+/// An implementation that uses others forwards their [`needs`](Self::needs), so that the worker reports a missing
+/// state before it takes a task:
 ///
 /// ```
 /// use std::time::Duration;
@@ -215,8 +215,8 @@ pub trait FromDelivery: Sized {
     /// Takes the value from the delivery, or says what happens to the task instead.
     fn from_delivery(delivery: &Delivery) -> Result<Self, Rejection>;
 
-    /// Checks that the worker has the states that this needs; the error is the name of a missing type. Called once, before the
-    /// worker takes a task.
+    /// Checks that the worker has the states that this needs; the error is the name of a missing type. Called once,
+    /// before the worker takes a task.
     fn needs(_: &Needs<'_>) -> Result<(), &'static str> {
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Sends the outcomes of tasks to the home: per queue in batches, retried until the home confirms them.
 //!
-//! A retry is harmless, since a receipt finishes or returns one delivery at most once. Queues do not wait for each other,
-//! and new reports do not wait for those that are retried.
+//! A retry is harmless, since a receipt finishes or returns one delivery at most once. Queues do not wait for each
+//! other, and new reports do not wait for those that are retried.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -81,7 +81,7 @@ struct Unconfirmed {
 }
 
 impl Unconfirmed {
-    /// Takes at most `BATCH` reports that are due, or returns when the first will be.
+    /// Takes at most `BATCH` reports that are due, or returns the time when the first will be due.
     fn take(&mut self, now: Instant) -> Result<Vec<Pending>, Instant> {
         let is_due = |pending: &Pending| pending.due.is_none_or(|due| due <= now);
         if self.list.len() <= BATCH && self.list.iter().all(is_due) {
@@ -127,8 +127,8 @@ impl Pending {
     fn new(mut report: Report) -> Self {
         let receipt = report.live.task.receipt();
         let stopped = report.live.fired();
-        // A handler that stopped because its token fired may return `Cancelled` for a task that is not cancelled: an ack
-        // would lose the task.
+        // A handler that stopped because its token fired may return `Cancelled` for a task that is not cancelled: an
+        // ack would lose the task.
         if report.outcome == Outcome::Cancelled && stopped.is_some_and(|why| why != Stop::Cancelled) {
             report.outcome = Outcome::GiveBack { after: Duration::ZERO };
         }
@@ -174,7 +174,7 @@ impl Pending {
         }
     }
 
-    /// Whether the task is returned by its bare id, which also returns a later delivery.
+    /// Whether the task is returned by its bare id. Such a return would also return a later delivery.
     fn is_bare_return(&self) -> bool {
         self.receipt.fence().is_none() && matches!(self.request(), Request::Return { .. })
     }
@@ -354,7 +354,7 @@ fn settle(shared: &Shared, pending: &Pending, settlement: &Settlement) {
     release(shared, pending, count);
 }
 
-/// Settles reports that the home does not need, or must not get. Returns whether this is one.
+/// Settles reports that the home does not need, or must not get. Returns whether it did.
 fn settle_locally(shared: &Shared, pending: &Pending) -> bool {
     let live = &pending.report.live;
     if live.is_acked() {
@@ -397,9 +397,9 @@ mod tests {
 
     /// The reported outcome of a handler that returns `Cancelled` after its token fired for this reason.
     async fn reported_after(stop: Option<Stop>) -> Outcome {
-        let queue = crate::open("mem:").expect("memory is there").queue("q");
-        queue.push("x").await.expect("it is pushed");
-        let task = queue.pop().await.expect("it is asked").expect("it is there");
+        let queue = crate::open("mem:").expect("a home in memory opens").queue("q");
+        queue.push("x").await.expect("the push succeeds");
+        let task = queue.pop().await.expect("the home answers").expect("a task is ready");
         let live = Delivery::new(task, Arc::<States>::default()).0;
         if let Some(stop) = stop {
             live.fire(stop);

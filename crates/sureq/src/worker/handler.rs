@@ -17,8 +17,8 @@ use super::outcome::{Again, IntoOutcome, Outcome, error_text};
 
 pub(super) type OutcomeFuture = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
-/// An async function that handles tasks: up to eight arguments that implement [`FromDelivery`], and a result that implements
-/// [`IntoOutcome`].
+/// An async function that handles tasks: up to eight arguments that implement [`FromDelivery`], and a result that
+/// implements [`IntoOutcome`].
 pub trait Handler<Args>: Clone + Send + Sync + 'static {
     /// Runs the handler.
     fn handle(&self, delivery: Delivery) -> OutcomeFuture;
@@ -36,7 +36,7 @@ macro_rules! handler {
             Fut: Future<Output: IntoOutcome> + Send + 'static,
             $($arg: FromDelivery + Send + 'static,)*
         {
-            #[allow(non_snake_case, unused_variables, reason = "an argument is called as its type is; there may be none")]
+            #[allow(non_snake_case, unused_variables, reason = "arguments are named like their types; there may be none")]
             fn handle(&self, delivery: Delivery) -> OutcomeFuture {
                 $(let $arg = match $arg::from_delivery(&delivery) {
                     Ok(value) => value,
@@ -102,7 +102,8 @@ pub fn route<Args: 'static>(handler: impl Handler<Args>) -> Route {
 }
 
 impl Route {
-    /// Limits the concurrent handlers of this queue. [`Worker::concurrency`](crate::Worker::concurrency) limits all queues together.
+    /// Limits the concurrent handlers of this queue. [`Worker::concurrency`](crate::Worker::concurrency) limits all
+    /// queues together.
     #[must_use]
     pub fn concurrency(self, tasks: usize) -> Self {
         Self { concurrency: Some(tasks.max(1)), ..self }
@@ -114,8 +115,8 @@ impl Route {
         Self { weight: weight.max(1), ..self }
     }
 
-    /// Finishes each task before its handler runs: at-most-once delivery. If the handler fails or the worker dies, the task is not
-    /// retried.
+    /// Finishes each task before its handler runs: at-most-once delivery. If the handler fails or the worker dies,
+    /// the task is not retried.
     #[must_use]
     pub fn ack_first(self) -> Self {
         Self { ack_first: true, ..self }

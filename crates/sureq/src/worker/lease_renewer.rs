@@ -1,5 +1,5 @@
-//! The renewer: a thread of its own that says that the worker lives and extends the leases of what it has, so that handlers which
-//! block every thread of the runtime lose nothing. It also ends what has run for too long.
+//! The lease renewer: a thread that sends the heartbeats of the worker and extends the leases of its tasks. A thread
+//! of its own does so even if handlers block all threads of the runtime. It also stops handlers that run too long.
 
 use std::cell::Cell;
 use std::io;
@@ -23,16 +23,16 @@ use crate::id::Receipt;
 use crate::queue::{millis, one};
 use sureq_home_api::Payload;
 
-/// How many leases are extended at once at most.
+/// The most leases extended in one request.
 const BATCH: usize = 256;
-/// The renewer looks no oftener than this for handlers that run for too long.
+/// The shortest interval between checks for handlers that run too long.
 const SHORTEST: Duration = Duration::from_millis(10);
 
-/// How long is waited for the answer when the worker says that it stops: part of what a stop may take beyond its grace.
+/// The timeout for deregistering the worker; part of the time that a stop may take beyond its grace period.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
 const NOT_IN_TIME: &str = "the home does not answer in time";
 
-/// Starts the thread. It ends when the worker is over.
+/// Starts the thread. It ends after the worker has ended.
 pub(super) fn start(shared: Arc<Shared>) -> io::Result<std::thread::JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     std::thread::Builder::new()
@@ -42,18 +42,18 @@ pub(super) fn start(shared: Arc<Shared>) -> io::Result<std::thread::JoinHandle<(
 
 struct LeaseRenewer {
     shared: Arc<Shared>,
-    /// The home named deliveries that it has something to say of.
+    /// A heartbeat named deliveries that were cancelled or lost.
     named: Notify,
     lost_starts: LostStarts,
 }
 
-/// STARTs whose answer was lost. Each may reach the home late, on a connection that was given up, and then replaces the
-/// registration that a later START has got.
+/// STARTs whose reply was lost. Each may reach the home late, on an abandoned connection, and then replaces the
+/// registration of a later START.
 #[derive(Debug, Default)]
 struct LostStarts(Cell<Option<(u32, Instant)>>);
 
 impl LostStarts {
-    /// No START arrives later than this after it was sent.
+    /// A START that has not arrived by then never will.
     const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
     fn add_one(&self) {
@@ -61,7 +61,7 @@ impl LostStarts {
         self.0.set(Some((count.saturating_add(1), Instant::now())));
     }
 
-    /// Whether there was one that may arrive now. It is not counted again.
+    /// Whether a lost START may still arrive. Each lost START is counted once.
     fn take_one(&self) -> bool {
         let recent = self.0.take().filter(|(_, since)| since.elapsed() < Self::FORGOTTEN_AFTER);
         let Some((count, since)) = recent else { return false };
@@ -136,7 +136,7 @@ impl LeaseRenewer {
         self.shared.options.ttl / 3
     }
 
-    /// The timeout of a request, since leases run meanwhile.
+    /// The timeout of a request: half of the shorter of lease and ttl, since both run meanwhile.
     fn patience(&self) -> Duration {
         self.shared.options.lease.min(self.shared.options.ttl) / 2
     }
@@ -238,7 +238,7 @@ impl LeaseRenewer {
         let error = match self.ask_one(Command::Worker(Worker::Beat(worker))).await {
             Ok((reply @ (Reply::Receipts(_) | Reply::ReceiptsForeign(_)), replies)) => {
                 shared.reachable();
-                // They are cancelled or lost: the replies to their extensions say which.
+                // The named deliveries are cancelled or lost: the replies to their extensions say which.
                 let named = named(&reply, &replies);
                 if !named.is_empty() {
                     shared.table.name(&named);
@@ -260,16 +260,17 @@ impl LeaseRenewer {
         next(self.beat_every() / 4)
     }
 
-    /// Registers again after the worker was declared lost, and its tasks were requeued.
+    /// Registers again after the worker was declared lost and its tasks were requeued.
     async fn register_anew(&self, incarnation: u64) -> Instant {
-        tracing::warn!(worker = %self.shared.name(), incarnation, "the worker was taken for dead; its tasks went back");
-        // In this order, so that a handler that starts after the walk of the table sees the new registration.
+        tracing::warn!(worker = %self.shared.name(), incarnation, "the worker was declared lost; its tasks were requeued");
+        // In this order: a handler that starts after the table was walked sees that the worker is not registered.
         self.shared.registration.send_replace(Registration::Pending);
         self.shared.table.fire_incarnation(incarnation);
         self.register().await
     }
 
-    /// Another worker has the name. Registering again would end that one, which would do the same: this one ends.
+    /// Another worker has registered this name. If this one registered again, the two would replace each other
+    /// endlessly, so this one ends.
     async fn replaced(&self, incarnation: u64) -> Instant {
         if self.lost_starts.take_one() {
             // It may have been this worker's own START, which arrived late.
@@ -339,7 +340,7 @@ impl LeaseRenewer {
         let (shared, table) = (&self.shared, &self.shared.table);
         for live in table.tell_too_long(now, later(now, shared.options.grace)) {
             let (queue, id, run_max) = (live.task.queue_name(), live.task.id(), shared.options.run_max);
-            tracing::error!(%queue, %id, ?run_max, "the handler runs too long, and was told to stop");
+            tracing::error!(%queue, %id, ?run_max, "the handler runs longer than run_max: its token fired");
         }
         table.end_too_long(now, |why| shared.verdict(why));
     }
@@ -350,14 +351,14 @@ impl LeaseRenewer {
         let Some(incarnation) = self.incarnation() else { return };
         let running = self.shared.running();
         if running > 0 {
-            tracing::warn!(worker = %self.shared.name(), running, "the worker leaves handlers behind that do not end");
+            tracing::warn!(worker = %self.shared.name(), running, "the worker stops although handlers still run");
             return;
         }
         let worker = WorkerRef { name: &self.shared.options.name, incarnation };
         let stopping = timeout(STOP_PATIENCE, self.ask_one(Command::Worker(Worker::Stop(worker))));
         let stopped = stopping.await.unwrap_or_else(|_| Err(Error::Unknown { why: NOT_IN_TIME.into() }));
         if let Err(error) = stopped {
-            tracing::warn!(worker = %self.shared.name(), %error, "the worker could not say that it stops");
+            tracing::warn!(worker = %self.shared.name(), %error, "cannot deregister the worker; its tasks are requeued when its ttl ends");
         }
     }
 }
@@ -381,17 +382,17 @@ fn named(reply: &Reply, replies: &Replies<Payload>) -> Vec<Receipt> {
 mod tests {
     use super::*;
 
-    /// Another START under the worker's name, as a second worker sends it, or as one of its own that arrives late.
+    /// Sends another START under the worker's name, like a second worker or a late START of the worker itself.
     async fn start_another(home: &crate::Home) {
         let start = Command::Worker(Worker::Start { name: b"w", ttl_ms: 60_000 });
         assert!(matches!(home.ask(&[start]).await.list[..], [Reply::Started(_)]));
     }
 
-    /// A worker cannot distinguish its own late START from one of another worker, so that each lost one is forgiven
-    /// once.
+    /// A worker cannot distinguish its own late START from a START of another worker. It tolerates one replacement
+    /// for each START of its own that was lost.
     #[tokio::test]
     async fn a_start_whose_answer_was_lost_does_not_end_the_worker_when_it_arrives_late() {
-        let home = crate::open("mem:").expect("memory is there");
+        let home = crate::open("mem:").expect("a home in memory opens");
         let shared = Arc::new(Shared::for_tests(&home, Vec::new()));
         let renewer = LeaseRenewer::new(Arc::clone(&shared));
         renewer.register().await;

@@ -1,7 +1,8 @@
 //! The worker: pops tasks, runs handlers, extends leases and reports outcomes to the home.
 //!
-//! The map, along the way of a task:
-//! - `taker` pops as many tasks as there is room for and starts their handlers (`handler`, with arguments from `delivery`).
+//! The parts, along the way of a task:
+//! - `taker` pops as many tasks as there is room for and starts their handlers (`handler`, with arguments from
+//!   `delivery`).
 //! - `table` has every task from its pop until its outcome is confirmed.
 //! - `lease_renewer` is a thread: it sends heartbeats, extends leases and stops handlers that run too long.
 //! - `outcome` has the results of handlers; `finisher` sends them to the home.
@@ -35,11 +36,11 @@ pub use handler::{Handler, HandlerService, IntoRoute, Route, route};
 pub use outcome::{Again, Failure, IntoOutcome, Outcome};
 pub use status::{Phase, Tally, WorkerHandle, WorkerStatus};
 
-/// The default grace period. With `CONFIRM` (7 s) and the farewell to the home (2 s) it fits into the 30 s that Kubernetes gives
-/// a pod.
+/// The default grace period. With `CONFIRM` (7 s) and the deregistration (2 s) it fits into the 30 s that Kubernetes
+/// gives a pod.
 const GRACE: Duration = Duration::from_secs(20);
-/// The time limit after the grace period for confirming outcomes; handlers that do not reach an `await` have the first five
-/// seconds of it.
+/// The time limit after the grace period for confirming outcomes; handlers that do not reach an `await` have the
+/// first five seconds of it.
 const CONFIRM: Duration = Duration::from_secs(7);
 /// The shortest lease and ttl: shorter ones would end between two heartbeats.
 const SPAN_MIN: Duration = Duration::from_millis(50);
@@ -60,15 +61,18 @@ const SPAN_MAX: Duration = Duration::from_millis(sureq_core::limits::SPAN_MS_MAX
 /// home.queue("greetings").push(Json("ann")).await?;
 /// let worker = Worker::new(&home).state("hello".to_owned()).work("greetings", greet);
 /// # let handle = worker.handle();
-/// # tokio::spawn(async move { while handle.status().is_none_or(|status| status.tally.done == 0) { tokio::task::yield_now().await } handle.stop() });
+/// # tokio::spawn(async move {
+/// #     while handle.status().is_none_or(|status| status.tally.done == 0) { tokio::task::yield_now().await }
+/// #     handle.stop()
+/// # });
 /// let tally = worker.run().await?; // until SIGTERM or Ctrl-C
 /// assert_eq!(tally.done, 1);
 /// # Ok(()) }
 /// ```
 ///
-/// The handler's result decides what happens to the task ([`Outcome`]): `Ok` finishes it, an error fails the try, and so does a
-/// panic. A thread of the worker extends the leases of running tasks, so that handlers may block. If the home cannot be reached,
-/// the worker retries until it can.
+/// The handler's result decides what happens to the task ([`Outcome`]): `Ok` finishes it, an error fails the try, and
+/// so does a panic. A thread of the worker extends the leases of running tasks, so that handlers may block. If the
+/// home cannot be reached, the worker retries until it can.
 ///
 /// | setting | default | meaning |
 /// |---|---:|---|
@@ -173,36 +177,38 @@ impl Worker {
 
     /// Sets the name of the worker [default: from the program and the process id].
     ///
-    /// Give each worker its own name: a second worker of the same name replaces the first. The tasks of the first are requeued at
-    /// once, which costs each a try, its tokens fire with [`Stop::WorkerLost`], and it ends with [`WorkerError::Replaced`]. With a
-    /// fixed name, a restarted process therefore takes over from one that hangs without waiting for its [`ttl`](Self::ttl).
+    /// Give each worker its own name: a second worker of the same name replaces the first. The tasks of the first are
+    /// requeued at once, which costs each a try, its tokens fire with [`Stop::WorkerLost`], and it ends with
+    /// [`WorkerError::Replaced`]. With a fixed name, a restarted process therefore takes over from one that hangs
+    /// without waiting for its [`ttl`](Self::ttl).
     #[must_use]
     pub fn name(mut self, name: impl AsRef<[u8]>) -> Self {
         self.options.name = name.as_ref().into();
         self
     }
 
-    /// Sets the length of leases [default: 30 s]. A lease is extended when a third of it is over, as long as the handler runs. In
-    /// homes that do not register workers, a task of a crashed worker is redelivered after this time at the latest.
+    /// Sets the length of leases [default: 30 s]. A lease is extended when a third of it is over, as long as the
+    /// handler runs. In homes that do not register workers, a task of a crashed worker is redelivered after this time
+    /// at the latest.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.options.lease = lease.clamp(SPAN_MIN, SPAN_MAX);
         self
     }
 
-    /// Sets how long the home waits for a heartbeat before it declares the worker lost [default: 10 s]. The worker sends three in
-    /// that time.
+    /// Sets how long the home waits for a heartbeat before it declares the worker lost [default: 10 s]. The worker
+    /// sends three in that time.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.options.ttl = ttl.clamp(SPAN_MIN, SPAN_MAX);
         self
     }
 
-    /// Sets how long a handler may run before its [`Token`] fires [default: 1 h]. If it has not returned at the end of the
-    /// [`grace`](Self::grace) period, it is dropped at its next `await` and its try fails.
+    /// Sets how long a handler may run before its [`Token`] fires [default: 1 h]. If it has not returned at the end
+    /// of the [`grace`](Self::grace) period, it is dropped at its next `await` and its try fails.
     ///
-    /// The task of a handler that does not reach an `await` is held for another lease, at most ten seconds. After that the lease
-    /// ends, and the task may be delivered to another worker while the handler still runs.
+    /// The task of a handler that does not reach an `await` is held for another lease, at most ten seconds. After
+    /// that the lease ends, and the task may be delivered to another worker while the handler still runs.
     #[must_use]
     pub fn run_max(mut self, run_max: Duration) -> Self {
         self.options.run_max = run_max;
@@ -210,11 +216,11 @@ impl Worker {
     }
 
     /// Sets how long handlers may continue after their [`Token`] fired, because the worker stops or they ran for
-    /// [`run_max`](Self::run_max) [default: 20 s]. A result within that time counts. After it, handlers are dropped at their next
-    /// `await`; if the worker stops, their tasks are returned at no cost of a try.
+    /// [`run_max`](Self::run_max) [default: 20 s]. A result within that time counts. After it, handlers are dropped
+    /// at their next `await`; if the worker stops, their tasks are returned at no cost of a try.
     ///
-    /// A stop takes at most nine seconds longer than this, if handlers do not reach an `await` or the home does not answer: the
-    /// default fits into the 30 seconds that Kubernetes gives a pod. With a longer grace period, set
+    /// A stop takes at most nine seconds longer than this, if handlers do not reach an `await` or the home does not
+    /// answer: the default fits into the 30 seconds that Kubernetes gives a pod. With a longer grace period, set
     /// `terminationGracePeriodSeconds` to ten seconds more than that.
     ///
     /// A handler that does not reach an `await` within another lease, at most five seconds, is left behind: its task is

@@ -23,16 +23,17 @@ pub enum Outcome {
         /// The reason, which is stored with the task.
         reason: Cow<'static, str>,
     },
-    /// The task is returned at no cost of a try and redelivered after this time; after zero, it goes to the front of the queue.
+    /// The task is returned at no cost of a try and redelivered after this time; after zero, it goes to the front of
+    /// the queue.
     GiveBack {
         /// The delay.
         after: Duration,
     },
     /// The handler stopped because the task was cancelled; the task is deleted.
     ///
-    /// If the handler's [`Token`](crate::Token) fired for another reason, such as that the worker stops, the task is not
-    /// deleted: it is returned to the front at no cost. A handler that stops for any reason may so return `Cancelled` without
-    /// losing its task.
+    /// If the handler's [`Token`](crate::Token) fired for another reason, such as that the worker stops, the task is
+    /// not deleted: it is returned to the front at no cost. A handler that stops for any reason may so return
+    /// `Cancelled` without losing its task.
     Cancelled,
 }
 

@@ -92,14 +92,14 @@ pub(super) struct Shared {
     pub(super) ended: Notify,
     /// Wakes the renewer: the registration was lost.
     pub(super) nudge: Notify,
-    /// Tells the renewer that only aborted handlers are left.
+    /// Signals to the renewer that only aborted handlers are left.
     pub(super) is_over: watch::Sender<bool>,
     /// Until when a stop waits for aborted handlers.
     linger_until: OnceLock<Instant>,
     /// The worker was deregistered, or that failed.
     pub(super) has_stopped: AtomicBool,
     pub(super) is_stopping: watch::Sender<bool>,
-    /// It was reported that dead tasks cannot be told from failed ones.
+    /// A warning was logged that dead tasks cannot be distinguished from failed ones.
     is_death_untold: AtomicBool,
     outage: Mutex<Option<Box<str>>>,
     outages: AtomicU64,
@@ -254,7 +254,7 @@ impl Shared {
         *outage = Some(error.to_string().into());
     }
 
-    /// Records that the home does not tell whether a task died of its last try: it counts as failed then.
+    /// Records that the home does not report whether a task died of its last try. Such a task counts as failed.
     pub(super) fn cannot_tell_deaths(&self, refusal: &Refusal) {
         if !self.is_death_untold.swap(true, Relaxed) {
             tracing::warn!(

@@ -96,8 +96,8 @@ pub struct WorkerHandle {
 }
 
 impl WorkerHandle {
-    /// Stops the worker: it pops nothing more, waits for running handlers up to the [`grace`](crate::Worker::grace) period and
-    /// returns the other tasks.
+    /// Stops the worker: it pops nothing more, waits for running handlers up to the [`grace`](crate::Worker::grace)
+    /// period and returns the other tasks.
     pub fn stop(&self) {
         self.is_stopping.send_replace(true);
     }

@@ -32,7 +32,7 @@ struct Entry {
     incarnation: Option<u64>,
     /// Its lease; `None` if it needs none any more.
     lease: Option<Lease>,
-    /// A heartbeat named it: the reply to an extension says why.
+    /// A heartbeat named it as cancelled or lost: the reply to an extension says which.
     is_named: bool,
     /// Whether its handler still exists.
     is_running: bool,
@@ -71,7 +71,7 @@ impl Table {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a task whose handler is about to start; `lease` is its begin and length.
+    /// Adds a task whose handler is about to start. `lease` is the start and the length of its lease.
     pub(super) fn insert(
         &self,
         live: Arc<Live>,
@@ -144,7 +144,7 @@ impl Table {
         .collect()
     }
 
-    /// Marks deliveries that a heartbeat named.
+    /// Marks deliveries that a heartbeat named as cancelled or lost.
     pub(super) fn name(&self, named: &[Receipt]) {
         for entry in self.lock().list.iter_mut().flatten() {
             entry.is_named |= !entry.live.is_let_go() && named.contains(&entry.live.task.receipt());
@@ -248,7 +248,7 @@ impl Table {
                 entry.lease = None;
                 tracing::error!(
                     queue = %entry.live.task.queue_name(), id = %entry.live.task.id(),
-                    "the handler was told to stop and goes on: its lease is let run out, and somebody else gets the task"
+                    "the handler still runs after its end was requested: its lease is not extended, and another worker may get the task"
                 );
             }
         }
@@ -274,7 +274,7 @@ impl Table {
 }
 
 impl Entries {
-    /// A slot is reused: check that it still has this task.
+    /// Slots are reused: this returns the entry only if it still is that of the task.
     fn of(&mut self, Slot(at): Slot, live: &Arc<Live>) -> Option<&mut Entry> {
         self.list[at].as_mut().filter(|entry| Arc::ptr_eq(&entry.live, live))
     }

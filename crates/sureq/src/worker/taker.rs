@@ -88,8 +88,8 @@ async fn wait_for_some(
             _ = registration.changed() => return Ok(()),
             freed = more_room(shared, plan) => freed,
         };
-        // The waiting pop stays, since on another server it has a connection of its own. All queues are waited for
-        // together only if these have fewer tasks than room.
+        // The waiting pop stays open: on a server it has a connection of its own. Only if these queues have fewer
+        // tasks than there is room does the worker wait for all queues together.
         take_at_once(shared, &freed, plan.count, incarnation).await?;
         if freed.iter().any(|&at| room_at(shared, at) > 0) {
             return Ok(());
@@ -97,8 +97,8 @@ async fn wait_for_some(
     }
 }
 
-/// Pops without waiting, from each queue as much as there is room beside the reserved room. Returns the number of
-/// tasks.
+/// Pops without waiting: from each queue as many tasks as it has room for, less the reserved room. Returns the number
+/// of tasks.
 async fn take_at_once(
     shared: &Arc<Shared>,
     order: &[usize],
@@ -109,7 +109,7 @@ async fn take_at_once(
     while let Some(&first) = rest.first() {
         let room = shared.room().saturating_sub(promised);
         let count = room.min(room_at(shared, first));
-        // All tasks may come from one queue: the following queues are included if they have as much room.
+        // One pop may take all its tasks from one queue: the following queues are included if they have as much room.
         let others =
             rest[1..].iter().take_while(|&&at| count == room && room_at(shared, at) >= count).count();
         let (asked, behind) = rest.split_at(1 + others);
@@ -184,7 +184,8 @@ fn plan(shared: &Shared) -> Option<Plan> {
     let is_bounded = shared.queues.iter().any(|queue| queue.route.concurrency.is_some());
     let count = if is_bounded { 1 } else { room };
     if !shared.options.is_strict && order.len() > 1 {
-        // Each comes first in as many of the turns as its weight has a share of them all.
+        // A weighted random order: the probability of being first is the weight of a queue divided by the sum of all
+        // weights.
         let mut drawn: Vec<(f64, usize)> = order
             .iter()
             .map(|&at| (fastrand::f64().powf(1.0 / f64::from(shared.queues[at].route.weight)), at))
@@ -199,7 +200,7 @@ fn ask_for(shared: &Shared, order: &[usize], count: usize, incarnation: Option<u
     let queues = order.iter().map(|&at| Arc::clone(&shared.queues[at].name)).collect();
     let count = u32::try_from(count).unwrap_or(u32::MAX);
     let pop = PopMany::new(shared.home.clone(), queues, count);
-    // Where there are none, a task is the worker's for as long as it lives, or as the home says.
+    // A home without leases decides by itself how long a task is held.
     let pop = if shared.home.api().has_leases() { pop.lease(shared.options.lease) } else { pop.no_lease() };
     match incarnation {
         Some(incarnation) => pop.worker(&shared.options.name, incarnation),
@@ -207,20 +208,21 @@ fn ask_for(shared: &Shared, order: &[usize], count: usize, incarnation: Option<u
     }
 }
 
-/// Starts the handlers of tasks that were taken, if they still are the worker's. They came when their answer did: where handlers
-/// block all threads, that may be long ago.
+/// Starts the handlers of popped tasks that the worker still holds. The leases count from the arrival of the reply,
+/// which may be long ago if handlers blocked all threads.
 fn start(shared: &Arc<Shared>, tasks: Vec<Task>, incarnation: Option<u64>) {
     add(&shared.counts.taken, tasks.len() as u64);
     let Some(since) = tasks.iter().map(Task::since).min() else { return };
     let options = &shared.options;
     let is_late = is_late(shared, since);
-    // Where there are no leases there is none to keep; one that may be over is not kept before that is known.
+    // Without leases nothing is extended. A lease that may have ended is not recorded until an extension has
+    // confirmed it.
     let lease = (shared.home.api().has_leases() && !is_late).then_some((since, options.lease));
     let mut started: Vec<Running> = tasks
         .into_iter()
         .map(|task| {
             let queue = shared.queues.iter().position(|queue| *queue.name == *task.queue_bytes());
-            let queue = queue.expect("tasks come from the queues that were asked for");
+            let queue = queue.expect("a pop returns tasks of its own queues only");
             let live = Delivery::new(task, Arc::clone(&shared.states)).0;
             let slot = shared.table.insert(Arc::clone(&live), incarnation, lease);
             shared.begin(queue);
@@ -232,9 +234,9 @@ fn start(shared: &Arc<Shared>, tasks: Vec<Task>, incarnation: Option<u64>) {
     if !to_ack.is_empty() {
         tokio::spawn(ack_and_start(Arc::clone(shared), to_ack));
     }
-    // The worker may have been taken for dead meanwhile. If it is later than this, its tokens fire.
+    // The worker may have been declared lost meanwhile. If that happens after this check, the tokens fire.
     if is_late || !is_registered(shared, incarnation) {
-        for of_one in by_bench(started) {
+        for of_one in by_queue(started) {
             tokio::spawn(make_sure_and_start(Arc::clone(shared), of_one));
         }
     } else {
@@ -242,12 +244,12 @@ fn start(shared: &Arc<Shared>, tasks: Vec<Task>, incarnation: Option<u64>) {
     }
 }
 
-/// Whether a lease that began then may not be relied on before it is extended.
+/// Whether a lease that began at `since` must be extended before it is relied on.
 fn is_late(shared: &Shared, since: Instant) -> bool {
     since.elapsed() > shared.options.lease / 3
 }
 
-/// Whether the worker still is as whom it took tasks.
+/// Whether the worker is still registered under the incarnation that popped the tasks.
 fn is_registered(shared: &Shared, incarnation: Option<u64>) -> bool {
     match *shared.registration.borrow() {
         Registration::As(current) => incarnation == Some(current),
@@ -256,7 +258,7 @@ fn is_registered(shared: &Shared, incarnation: Option<u64>) -> bool {
     }
 }
 
-fn by_bench(mut all: Vec<Running>) -> Vec<Vec<Running>> {
+fn by_queue(mut all: Vec<Running>) -> Vec<Vec<Running>> {
     all.sort_by_key(|running| running.queue);
     let mut lists = Vec::<Vec<Running>>::new();
     for running in all {
@@ -292,7 +294,7 @@ async fn make_sure_and_start(shared: Arc<Shared>, mut all: Vec<Running>) {
             }
             // Dropping them returns them to the home. The lease renewer could not extend them in time either.
             let (worker, took) = (shared.name(), since.elapsed());
-            tracing::warn!(%worker, ?took, ?lease, "tasks are returned unrun: the home answers too slowly for their lease");
+            tracing::warn!(%worker, ?took, ?lease, "tasks are returned without a run: the home answers too slowly for their lease");
             return;
         }
         for (at, running) in std::mem::take(&mut all).into_iter().enumerate() {
@@ -306,7 +308,8 @@ async fn make_sure_and_start(shared: Arc<Shared>, mut all: Vec<Running>) {
                     spawn(running);
                 }
                 Some(Reply::Outcome(Answered::Stale)) => running.let_go(|shared| &shared.counts.lost),
-                // A home that knows no extensions cannot be asked: without a lease the task is held, and with one if that is not over.
+                // The home does not support extensions. Without leases the task is held; with a lease it is held
+                // until that ends.
                 Some(Reply::Refused(Refusal::NotThere { .. })) => {
                     if !shared.home.api().has_leases() || running.live.task.since().elapsed() < lease {
                         spawn(running);
@@ -314,16 +317,16 @@ async fn make_sure_and_start(shared: Arc<Shared>, mut all: Vec<Running>) {
                         running.let_go(|shared| &shared.counts.lost);
                     }
                 }
-                // It goes back once the home can be asked.
+                // Dropping it requeues the task when the home answers.
                 _ => drop(running),
             }
         }
     }
 }
 
-/// Finishes tasks before their handlers run; only what this very call finished is run.
+/// Acks tasks before their handlers run, and runs only those that this call acked.
 async fn ack_and_start(shared: Arc<Shared>, all: Vec<Running>) {
-    for of_one in by_bench(all) {
+    for of_one in by_queue(all) {
         let queue = shared.home.queue(&shared.queues[of_one[0].queue].name);
         let receipts: Vec<Receipt> = of_one.iter().map(|running| running.live.task.receipt()).collect();
         let acked = queue.ack_all(&receipts).await;
@@ -335,9 +338,9 @@ async fn ack_and_start(shared: Arc<Shared>, all: Vec<Running>) {
                     spawn(running);
                 }
                 Ok(_) => running.let_go(|shared| &shared.counts.lost),
-                // If it was not finished, it is redelivered after its lease.
+                // If it was not acked, it is redelivered after its lease.
                 Err(error) => {
-                    tracing::warn!(id = %running.live.task.id(), %error, "not run: it could not be finished first");
+                    tracing::warn!(id = %running.live.task.id(), %error, "the task is not run: it could not be acked first");
                     running.let_go(|shared| &shared.counts.unknown);
                 }
             }
@@ -354,7 +357,7 @@ fn spawn(running: Running) {
 async fn run(mut running: Running) {
     running.outcome = match running.live.fired() {
         _ if running.live.is_acked() => None,
-        // It is not begun at all what would have to stop at once.
+        // A handler whose token has fired before its start is not run.
         Some(Stop::Cancelled) => Some(Outcome::Cancelled),
         Some(_) => Some(Outcome::GiveBack { after: Duration::ZERO }),
         None => None,
@@ -376,22 +379,22 @@ async fn run(mut running: Running) {
 
 fn words_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a word")
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
 }
 
-/// A handler that runs, or is about to. Dropped, it has ended, whatever the way.
+/// A handler that runs or is about to. When it is dropped, the handler has ended, in whatever way.
 struct Running {
     shared: Arc<Shared>,
     queue: usize,
     slot: Slot,
     live: Arc<Live>,
     outcome: Option<Outcome>,
-    /// There is nothing to report.
+    /// Whether there is nothing to report.
     is_settled: bool,
 }
 
 impl Running {
-    /// Nothing will be run.
+    /// Drops a task that is not run, and counts it.
     fn let_go(mut self, count: impl FnOnce(&Shared) -> &AtomicU64) {
         self.is_settled = true;
         self.shared.table.remove(self.slot, &self.live);
@@ -403,7 +406,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         if !self.is_settled {
             let decided = self.shared.table.ended(self.slot, &self.live);
-            // Without an outcome and a decision it was dropped with its runtime.
+            // Without an outcome and a decision, the handler was dropped with its runtime.
             let back = Outcome::GiveBack { after: Duration::ZERO };
             let outcome = self.outcome.take().or(decided).unwrap_or(back);
             self.shared.report(Report {
@@ -422,12 +425,12 @@ mod tests {
     use super::super::handler::{IntoRoute, route};
     use super::*;
 
-    /// A queue with a small bound is asked for by itself, and does not make the others be asked for one at a time.
+    /// A queue with a small limit is popped separately, so that the others can still be popped in batches.
     #[tokio::test]
-    async fn a_bound_of_one_queue_is_none_of_the_others() {
-        let home = crate::open("mem:").expect("memory is there");
+    async fn a_limit_of_one_queue_does_not_limit_the_others() {
+        let home = crate::open("mem:").expect("a home in memory opens");
         for (queue, tasks) in [("one", 2), ("two", 0), ("many", 20)] {
-            home.queue(queue).push_all(vec!["x"; tasks]).await.expect("they are pushed");
+            home.queue(queue).push_all(vec!["x"; tasks]).await.expect("the push succeeds");
         }
         let handler = async || std::future::pending::<()>().await;
         let routes = [
@@ -439,9 +442,9 @@ mod tests {
         shared.registration.send_replace(Registration::Unneeded);
         let plan = plan(&shared).expect("there is room");
         assert!(plan.is_bounded && plan.count == 1);
-        assert_eq!(take_at_once(&shared, &plan.order, 0, None).await.expect("it can be asked"), 16);
+        assert_eq!(take_at_once(&shared, &plan.order, 0, None).await.expect("the home answers"), 16);
         let running: Vec<usize> = shared.queues.iter().map(|queue| queue.running.load(SeqCst)).collect();
         assert_eq!(running, [1, 0, 15]);
-        assert_eq!(take_at_once(&shared, &plan.order, 0, None).await.expect("it can be asked"), 0);
+        assert_eq!(take_at_once(&shared, &plan.order, 0, None).await.expect("the home answers"), 0);
     }
 }

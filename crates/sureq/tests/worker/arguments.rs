@@ -1,4 +1,4 @@
-//! What handlers take: all that can be an argument, and what happens if it cannot be made.
+//! The arguments of handlers: each kind, and the outcome if one cannot be made.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use sureq::{
 use crate::support::{AtWork, Tell, counts, home, queue, said};
 
 #[tokio::test]
-async fn a_handler_takes_all_that_there_is_at_once() {
+async fn a_handler_takes_every_kind_of_argument() {
     let (home, queue) = queue();
-    let id = queue.push(Json(7)).await.expect("it is pushed");
+    let id = queue.push(Json(7)).await.expect("the push succeeds");
     let (tell, mut said) = said::<All>();
     let handler = async |Json(n): Json<i32>,
                          text: String,
@@ -37,7 +37,7 @@ type All = (i32, String, Vec<u8>, Id, DeliveryNumber, bool);
 #[tokio::test]
 async fn the_fence_of_a_receipt_grows_from_delivery_to_delivery() {
     let (home, queue) = queue();
-    queue.push("x").await.expect("it is pushed");
+    queue.push("x").await.expect("the push succeeds");
     let (tell, mut said) = said::<Option<(u64, u32)>>();
     let handler =
         async |receipt: Receipt, DeliveryNumber(n): DeliveryNumber, tell: State<Tell<Option<(u64, u32)>>>| {
@@ -53,19 +53,23 @@ async fn the_fence_of_a_receipt_grows_from_delivery_to_delivery() {
 #[tokio::test]
 async fn a_missing_state_is_an_error_before_a_task_is_popped() {
     let (home, queue) = queue();
-    queue.push("x").await.expect("it is pushed");
+    queue.push("x").await.expect("the push succeeds");
     let handler = async |_: State<String>| ();
-    let error =
-        Worker::new(&home).state(1_u8).work("q", handler).run().await.expect_err("no String is there");
+    let error = Worker::new(&home)
+        .state(1_u8)
+        .work("q", handler)
+        .run()
+        .await
+        .expect_err("the worker has no state of type String");
     assert!(matches!(&error, WorkerError::MissingState { queue, .. } if queue == "q"), "{error}");
     assert!(error.to_string().contains("State<alloc::string::String>"), "{error}");
-    let info = queue.info().await.expect("it can be asked");
+    let info = queue.info().await.expect("the home answers");
     assert_eq!((info.ready, info.leased), (1, 0));
 }
 
 #[tokio::test]
-async fn a_worker_without_queues_says_so() {
-    let error = Worker::new(&home()).run().await.expect_err("there is nothing to do");
+async fn a_worker_without_queues_is_an_error() {
+    let error = Worker::new(&home()).run().await.expect_err("the worker has no queue");
     assert!(matches!(error, WorkerError::NoQueues));
 }
 
@@ -81,22 +85,27 @@ async fn a_task_whose_payload_cannot_be_decoded_is_dead_with_a_reason() {
         }
     }
     let (home, queue) = queue();
-    queue.push_all([[1_u8], [2]]).await.expect("they are pushed");
+    queue.push_all([[1_u8], [2]]).await.expect("the push succeeds");
     let (tell, mut said) = said::<u8>();
     let handler = async |Even(n): Even, tell: State<Tell<u8>>| {
         let _ = tell.send(n);
     };
     let worker = AtWork::start(Worker::new(&home).state(tell).work("q", handler));
     counts(&queue, |info| info.dead == 1 && info.ready + info.leased == 0).await;
-    let dead = queue.inspect(View::Dead, 0, 9).await.expect("it can be looked at");
-    let why =
-        dead[0].more.as_ref().expect("it died of something").reason.as_deref().map(String::from_utf8_lossy);
+    let dead = queue.inspect(View::Dead, 0, 9).await.expect("the queue can be inspected");
+    let why = dead[0]
+        .more
+        .as_ref()
+        .expect("a dead task has a reason")
+        .reason
+        .as_deref()
+        .map(String::from_utf8_lossy);
     assert_eq!(why.as_deref(), Some("the payload is not an even number: it is odd"));
     assert_eq!((dead[0].payload.as_ref(), said.next().await), (&[1][..], 2));
     assert_eq!(worker.stop().await.dead, 1);
 }
 
-/// An argument that needs a state, and has forgotten to say so.
+/// An argument that needs a state and does not declare that.
 struct Forgetful;
 
 impl FromDelivery for Forgetful {
@@ -105,7 +114,7 @@ impl FromDelivery for Forgetful {
     }
 }
 
-/// The same, and it says so.
+/// The same, and it declares that.
 struct Telling;
 
 impl FromDelivery for Telling {
@@ -119,14 +128,14 @@ impl FromDelivery for Telling {
 }
 
 #[tokio::test]
-async fn an_argument_can_say_which_state_it_needs_and_if_it_does_not_its_tasks_come_again_later() {
+async fn a_missing_state_is_an_error_at_the_start_if_declared_and_delays_tasks_if_not() {
     let (home, queue) = queue();
-    queue.add("x").tries(1).await.expect("it is added");
+    queue.add("x").tries(1).await.expect("the push succeeds");
     let error = Worker::new(&home).work("q", async |_: Telling| ()).run().await.expect_err("it is missing");
     assert!(matches!(error, WorkerError::MissingState { .. }), "{error}");
     let worker = AtWork::start(Worker::new(&home).work("q", async |_: Forgetful| ()));
     worker.tally(|tally| tally.given_back == 1).await;
-    let info = queue.info().await.expect("it can be asked");
+    let info = queue.info().await.expect("the home answers");
     assert_eq!(
         (info.ready, info.delayed, info.dead),
         (0, 1, 0),
@@ -149,7 +158,7 @@ async fn a_rejected_argument_decides_what_happens_to_the_task() {
         }
     }
     let (home, queue) = queue();
-    queue.push_all(["dead", "failed", "later", "done"]).await.expect("they are pushed");
+    queue.push_all(["dead", "failed", "later", "done"]).await.expect("the push succeeds");
     let worker = AtWork::start(Worker::new(&home).work("q", async |_: Choosy| ()));
     let tally = worker.tally(|tally| tally.dead + tally.failed + tally.given_back + tally.done == 4).await;
     assert_eq!((tally.dead, tally.failed, tally.given_back, tally.done), (1, 1, 1, 1));
@@ -159,6 +168,6 @@ async fn a_rejected_argument_decides_what_happens_to_the_task() {
 #[tokio::test]
 async fn a_queue_has_one_handler() {
     let worker = Worker::new(&home()).work("q", async || ()).work("q", async || ());
-    let error = worker.run().await.expect_err("which is meant?");
+    let error = worker.run().await.expect_err("the queue has two handlers");
     assert!(matches!(&error, WorkerError::TwoHandlers { queue } if queue == "q"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! `ack_first`: a task is finished before its handler runs, so that it runs at most once, ever.
+//! `ack_first`: a task is acked before its handler runs, so that it runs at most once.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use sureq::{Failure, State, Stop, Token, Worker, route};
 use crate::support::{AtWork, LEASE, Tell, counts, queue, said};
 
 #[tokio::test]
-async fn a_task_that_is_finished_first_is_gone_when_its_handler_runs_and_never_runs_again() {
+async fn a_task_acked_first_is_gone_when_its_handler_runs_and_never_runs_again() {
     let (home, queue) = queue();
-    queue.push_all(["fail", "panic", "done"]).await.expect("they are pushed");
+    queue.push_all(["fail", "panic", "done"]).await.expect("the push succeeds");
     let (tell, mut said) = said::<String>();
     let handler = async |text: String, tell: State<Tell<String>>| {
         let _ = tell.send(text.clone());
@@ -30,7 +30,7 @@ async fn a_task_that_is_finished_first_is_gone_when_its_handler_runs_and_never_r
 #[tokio::test]
 async fn a_handler_of_a_finished_task_has_no_lease_to_lose() {
     let (home, queue) = queue();
-    queue.push("x").await.expect("it is pushed");
+    queue.push("x").await.expect("the push succeeds");
     let (tell, mut said) = said::<Option<Stop>>();
     let handler = async |token: Token, tell: State<Tell<Option<Stop>>>| {
         let stopped = tokio::time::timeout(3 * LEASE, token.wait()).await;
@@ -38,14 +38,14 @@ async fn a_handler_of_a_finished_task_has_no_lease_to_lose() {
     };
     let worker = Worker::new(&home).state(tell).lease(LEASE).work("q", route(handler).ack_first());
     let worker = AtWork::start(worker);
-    assert_eq!(said.next().await, None, "nothing told it to stop");
+    assert_eq!(said.next().await, None, "its token does not fire");
     assert_eq!(worker.stop().await.done, 1);
 }
 
 #[tokio::test]
 async fn a_handler_of_a_finished_task_that_is_dropped_at_a_stop_has_failed() {
     let (home, queue) = queue();
-    queue.push("x").await.expect("it is pushed");
+    queue.push("x").await.expect("the push succeeds");
     let (tell, mut said) = said::<()>();
     let handler = async |tell: State<Tell<()>>| {
         let _ = tell.send(());
@@ -56,5 +56,5 @@ async fn a_handler_of_a_finished_task_that_is_dropped_at_a_stop_has_failed() {
     said.next().await;
     let tally = worker.stop().await;
     assert_eq!((tally.failed, tally.given_back, tally.lost), (1, 0, 0));
-    assert_eq!(queue.info().await.expect("it can be asked").ready, 0, "there is nothing to give back");
+    assert_eq!(queue.info().await.expect("the home answers").ready, 0, "there is nothing to return");
 }

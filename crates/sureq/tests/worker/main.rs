@@ -1,5 +1,5 @@
-//! The worker, in one process with its home: what handlers get, what becomes of what they return, and what holds whatever
-//! they do. Crashes of workers and servers are played in the tests of the command.
+//! The worker, in one process with its home: arguments of handlers, their outcomes, and leases in all cases. Crashes
+//! of workers and servers are in the tests of the command.
 
 mod arguments;
 mod at_most_once;

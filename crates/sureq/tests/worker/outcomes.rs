@@ -1,4 +1,4 @@
-//! What becomes of a task by what its handler returns.
+//! The state of a task after each outcome of its handler.
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,10 @@ use sureq_testkit::redis_server::RedisServer;
 
 use crate::support::{AtWork, Tell, counts, queue, said};
 
-/// Runs one task with a handler that answers `first` at its first delivery and is done at the next.
+/// Runs one task with a handler that returns `first` at its first delivery and is done at the next.
 async fn check(first: impl Fn() -> Outcome + Clone + Send + Sync + 'static) -> (Tally, Duration) {
     let (home, queue) = queue();
-    queue.add("x").backoff(Duration::from_millis(100)).await.expect("it is added");
+    queue.add("x").backoff(Duration::from_millis(100)).await.expect("the push succeeds");
     let (tell, mut said) = said::<Instant>();
     let handler = move |DeliveryNumber(n): DeliveryNumber| {
         let _ = tell.send(Instant::now());
@@ -34,8 +34,8 @@ fn is_empty(info: &Info) -> bool {
 }
 
 async fn more_of_the_dead(queue: &Queue) -> Death {
-    let dead = queue.inspect(View::Dead, 0, 9).await.expect("it can be looked at");
-    dead.into_iter().next().and_then(|task| task.more).expect("one died of something")
+    let dead = queue.inspect(View::Dead, 0, 9).await.expect("the queue can be inspected");
+    dead.into_iter().next().and_then(|task| task.more).expect("a dead task has a reason")
 }
 
 fn failed(again: sureq::Again) -> Outcome {
@@ -43,7 +43,7 @@ fn failed(again: sureq::Again) -> Outcome {
 }
 
 #[tokio::test]
-async fn a_failed_try_comes_again_after_its_backoff() {
+async fn a_failed_task_is_retried_after_its_backoff() {
     let (tally, between) = check(|| failed(sureq::Again::Backoff)).await;
     assert_eq!((tally.failed, tally.done, tally.taken), (1, 1, 2));
     assert!(between >= Duration::from_millis(49), "{between:?} of 50 to 100 ms");
@@ -59,9 +59,9 @@ async fn a_failed_task_is_retried_at_the_requested_time() {
 }
 
 #[tokio::test]
-async fn a_failed_try_that_comes_again_at_once_waits_for_no_backoff() {
+async fn a_failed_task_that_is_retried_at_once_waits_for_no_backoff() {
     let (home, queue) = queue();
-    queue.add("x").backoff(Duration::from_secs(3600)).await.expect("it is added");
+    queue.add("x").backoff(Duration::from_secs(3600)).await.expect("the push succeeds");
     let handler = async |DeliveryNumber(n): DeliveryNumber| {
         if n == 1 { Err(Failure::again_now("once more")) } else { Ok(()) }
     };
@@ -71,9 +71,9 @@ async fn a_failed_try_that_comes_again_at_once_waits_for_no_backoff() {
 }
 
 #[tokio::test]
-async fn a_task_that_is_given_back_costs_no_try() {
+async fn returning_a_task_costs_no_try() {
     let (home, queue) = queue();
-    queue.add("x").tries(1).await.expect("it is added");
+    queue.add("x").tries(1).await.expect("the push succeeds");
     let handler = async |DeliveryNumber(n): DeliveryNumber| match n {
         1 => Outcome::GiveBack { after: Duration::ZERO },
         2 => Outcome::GiveBack { after: Duration::from_millis(20) },
@@ -88,7 +88,7 @@ async fn a_task_that_is_given_back_costs_no_try() {
 #[tokio::test]
 async fn a_task_is_dead_when_its_handler_says_so_or_its_tries_are_spent() {
     let (home, queue) = queue();
-    queue.push("at once").await.expect("it is pushed");
+    queue.push("at once").await.expect("the push succeeds");
     let handler = async |text: String| match &*text {
         "at once" => Outcome::Dead { reason: "no such address".into() },
         _ => failed(sureq::Again::Now),
@@ -97,8 +97,8 @@ async fn a_task_is_dead_when_its_handler_says_so_or_its_tries_are_spent() {
     counts(&queue, |info| info.dead == 1).await;
     let more = more_of_the_dead(&queue).await;
     assert_eq!(more.reason.as_deref(), Some(&b"no such address"[..]));
-    queue.purge(Some(View::Dead)).await.expect("it can be removed");
-    queue.add("again and again").tries(3).await.expect("it is added");
+    queue.purge(Some(View::Dead)).await.expect("the home answers");
+    queue.add("again and again").tries(3).await.expect("the push succeeds");
     counts(&queue, |info| info.dead == 1).await;
     assert_eq!(more_of_the_dead(&queue).await.tries.failed, 3);
     let tally = worker.stop().await;
@@ -106,10 +106,10 @@ async fn a_task_is_dead_when_its_handler_says_so_or_its_tries_are_spent() {
 }
 
 #[tokio::test]
-async fn a_panic_is_a_failed_try_and_the_worker_goes_on() {
+async fn a_panic_is_a_failed_try_and_the_worker_continues() {
     let (home, queue) = queue();
-    queue.add("x").tries(2).backoff(Duration::from_millis(1)).await.expect("it is added");
-    queue.push("y").await.expect("it is pushed");
+    queue.add("x").tries(2).backoff(Duration::from_millis(1)).await.expect("the push succeeds");
+    queue.push("y").await.expect("the push succeeds");
     let handler = async |text: String| assert_ne!(text, "x", "the handler broke");
     let worker = AtWork::start(Worker::new(&home).work("q", handler));
     counts(&queue, |info| info.dead == 1 && info.ready + info.leased == 0).await;
@@ -123,7 +123,7 @@ async fn a_panic_is_a_failed_try_and_the_worker_goes_on() {
 #[tokio::test]
 async fn a_task_cancelled_while_it_runs_notifies_its_handler_and_is_deleted() {
     let (home, queue) = queue();
-    let id = queue.push("x").await.expect("it is pushed");
+    let id = queue.push("x").await.expect("the push succeeds");
     let (tell, mut said) = said::<Option<Stop>>();
     let handler = async |token: Token, tell: State<Tell<Option<Stop>>>| {
         let _ = tell.send(None);
@@ -133,7 +133,7 @@ async fn a_task_cancelled_while_it_runs_notifies_its_handler_and_is_deleted() {
     let ttl = Duration::from_millis(600);
     let worker = AtWork::start(Worker::new(&home).state(tell).ttl(ttl).work("q", handler));
     assert_eq!(said.next().await, None);
-    assert!(queue.cancel(&id).await.expect("it can be called off"));
+    assert!(queue.cancel(&id).await.expect("the home answers"));
     assert_eq!(said.next().await, Some(Stop::Cancelled));
     counts(&queue, is_empty).await;
     let tally = worker.stop().await;
@@ -141,9 +141,9 @@ async fn a_task_cancelled_while_it_runs_notifies_its_handler_and_is_deleted() {
 }
 
 #[tokio::test]
-async fn a_handler_that_calls_its_task_off_by_itself_finishes_it() {
+async fn a_handler_that_returns_cancelled_finishes_its_task() {
     let (home, queue) = queue();
-    queue.push("x").await.expect("it is pushed");
+    queue.push("x").await.expect("the push succeeds");
     let worker = AtWork::start(Worker::new(&home).work("q", async || Outcome::Cancelled));
     worker.tally(|tally| tally.cancelled == 1).await;
     counts(&queue, is_empty).await;
@@ -151,30 +151,30 @@ async fn a_handler_that_calls_its_task_off_by_itself_finishes_it() {
 }
 
 #[tokio::test]
-async fn two_handlers_of_two_queues_each_get_their_own() {
+async fn each_handler_gets_the_tasks_of_its_own_queue() {
     let (home, _) = queue();
     let (tell, mut said) = said::<String>();
     let handler_a = async |text: String, tell: State<Tell<String>>| _ = tell.send(format!("a{text}"));
     let handler_b = async |text: String, tell: State<Tell<String>>| _ = tell.send(format!("b{text}"));
     let worker = AtWork::start(Worker::new(&home).state(tell).work("a", handler_a).work("b", handler_b));
-    home.queue("a").push_all(["1", "2"]).await.expect("they are pushed");
-    home.queue("b").push("3").await.expect("it is pushed");
+    home.queue("a").push_all(["1", "2"]).await.expect("the push succeeds");
+    home.queue("b").push("3").await.expect("the push succeeds");
     let mut heard = said.many(3).await;
     heard.sort();
     assert_eq!(heard, ["a1", "a2", "b3"]);
     assert_eq!(worker.stop().await.done, 3);
 }
 
-/// Every task that died is counted as dead, whichever way it went, and where it went to.
+/// Every dead task is counted as dead, however it died, and even if it moved to a dead-letter queue.
 async fn check_dead(home: &Home, dead_letter: Option<&[u8]>) {
     let queue = home.queue("q");
     if let Some(letters) = dead_letter {
         let changes = [Change::DeadLetter(letters)];
-        queue.configure(Changes::List(&changes)).await.expect("it can be configured");
+        queue.configure(Changes::List(&changes)).await.expect("the home answers");
     }
     for (text, tries) in [("fails", 2), ("fails at once", 2), ("is dead", 25), ("is done", 1)] {
         let backoff = Duration::from_millis(1);
-        assert!(queue.add(text).tries(tries).backoff(backoff).await.expect("it is added").added);
+        assert!(queue.add(text).tries(tries).backoff(backoff).await.expect("the push succeeds").added);
     }
     let handler = async |text: String| match &*text {
         "fails" => Err(Failure::new("not yet")),
@@ -187,7 +187,7 @@ async fn check_dead(home: &Home, dead_letter: Option<&[u8]>) {
     worker.tally(|tally| ends(tally) == 6).await;
     let tally = worker.stop().await;
     assert_eq!((tally.taken, tally.done, tally.failed + tally.dead), (6, 1, 5));
-    // One that fails at once and is not there any more may have been done by somebody else.
+    // A task that failed, was ready at once and is gone may have been finished by another worker.
     assert_eq!(tally.dead, if dead_letter.is_some() { 2 } else { 3 }, "{tally:?}");
 }
 

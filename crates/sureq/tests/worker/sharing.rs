@@ -1,4 +1,4 @@
-//! How a worker's room is shared: per queue, by weight, in strict order.
+//! How queues share a worker: limits per queue, weights, strict order.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -8,7 +8,7 @@ use sureq::{Home, State, Worker, route};
 
 use crate::support::{AtWork, Tell, home, said};
 
-/// How many handlers of two queues run, and at most ran.
+/// The running handlers of two queues, and their maximum so far.
 #[derive(Default)]
 struct Counts([(AtomicUsize, AtomicUsize); 2]);
 
@@ -26,11 +26,11 @@ impl Counts {
 }
 
 async fn fill(home: &Home, queue: &str, count: usize) {
-    home.queue(queue).push_all(vec![queue; count]).await.expect("they are pushed");
+    home.queue(queue).push_all(vec![queue; count]).await.expect("the push succeeds");
 }
 
 #[tokio::test]
-async fn a_queue_has_no_more_handlers_than_it_may_and_does_not_hold_others_up() {
+async fn the_limit_of_a_queue_holds_and_does_not_delay_other_queues() {
     let home = home();
     fill(&home, "a", 30).await;
     fill(&home, "b", 90).await;
@@ -47,7 +47,7 @@ async fn a_queue_has_no_more_handlers_than_it_may_and_does_not_hold_others_up() 
     worker.stop().await;
 }
 
-/// The queues in whose order a worker with room for one took so many tasks.
+/// The queues of the first `take` tasks of a worker with a concurrency of 1, in order.
 async fn order(worker: Worker, home: &Home, take: usize) -> Vec<String> {
     let (tell, mut said) = said::<String>();
     fill(home, "a", take).await;

@@ -11,10 +11,10 @@ use crate::scenario::{Value, Watch, quote};
 use crate::subject::core::CORE;
 use crate::subject::{Request, Subject};
 
-/// The connection that touches all queues after time has passed.
+/// The connection that looks at all queues after time has passed.
 const LOOKER: usize = 9;
 
-/// How long a home may go by what the wall clock said before.
+/// How long a home may use its last reading of the wall clock.
 const WALL_MS: u64 = 60;
 
 /// The meaning of a token in a reply.
@@ -39,11 +39,11 @@ pub(super) struct Author {
     core: Box<dyn Subject>,
     text: String,
     commands: usize,
-    /// In the order in which they were seen.
+    /// In the order of their first use.
     seen: Vec<Seen>,
     names: BTreeMap<Vec<u8>, Name>,
     texts: BTreeMap<Name, Vec<u8>>,
-    /// Connections that were used, and those of them that wait.
+    /// The connections in use, and those of them that wait.
     conns: BTreeSet<usize>,
     waiting: BTreeSet<usize>,
 }
@@ -67,7 +67,7 @@ impl Author {
         self.text
     }
 
-    /// How many commands were performed.
+    /// The number of executed commands.
     pub(super) const fn commands(&self) -> usize {
         self.commands
     }
@@ -82,7 +82,7 @@ impl Author {
 
     pub(super) fn perform(&mut self, step: &Step) {
         match &step.act {
-            // When steps are removed, a connection may wait on that was answered before; its requests are skipped.
+            // After steps were removed, a connection may wait that did not wait originally; its requests are skipped.
             Act::Ask { conn, requests } if !self.waits(*conn) => self.ask(step.number, *conn, requests),
             Act::Drop { conn, queue, config } if !self.waits(*conn) => {
                 let drop = ["DEL", queue].map(|word| Word::Text(word.as_bytes().to_vec())).to_vec();
@@ -94,7 +94,7 @@ impl Author {
             Act::Jump { ms, queues } => {
                 self.line(&format!("jump {ms}ms"));
                 self.core.jump(*ms);
-                // A home need not ask for the wall clock more often.
+                // A home need not read the wall clock more often.
                 self.pass(step.number, WALL_MS, queues);
             }
             Act::Restart => {
@@ -168,7 +168,7 @@ impl Author {
         }
     }
 
-    /// Masks what is left to the home.
+    /// Masks the values that a home may choose.
     fn hide(&self, request: &[Word], value: &mut Value) {
         let is = |at: usize, text: &str| matches!(request.get(at), Some(Word::Text(word)) if word == text.as_bytes());
         if is(2, "DEAD") {
@@ -183,7 +183,7 @@ impl Author {
         self.text.push('\n');
     }
 
-    /// A word of a request as the scenario has it.
+    /// A word of a request as written in the scenario.
     fn written(&self, word: &Word) -> String {
         match word {
             Word::Seen(name) if self.texts.contains_key(name) => written(*name),
@@ -210,7 +210,7 @@ impl Author {
                         Some(Value::Bulk(name)) if name == b"died" => "_".to_owned(),
                         // The numbers of connections differ.
                         Some(Value::Bulk(name)) if name == b"holder" && is_connection(item) => "_".to_owned(),
-                        // A queue without tasks, settings and pause may be forgotten, and so may what it has counted.
+                        // A queue without tasks, settings and pause may be forgotten with its counters.
                         Some(Value::Bulk(name))
                             if !self.scope.keeps_queues && (name == b"pushed" || name == b"finished") =>
                         {
@@ -257,8 +257,8 @@ fn is_connection(holder: &Value) -> bool {
     matches!(holder, Value::Bulk(name) if name.starts_with(b"connection "))
 }
 
-/// Masks the times of death, which are when a lapse was due or when the home noticed it; and everything, if two are equal:
-/// the order is not specified then.
+/// Masks the times of death, which are when a lapse was due or when the home noticed it; and everything if two are
+/// equal, since their order is not specified.
 fn hide_deaths(rows: &mut Value) {
     let Value::Array(dead) = rows else { return };
     let died_at = |row: &mut Value| match row {

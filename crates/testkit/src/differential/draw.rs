@@ -1,8 +1,8 @@
-//! Draws what happens next, from a seed. Each seed has its own few queues, commands and times.
+//! Draws the next step from a seed. Each seed has its own few queues, commands and times.
 //!
-//! Retry delays contain a random part that each home derives from the task id, and ids differ between homes. So a seed either
-//! allows two tries only, with a backoff of one millisecond, which leaves no room for chance; or it has no leases that can
-//! lapse, and every failure names its delay.
+//! Retry delays contain a random part that each home derives from the task id, and ids differ between homes. So a
+//! seed either allows only two tries, with a backoff of one millisecond, which leaves no room for chance; or it has
+//! no leases that can lapse, and every failure sets its delay.
 
 use fastrand::Rng;
 
@@ -14,7 +14,7 @@ use crate::subject::Candidate;
 
 /// The properties of a home that are compared.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is about something else")]
+#[expect(clippy::struct_excessive_bools, reason = "each is independent of the others")]
 pub(super) struct Scope {
     /// Commands that span queues: workers and dead-letter queues.
     pub(super) together: bool,
@@ -49,7 +49,7 @@ const PASS_MS_MAX: u64 = 20_000;
 
 const TIMES_MS: [u64; 8] = [1, 10, 50, 100, 1_000, 3_000, 10_000, 60_000];
 
-/// The commands and their weights, which each seed changes.
+/// The commands and their weights, which each seed varies.
 const COMMANDS: [(&str, u32); 30] = [
     ("push", 8),
     ("add", 8),
@@ -86,8 +86,8 @@ const COMMANDS: [(&str, u32); 30] = [
 pub(super) struct Draw {
     rng: Rng,
     scope: Scope,
-    /// The last one is the dead-letter queue of the first. Nothing is pushed to it, and none of its tasks is delayed: the order
-    /// of tasks that arrive there by different ways in one step of time is not specified.
+    /// The last one is the dead-letter queue of the first. Nothing is pushed to it, and none of its tasks is delayed:
+    /// the order of tasks that arrive there by different ways in one step of time is not specified.
     queues: Vec<String>,
     payloads: Vec<Vec<u8>>,
     weights: Vec<u32>,
@@ -95,9 +95,9 @@ pub(super) struct Draw {
     many: usize,
     /// One in this many steps lets time pass.
     pass_every: usize,
-    /// Whether leases can lapse and workers can be lost; tasks are tried twice at most then.
+    /// Whether leases can lapse and workers can be lost; tasks then have two tries.
     loses: bool,
-    /// Whether the home is restarted, or else its wall clock is set.
+    /// Whether the home is restarted; otherwise its wall clock is set.
     restarts: bool,
     has_begun: bool,
 }
@@ -255,7 +255,7 @@ impl Draw {
             }
             "add" => self.add(&queue),
             "pop" => self.pop(author, ""),
-            // With a time limit, it would depend on the home whether a task that becomes due in the same step comes first.
+            // With a time limit, the home would decide whether a task that becomes due in the same step comes first.
             "block" => self.pop(author, "BLOCK 0"),
             "ack" | "bury" | "delete" | "revive" => {
                 let verb = kind.to_ascii_uppercase();
@@ -381,7 +381,7 @@ impl Draw {
         }
         match self.rng.usize(..6) {
             0 if self.scope.conns => request.push(word("CONN")),
-            // On Redis, a worker that waits behind others does not learn at once that it has ended.
+            // On Redis, a waiting worker behind others does not notice at once that it has ended.
             1 if self.scope.together && self.loses && (block.is_empty() || !has_waiter(author)) => {
                 request.extend([word("WORKER"), self.worker(author)]);
             }
@@ -391,7 +391,8 @@ impl Draw {
             request.push(word("META"));
         }
         for _ in 0..self.rng.usize(1..=self.queues.len().min(3)) {
-            // Whether a client that waits for dead tasks is served before the next command of a pipeline is up to the home.
+            // The home decides whether a client that waits for dead tasks is served before the next command of a
+            // pipeline.
             let queue = if block.is_empty() { self.source() } else { self.queue() };
             request.push(word(&queue));
         }
@@ -441,7 +442,7 @@ impl Draw {
         })
     }
 
-    /// Any queue but the grave.
+    /// Any queue except the dead-letter queue.
     fn queue(&mut self) -> String {
         self.queues[self.rng.usize(..self.queues.len() - 1)].clone()
     }
@@ -467,7 +468,7 @@ impl Draw {
         self.rng.usize(..n) == 0
     }
 
-    /// A task, and the queue that it is probably in: mostly one that was seen lately.
+    /// A task, and the queue that it is probably in; usually a recently used one.
     fn task(&mut self, author: &Author, by_receipt: bool) -> (String, Word) {
         let is_fit = |seen: &&Seen| match seen.kind {
             Kind::Id => true,

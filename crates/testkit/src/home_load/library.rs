@@ -43,7 +43,7 @@ impl Session for LibrarySession {
         let replies = self.ask(&Command::Pop(pop));
         match &replies.list[0] {
             Reply::Tasks(_) | Reply::TimedOut => {}
-            // Whatever was taken comes back, and is found by whoever asks again.
+            // The popped tasks are requeued, and a later pop finds them.
             no => _ = outcome_of(no),
         }
         let taken = replies.tasks.iter().map(|task| Taken {
@@ -82,7 +82,7 @@ impl Session for LibrarySession {
     }
 
     fn close(self: Box<Self>) {
-        self.0.close().expect("it is closed in good order");
+        self.0.close().expect("the stop is orderly");
     }
 }
 

@@ -1,4 +1,4 @@
-//! A client that speaks RESP.
+//! A client that uses RESP.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,13 +10,13 @@ use sureq_history::Outcome;
 use super::{Asking, Session, Taken, Told};
 use crate::client::{RespClient, Value, encode, set_patience};
 
-/// How long an answer may take before the connection is given up, behind the time that a pop waits.
+/// The time limit for a reply, beyond the wait of a pop; then the connection is dropped.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// Codes of errors with which a command certainly had no effect.
+/// Error codes of commands that certainly had no effect.
 const HAD_NO_EFFECT: [&str; 4] = ["UNAVAILABLE", "NOSPACE", "CLOSED", "LOADING"];
 
-/// A connection that is made anew whenever it is lost.
+/// A connection that is replaced when it is lost.
 pub(super) struct RespSession {
     address: SocketAddr,
     client: Option<RespClient>,
@@ -27,7 +27,7 @@ impl RespSession {
         Self { address, client: None }
     }
 
-    /// The reply to a command, or how it ended without one.
+    /// The reply to a command, or the outcome without one.
     fn ask(&mut self, argv: &[&[u8]]) -> Result<Value, Outcome> {
         let client = match &mut self.client {
             Some(client) => client,

@@ -1,4 +1,4 @@
-//! What a scenario calls the ids and times it meets: `$a`, and `$a.short` for the text dialect's ten letters.
+//! The names of ids and times in a scenario: `$a`, and `$a.short` for the ten-letter form of the text dialect.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use sureq_core::TaskId;
 
 use super::value::Value;
 
-/// Names and what they stand for.
+/// Names and their texts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Captures {
     by_name: BTreeMap<String, Value>,
@@ -25,8 +25,8 @@ impl Captures {
         }
     }
 
-    /// Whether `$name` plus a number is this value; on first sight it is from now on. Two names never stand for the same
-    /// text: no id is given out twice.
+    /// Whether `$name` plus a number is this value; a new name gets the value. Two names never have the same text: no
+    /// id is assigned twice.
     pub(crate) fn meet(&mut self, name: &str, plus: i64, value: &Value) -> Result<(), String> {
         match (self.by_name.get(name), value) {
             (Some(Value::Int(known)), Value::Int(n)) if known.wrapping_add(plus) == *n => Ok(()),
@@ -53,7 +53,7 @@ impl Captures {
         self.meet(name, 0, &Value::Bulk(value))
     }
 
-    /// The value with names in it, as far as it has any; ids that have none get one.
+    /// The value with names in place of its ids; ids without a name get one.
     pub(crate) fn render(&mut self, value: &Value) -> String {
         match value {
             Value::Array(items) => {
@@ -82,7 +82,7 @@ impl Captures {
         if let Some(name) = self.name_of(&value) {
             return Some(name.to_owned());
         }
-        // Only what looks like an id of our time: other texts are not to be hidden behind a name.
+        // Only ids of a plausible time: other texts must not be hidden behind a name.
         TaskId::parse(bytes).filter(|id| id.ms() > 1_000_000_000_000)?;
         self.made_up += 1;
         let name = format!("id{}", self.made_up);
@@ -101,7 +101,7 @@ impl Captures {
     }
 }
 
-/// The name behind the dollar, and whether its short spelling is meant.
+/// The name after the dollar, and whether the short form is meant.
 fn names(reference: &str) -> Result<(&str, bool), String> {
     let name = reference.strip_prefix('$').ok_or("a reference begins with $")?;
     let (name, is_short) = name.strip_suffix(".short").map_or((name, false), |name| (name, true));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_met_by_their_distance() {
+    fn times_match_by_their_distance() {
         let mut captures = Captures::default();
         captures.meet("t", 0, &Value::Int(1_000)).unwrap();
         captures.meet("t", 500, &Value::Int(1_500)).unwrap();

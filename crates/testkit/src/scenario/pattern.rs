@@ -1,4 +1,4 @@
-//! What a scenario expects of a reply.
+//! The expectation for a reply in a scenario.
 
 use super::captures::Captures;
 use super::value::Value;
@@ -7,11 +7,11 @@ use super::words::{Word, split};
 /// The expected form of a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Pattern {
-    /// `_`: whatever it is.
+    /// `_`: any reply.
     Any,
-    /// Exactly this.
+    /// Exactly this reply.
     Is(Value),
-    /// `-ERR begins so...`
+    /// `-ERR beginning...`
     ErrorLike(String),
     /// `$name`, `$name+500`
     Named { name: String, plus: i64 },
@@ -19,12 +19,12 @@ pub(crate) enum Pattern {
     Array { items: Vec<Pattern>, open: bool },
     /// `{name value}`; `{name value ...}` may have more.
     Map { items: Vec<Pattern>, open: bool },
-    /// A line of the text dialect, in which `_` and `$name.short` may stand for words.
+    /// A line of the text dialect, in which `_` and `$name.short` may replace words.
     Line(Vec<u8>),
 }
 
 impl Pattern {
-    /// Reads the expectation of a RESP reply. None if its brackets are still open: the next line belongs to it.
+    /// Parses the expectation of a RESP reply. `None` if its brackets are still open: it continues in the next line.
     pub(crate) fn parse_resp(text: &str) -> Result<Option<Self>, String> {
         let line = text.trim();
         if let Some(error) =
@@ -36,17 +36,17 @@ impl Pattern {
         let words = split(line)?;
         let mut rest = &words[..];
         match one(&mut rest)? {
-            Some(_) if !rest.is_empty() => Err("there is something behind the reply".to_owned()),
+            Some(_) if !rest.is_empty() => Err("there are more words after the reply".to_owned()),
             pattern => Ok(pattern),
         }
     }
 
-    /// Reads the expectation of a line.
+    /// Parses the expectation of a text line.
     pub(crate) fn parse_line(text: &str) -> Result<Self, String> {
         super::line_bytes(text).map(Self::Line)
     }
 
-    /// Whether this is such a reply; if not, why not. Learns the names that it meets first.
+    /// Checks a reply against the expectation, and learns new names; the error is the reason for a mismatch.
     pub(crate) fn meet(&self, value: &Value, captures: &mut Captures) -> Result<(), String> {
         match (self, value) {
             (Self::Any, _) => Ok(()),
@@ -87,7 +87,7 @@ fn meet_line(expected: &[u8], line: &[u8], captures: &mut Captures) -> Result<()
     })
 }
 
-/// Reads one value from the front; none if the words end before it does.
+/// Reads one value from the front; `None` if the words end before it does.
 fn one(words: &mut &[Word]) -> Result<Option<Pattern>, String> {
     let Some((word, rest)) = words.split_first() else { return Ok(None) };
     *words = rest;
@@ -100,7 +100,7 @@ fn one(words: &mut &[Word]) -> Result<Option<Pattern>, String> {
         "null" => Pattern::Is(Value::Null),
         "[" => return Ok(many(words, "]")?.map(|(items, open)| Pattern::Array { items, open })),
         "{" => return Ok(many(words, "}")?.map(|(items, open)| Pattern::Map { items, open })),
-        "]" | "}" | "..." => return Err(format!("{word} has no place here")),
+        "]" | "}" | "..." => return Err(format!("unexpected {word}")),
         _ if word.starts_with('$') => named(&word[1..])?,
         _ if word.starts_with('+') => Pattern::Is(Value::Simple(word[1..].to_owned())),
         _ => match word.parse() {
@@ -126,7 +126,7 @@ fn many(words: &mut &[Word], end: &str) -> Result<Option<(Vec<Pattern>, bool)>, 
                         *words = rest;
                         Ok(Some((items, true)))
                     }
-                    Some(_) => Err("... stands before the closing bracket".to_owned()),
+                    Some(_) => Err("... must be the last element".to_owned()),
                     None => Ok(None),
                 };
             }
@@ -143,7 +143,7 @@ fn named(reference: &str) -> Result<Pattern, String> {
     let Some((name, plus)) = reference.split_once('+') else {
         return Ok(Pattern::Named { name: reference.to_owned(), plus: 0 });
     };
-    let plus = plus.parse().map_err(|_| format!("${reference}: what is to be added?"))?;
+    let plus = plus.parse().map_err(|_| format!("${reference}: expected a number after +"))?;
     Ok(Pattern::Named { name: name.to_owned(), plus })
 }
 
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_matches_what_it_shows_and_nothing_else() {
+    fn a_pattern_matches_only_its_replies() {
         let bulk = |text: &str| Value::Bulk(text.as_bytes().to_vec());
         let task = Value::Array(vec![bulk("q"), bulk("7-1"), Value::Int(7)]);
         check("[q $a 7]", &task, true);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn open_brackets_want_another_line() {
+    fn open_brackets_need_another_line() {
         assert_eq!(Pattern::parse_resp("[[a]"), Ok(None));
         assert_eq!(Pattern::parse_resp("[a ..."), Ok(None));
         for bad in ["]", "[a] b", "[... a]", "..."] {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_may_have_words_that_do_not_matter() {
+    fn a_line_may_have_wildcard_words() {
         let meets = |expected: &str, line: &str| {
             let pattern = Pattern::parse_line(expected).unwrap();
             pattern.meet(&Value::Line(line.into()), &mut Captures::default()).is_ok()

@@ -1,4 +1,4 @@
-//! Plays a scenario in a home, and says where the two part.
+//! Runs a scenario in a home, and reports where their replies differ.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,13 +11,13 @@ use crate::subject::{Request, Subject};
 /// When the home is restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restarts {
-    /// Where the scenario says so.
+    /// Where the scenario contains one.
     AsWritten,
-    /// After every step at which no client waits: they must change nothing.
+    /// After every step without a waiting client: they must change nothing.
     Everywhere,
 }
 
-/// Where scenario and home part.
+/// A difference between scenario and home.
 #[derive(Clone, Debug)]
 pub struct Mismatch {
     /// `file:line`
@@ -34,16 +34,16 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// The result of playing a scenario.
+/// The result of running a scenario.
 #[derive(Debug)]
 pub struct Played {
-    /// Where the two part. Behind the first such place nothing is certain.
+    /// The differences. After the first one nothing is certain.
     pub mismatches: Vec<Mismatch>,
     /// The scenario with the replies of the home.
     pub retold: String,
 }
 
-/// Plays a scenario to its end, also past mismatches.
+/// Runs a scenario to its end, also after mismatches.
 pub fn play(scenario: &Scenario, subject: &mut dyn Subject, restarts: Restarts) -> Played {
     let mut stage = Stage {
         scenario,
@@ -67,13 +67,13 @@ struct Stage<'s> {
     scenario: &'s Scenario,
     subject: &'s mut dyn Subject,
     captures: Captures,
-    /// How many replies each connection is owed.
+    /// The number of missing replies per connection.
     waiting: BTreeMap<String, usize>,
     mismatches: Vec<Mismatch>,
     edits: Vec<Edit>,
 }
 
-/// Lines to be replaced; none if `end` is where it begins.
+/// Lines to be replaced; inserts before `first` if `end` equals it.
 struct Edit {
     first: usize,
     end: usize,
@@ -121,7 +121,7 @@ impl Stage<'_> {
         if let Some(owed) = self.waiting.get_mut(conn) {
             *owed += requests.len();
             if !expected.is_empty() {
-                self.part(line, "a reply".to_owned(), "the connection waits for an earlier one".to_owned());
+                self.part(line, "a reply".to_owned(), "an earlier reply is still missing".to_owned());
             }
             return;
         }
@@ -178,7 +178,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Only clients whose reply is expected may get one.
+    /// Only clients with an expected reply may get one.
     fn look_for_answers(&mut self, line: usize, expected: &str) {
         let waiting: Vec<String> = self.waiting.keys().cloned().collect();
         for conn in waiting {
@@ -225,7 +225,7 @@ impl Stage<'_> {
     }
 }
 
-/// The file with the replies that came.
+/// The file with the actual replies.
 fn retold(lines: &[String], mut edits: Vec<Edit>) -> String {
     edits.sort_by_key(|edit| (edit.first, edit.end));
     let mut text = String::new();
@@ -245,7 +245,7 @@ fn retold(lines: &[String], mut edits: Vec<Edit>) -> String {
     text
 }
 
-/// Steps in which time passes: short enough that what happens in one of them keeps its order.
+/// Steps in which time passes, short enough that events in one of them keep their order.
 fn steps(ms: u64) -> impl Iterator<Item = u64> {
     let step = (ms / 500).max(50);
     let whole = ms / step;
@@ -255,7 +255,7 @@ fn steps(ms: u64) -> impl Iterator<Item = u64> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn steps_add_up() {
+    fn steps_add_up_to_the_whole_time() {
         for ms in [0, 1, 49, 50, 51, 2_000, 86_400_001] {
             assert_eq!(super::steps(ms).sum::<u64>(), ms);
             assert!(super::steps(ms).count() <= 501);

@@ -1,4 +1,4 @@
-//! From a file to a scenario.
+//! Parses a file into a scenario.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ impl Scenario {
         Self::parse(path, &text)
     }
 
-    /// Reads a scenario from its text; `path` is for messages.
+    /// Parses a scenario from its text; `path` is for messages.
     pub fn parse(path: &Path, text: &str) -> Result<Self, String> {
         let mut reader = Reader { lines: text.lines().map(str::to_owned).collect(), at: 0 };
         let mut scenario = Self {
@@ -29,10 +29,7 @@ impl Scenario {
             read.map_err(|error| format!("{}:{}: {error}", path.display(), reader.at))?;
         }
         if scenario.title.is_empty() {
-            return Err(format!(
-                "{}: the first line says what the scenario shows, after a #",
-                path.display()
-            ));
+            return Err(format!("{}: the first line must be a # comment with the title", path.display()));
         }
         Ok(scenario)
     }
@@ -65,7 +62,7 @@ impl Scenario {
 
 struct Reader {
     lines: Vec<String>,
-    /// The line that is read next.
+    /// The index of the next line.
     at: usize,
 }
 
@@ -84,7 +81,7 @@ impl Reader {
         text.split_once(". ").map_or(&*text, |(first, _)| first).trim_end_matches('.').to_owned()
     }
 
-    /// Commands that stand below each other, and the replies below them.
+    /// A block of commands, and the replies below it.
     fn ask(&mut self, conn: &str, request: &str, number: usize) -> Result<Act, String> {
         let mut requests = vec![(number, request.to_owned())];
         while let Some((same, request)) = self.lines.get(self.at).and_then(|line| asks(line)) {
@@ -101,7 +98,7 @@ impl Reader {
                 return Ok(Act::Ask { conn: conn.to_owned(), requests, expected, waits: true });
             }
             if line.trim().is_empty() {
-                return Err("a command wants a reply below it".to_owned());
+                return Err("a command needs a reply below it".to_owned());
             }
             let first = self.at - 1;
             expected.push(self.expected(conn, line, first)?);
@@ -109,7 +106,7 @@ impl Reader {
         Ok(Act::Ask { conn: conn.to_owned(), requests, expected, waits: false })
     }
 
-    /// A reply; in RESP it goes on until its brackets are closed.
+    /// A reply; in RESP it continues until its brackets are closed.
     fn expected(&mut self, conn: &str, mut text: String, first: usize) -> Result<Expected, String> {
         if is_text(conn) {
             return Ok(Expected { pattern: Pattern::parse_line(&text)?, first, last: first });
@@ -118,7 +115,7 @@ impl Reader {
             if let Some(pattern) = Pattern::parse_resp(&text)? {
                 return Ok(Expected { pattern, first, last: self.at - 1 });
             }
-            // The comment of the line above ends with that line.
+            // A comment ends with its line.
             let line = self.next().ok_or("the file ends within a reply")?;
             let above = text.split(" #").next().unwrap_or_default().to_owned();
             text = format!("{above} {}", line.trim());
@@ -171,9 +168,9 @@ fn span_ms(text: &str) -> Result<u64, String> {
         "m" => 60_000,
         "h" => 3_600_000,
         "d" => 86_400_000,
-        _ => return Err(format!("{text:?} is no time: write 500ms, 2s, 1h or 365d")),
+        _ => return Err(format!("invalid time {text:?}: write 500ms, 2s, 1h or 365d")),
     };
-    digits.parse::<u64>().map(|n| n * unit).map_err(|_| format!("{text:?} is no time"))
+    digits.parse::<u64>().map(|n| n * unit).map_err(|_| format!("invalid time {text:?}"))
 }
 
 /// `rtt=1 rta=2`
@@ -214,10 +211,10 @@ mod tests {
     #[test]
     fn an_error_names_its_line() {
         for (text, expect) in [
-            ("> A\n1\n", "x.txt: the first line says"),
-            ("# T\n\n> A\n\n", "x.txt:4: a command wants a reply"),
+            ("> A\n1\n", "x.txt: the first line must be"),
+            ("# T\n\n> A\n\n", "x.txt:4: a command needs a reply"),
             ("# T\nwait\n", "x.txt:2: \"wait\" is neither"),
-            ("# T\npass 2\n", "x.txt:2: \"2\" is no time"),
+            ("# T\npass 2\n", "x.txt:2: invalid time \"2\""),
             ("# T\n> A\n[a\n", "x.txt:3: the file ends within a reply"),
         ] {
             let error = parse(text).unwrap_err();

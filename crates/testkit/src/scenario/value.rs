@@ -1,4 +1,4 @@
-//! A reply as a scenario shows it, whatever dialect it came in.
+//! A reply as a scenario shows it, in whatever dialect it was sent.
 
 use std::fmt;
 
@@ -53,13 +53,13 @@ impl fmt::Display for Value {
     }
 }
 
-/// Whether bytes need no quotes to be read back as the same bytes.
+/// Whether bytes can be written without quotes.
 fn is_word(bytes: &[u8]) -> bool {
     let plain = |c: &u8| c.is_ascii_alphanumeric() || b"_.:-".contains(c);
     bytes.first().is_some_and(u8::is_ascii_alphabetic) && bytes.iter().all(plain) && bytes != b"null"
 }
 
-/// A line as it is, unless something in it would not be seen.
+/// A line as it is, or in quotes if it contains invisible characters.
 fn line_text(line: &[u8]) -> String {
     let visible = line.iter().all(|c| matches!(c, b' '..=b'~'));
     let edges = line.first().is_some_and(|c| b" \"".contains(c)) || line.last() == Some(&b' ');

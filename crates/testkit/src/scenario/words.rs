@@ -5,13 +5,13 @@ use std::fmt::Write as _;
 /// One word of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Word {
-    /// As it stands: a name, a number, a capture, a bracket.
+    /// Without quotes: a name, a number, a capture, a bracket.
     Bare(String),
-    /// It was in quotes: exactly these bytes.
+    /// In quotes: exactly these bytes.
     Quoted(Vec<u8>),
 }
 
-/// Splits a line into words; brackets are words of their own. A word that begins with `#` ends the line.
+/// Splits a line into words; brackets are separate words. A word that begins with `#` starts a comment.
 pub(crate) fn split(line: &str) -> Result<Vec<Word>, String> {
     let mut words = Vec::new();
     let mut rest = line.trim_start();
@@ -54,8 +54,8 @@ fn quoted(text: &str) -> Result<(Vec<u8>, &str), String> {
                     't' => bytes.push(b'\t'),
                     '"' | '\\' => bytes.push(escape as u8),
                     'x' => {
-                        let digits = text.get(at + 1..at + 3).ok_or("\\x wants two digits")?;
-                        let byte = u8::from_str_radix(digits, 16).map_err(|_| "\\x wants two hex digits")?;
+                        let digits = text.get(at + 1..at + 3).ok_or("\\x needs two digits")?;
+                        let byte = u8::from_str_radix(digits, 16).map_err(|_| "\\x needs two hex digits")?;
                         bytes.push(byte);
                         chars.nth(1);
                     }
@@ -71,11 +71,11 @@ fn quoted(text: &str) -> Result<(Vec<u8>, &str), String> {
 fn repeated(bytes: Vec<u8>, behind: &str) -> Result<(Vec<u8>, &str), String> {
     let Some(count) = behind.strip_prefix('*') else { return Ok((bytes, behind)) };
     let end = count.find(|c: char| !c.is_ascii_digit()).unwrap_or(count.len());
-    let times: usize = count[..end].parse().map_err(|_| "how often is a text to be repeated?")?;
+    let times: usize = count[..end].parse().map_err(|_| "expected a number of repetitions after *")?;
     Ok((bytes.repeat(times), &count[end..]))
 }
 
-/// Bytes in quotes, as [`split`] reads them back.
+/// Bytes in quotes, in the form that [`split`] reads.
 pub(crate) fn quote(bytes: &[u8]) -> String {
     let mut text = String::from("\"");
     for &c in bytes {

@@ -1,8 +1,8 @@
-//! What a power cut leaves: of the write under way, of what was written and not synced, of names.
+//! The effect of a power cut: on the write in progress, on unsynced data, and on names.
 
 use super::Op;
 
-/// How much of the write under way reached the file.
+/// How much of the write in progress reached the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Torn {
     /// The first bytes, up to this number.
@@ -18,14 +18,14 @@ pub enum Kept {
     Nothing,
     /// Everything.
     Everything,
-    /// Of names, that files were removed, and nothing else: whatever was to replace them is not there.
+    /// Of names, only the removal of files: their replacements do not exist.
     Removals,
-    /// What the seed says, sector by sector and name by name; a sector has the content that it had after any of the writes
-    /// to it.
+    /// A part chosen by the seed, sector by sector and name by name; a sector has the content that it had after any
+    /// of its writes.
     Some {
-        /// Decides.
+        /// The seed of the choice.
         seed: u64,
-        /// The size of what is written at once.
+        /// The size of an atomic write.
         sector_bytes: usize,
     },
 }
@@ -33,17 +33,17 @@ pub enum Kept {
 /// A power cut.
 #[derive(Clone, Copy, Debug)]
 pub struct Crash {
-    /// Of the write under way.
+    /// The write in progress.
     pub torn: Torn,
-    /// Of the content of files.
+    /// The content of files.
     pub content: Kept,
-    /// Of creates, renames and removes.
+    /// Creates, renames and removes.
     pub names: Kept,
 }
 
 impl Crash {
-    /// The cuts worth trying during `op`: what was not synced is gone, or there, or there in part; a write under way is
-    /// torn at the places where tearing has hurt before.
+    /// The crashes to try during `op`: unsynced data is lost, kept, or kept in part; a write in progress is torn at
+    /// the places that have caused defects before.
     pub fn during(op: &Op, seed: u64) -> Vec<Crash> {
         use Kept::{Everything, Nothing};
         let some =
@@ -77,7 +77,7 @@ impl Torn {
 }
 
 impl Kept {
-    /// Whether the write `index` of `writes` to a thing has survived: the seed chooses how many of them did.
+    /// Whether the write `index` of `writes` to `thing` has survived: the seed chooses how many of them did.
     pub(super) fn keeps(self, thing: u64, writes: u64, index: u64) -> bool {
         match self {
             Kept::Nothing | Kept::Removals => false,
@@ -94,7 +94,7 @@ impl Kept {
     }
 }
 
-/// The pieces of a write that lie in one sector each.
+/// The pieces of a write, one per sector.
 pub(super) fn sectors(offset: u64, mut bytes: &[u8], sector_bytes: u64) -> Vec<(u64, &[u8])> {
     let mut pieces = Vec::new();
     let mut at = offset;

@@ -1,7 +1,7 @@
 //! The core as a home: a broker, two numbers for a clock, and a list of its encoded events.
 //!
-//! It is what all other homes are measured by. Its line of waiting pops is as plain as can be: after every change each
-//! waiting pop is tried anew, the oldest first.
+//! It is the reference for all other homes. Its waiting pops are as simple as possible: after every change each of
+//! them is retried, the oldest first.
 
 use sureq_core::command::{Block, Command, ConnId, Pop};
 use sureq_core::owned::OwnedPop;
@@ -13,7 +13,6 @@ use super::Candidate;
 use super::local::{Home, Local};
 use crate::manual_clock::ManualClock;
 
-/// The core, alone.
 pub const CORE: Candidate = Candidate {
     name: "core",
     open: |watch| Box::new(Local::new(CoreHome::new(), watch)),
@@ -104,7 +103,7 @@ fn found_nothing(replies: &Replies<Body>) -> bool {
     matches!(replies.list.last(), Some(Reply::Tasks(span)) if span.is_empty())
 }
 
-/// A pop that may wait, if it found nothing.
+/// A pop that must wait, since it found nothing.
 fn must_wait<'c, 'a>(command: &'c Command<'a>, replies: &Replies<Body>) -> Option<&'c Pop<'a>> {
     match command {
         Command::Pop(pop) if pop.block.is_some() && pop.count > 0 && found_nothing(replies) => Some(pop),
@@ -182,7 +181,7 @@ impl Home for CoreHome {
             assert!(rest.is_empty(), "an event is decoded to its end");
         }
         broker.refresh_all();
-        assert_eq!(broker.digest(), self.broker.digest(), "replay is the same as having lived through it");
+        assert_eq!(broker.digest(), self.broker.digest(), "the replay gives the same state");
         self.now.log = self.now.log.max(LogTime(self.now.wall.0));
         broker.start(self.broker.incarnation() + 1, self.now, &mut self.log);
         self.broker = broker;

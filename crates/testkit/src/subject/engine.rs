@@ -1,4 +1,4 @@
-//! The embedded home on a simulated disk, by a clock that is moved by hand.
+//! The embedded home on a simulated disk, with a manual clock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub const ENGINE: Candidate = Candidate {
     otherwise: &[],
 };
 
-/// Small segments, so that scenarios go over several.
+/// Small segments, so that scenarios span several.
 const SEGMENT_BYTES: u64 = 16 << 10;
 
 /// A store that can be closed and opened again.
@@ -40,7 +40,7 @@ impl SimStore {
         Self { disk, clock, engine }
     }
 
-    /// Opens the store again, which has been closed.
+    /// Opens the closed store again.
     pub(super) fn reopen(&mut self) {
         self.engine = open(&self.disk, &self.clock);
     }
@@ -69,14 +69,14 @@ impl SimStore {
 fn open(disk: &SimDisk, clock: &Arc<ManualClock>) -> Engine {
     let options = Options { segment_bytes: Some(SEGMENT_BYTES), ..Options::default() };
     let clock = Arc::clone(clock);
-    Engine::open_on(disk.shared(), clock, &options).expect("a store that was closed in good order opens")
+    Engine::open_on(disk.shared(), clock, &options).expect("a closed store opens")
 }
 
-/// Waits until all before the position is durable.
+/// Waits until everything before the position is durable.
 ///
 /// # Panics
 ///
-/// If the log fails: a disk without faults was promised.
+/// If the log fails: the disk has no faults.
 pub fn wait_until_durable(engine: &Engine, position: Position) {
     assert!(engine.wait(position), "the log failed: {:?}", engine.failure());
 }
@@ -93,7 +93,7 @@ impl EngineHome {
         Self { store: SimStore::new(), last_waiting: 0, tickets: BTreeMap::new(), answers: BTreeMap::new() }
     }
 
-    /// Takes all answers. Pops that have their tasks wait for payloads from the disk; the others wait in line.
+    /// Collects all replies. Pops with tasks wait for payloads from the disk; the others are waiters.
     fn take_answers(&mut self) {
         let Self { store, tickets, answers, .. } = self;
         wait(|cx| {
@@ -153,7 +153,7 @@ impl Home for EngineHome {
 impl Drop for EngineHome {
     fn drop(&mut self) {
         self.tickets.clear();
-        // The remains of a scenario are not needed any more.
+        // The store is not needed any more.
         let _ = self.store.engine.close();
     }
 }

@@ -1,4 +1,4 @@
-//! Sessions without sockets: both dialects in front of a home within the process.
+//! Sessions without sockets: both dialects in front of a home in this process.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,15 +13,15 @@ use super::wire::{take_line, take_resp};
 use super::{Request, Subject};
 use crate::scenario::{Value, Watch};
 
-/// A home within the process.
+/// A home in this process.
 pub(super) trait Home {
-    /// Executes commands in order, as one batch; stops at a pop that waits, and names it.
+    /// Executes commands in order, as one batch; stops at a pop that waits, and returns its number.
     fn execute(&mut self, commands: &[Command<'_>], replies: &mut Replies<Payload>) -> Option<u64>;
 
-    /// The answer to a pop that waited, once it is there.
+    /// The reply to a waiting pop, when it is ready.
     fn answer(&mut self, waiting: u64) -> Option<Replies<Payload>>;
 
-    /// Lets a pop wait no longer.
+    /// Ends the wait of a pop.
     fn leave(&mut self, waiting: u64);
 
     fn close_conn(&mut self, conn: ConnId);
@@ -46,7 +46,7 @@ struct Session {
     conn: ConnId,
     version: Version,
     is_text: bool,
-    /// The pop that waits, if the first of what is still to be answered does.
+    /// The waiting pop, if the first unanswered request is one.
     waiting: Option<u64>,
     /// Requests without a reply.
     behind: VecDeque<Request>,
@@ -73,7 +73,7 @@ impl<H: Home> Local<H> {
         })
     }
 
-    /// Goes on with what was asked, as far as nothing waits.
+    /// Executes the next requests, as long as no pop waits.
     fn work(&mut self, session: &mut Session) {
         loop {
             if let Some(waiting) = session.waiting {
@@ -123,7 +123,7 @@ impl<H: Home> Local<H> {
         }
     }
 
-    /// Executes what is asked up to a pop that waits; commands of the home that follow each other are one batch.
+    /// Executes requests up to a pop that waits; consecutive commands of the home are one batch.
     fn work_resp(&mut self, session: &mut Session) {
         let asked: Vec<Vec<Vec<u8>>> = session.behind.drain(..).map(words_of).collect();
         let argvs: Vec<Vec<&[u8]>> =
@@ -144,7 +144,7 @@ impl<H: Home> Local<H> {
         session.behind = asked.into_iter().skip(done).map(Request::Words).collect();
     }
 
-    /// Executes the home's commands at the front; returns how many got their reply.
+    /// Executes the home's commands at the front; returns how many were answered.
     fn work_batch(&mut self, session: &mut Session, argvs: &[Vec<&[u8]>], caller: Caller) -> usize {
         let parsed = argvs.iter().map_while(|argv| match verbs::parse(argv, caller) {
             Ok(verbs::Request::Home { command, style }) => Some((command, style)),
@@ -165,8 +165,8 @@ impl<H: Home> Local<H> {
             );
         }
         session.waiting = waiting;
-        // A home may stop before the end where replies are large; it goes on with the next call.
-        assert!(done > 0 || waiting.is_some(), "a home that nothing waits for gets on");
+        // A home may stop early if replies are large; it continues with the next call.
+        assert!(done > 0 || waiting.is_some(), "a home without waiters makes progress");
         done
     }
 
@@ -232,7 +232,7 @@ impl<H: Home> Subject for Local<H> {
 
 /// Replies to the first request, which waited.
 fn answer_first(session: &mut Session, replies: &Replies<Payload>) {
-    let words = words_of(session.behind.pop_front().expect("what waits is kept"));
+    let words = words_of(session.behind.pop_front().expect("a waiting request is kept"));
     let argv: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
     match verbs::parse(&argv, Caller { conn: session.conn }) {
         Ok(verbs::Request::Home { command, style }) => {

@@ -1,4 +1,4 @@
-//! A Redis with the module loaded, over its socket, by clocks that are moved by hand.
+//! A Redis with the module loaded, over its socket, with manual clocks.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -31,13 +31,13 @@ const REDIS_ANSWERS: &[(&str, &str)] = &[
     ("scan", "Redis lists its keys in its own order"),
 ];
 
-const TIME_PASSES: &str = "time does not stand still there";
+const TIME_PASSES: &str = "its clock cannot be stopped";
 
 /// The module in Valkey.
 pub const MODULE_IN_VALKEY: Candidate = Candidate {
     name: "module in Valkey",
     open: |_| Box::new(ModuleSubject::new(Host::Valkey)),
-    // It reads the clock of the processor, past everybody.
+    // It reads the clock of the processor directly, which cannot be shifted.
     can: |need| !matches!(need, Need::Text | Need::Time),
     otherwise: &[
         REDIS_ANSWERS[0],
@@ -56,7 +56,7 @@ struct ModuleSubject {
     server: RedisServer,
     clock: ShiftedClock,
     clients: BTreeMap<String, Client>,
-    /// A connection of its own, to ask the server about the others.
+    /// A separate connection, to ask the server about the others.
     control: Client,
 }
 
@@ -64,9 +64,9 @@ struct Client {
     stream: UnixStream,
     /// Received bytes that were not consumed.
     input: Vec<u8>,
-    /// How many clients waited before the last request was sent.
+    /// The number of waiting clients before the last request was sent.
     waited_before: u64,
-    /// Something asked before waits, and so does what is asked now.
+    /// An earlier request waits, and therefore the current one does too.
     waits: bool,
 }
 
@@ -85,16 +85,16 @@ impl ModuleSubject {
         let Value::Bulk(info) = info else { panic!("INFO is a text") };
         let info = String::from_utf8(info).expect("INFO is a text");
         let line = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-        line.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("INFO {section} tells {field}"))
+        line.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("INFO {section} has no {field}"))
     }
 
-    /// Waits until the server has seen what time it is, and done all that is due.
+    /// Waits until the server has noticed the time, and executed everything that is due.
     fn let_it_happen(&mut self) {
         self.control.ask(&["PING"]);
         self.control.ask(&["PING"]);
         let since = Instant::now();
         while self.told("sureq", "sureq_overdue") > 0 {
-            assert!(since.elapsed() < PATIENCE, "something that is due does not happen");
+            assert!(since.elapsed() < PATIENCE, "a due task is not moved");
         }
     }
 }
@@ -120,7 +120,7 @@ impl Client {
         }
     }
 
-    /// Reads what is there; waits at most this long for it.
+    /// Reads the available bytes; waits at most this long for some.
     fn fill(&mut self, timeout: Duration) {
         let mut room = [0; 8 << 10];
         self.stream.set_read_timeout(Some(timeout)).expect("an option of sockets");
@@ -148,7 +148,7 @@ impl Subject for ModuleSubject {
         client.send(&bytes.collect::<Vec<_>>().concat());
     }
 
-    /// A reply, unless one more client waits since the request was sent.
+    /// A reply, or `None` if one more client waits since the request was sent.
     fn reply(&mut self, conn: &str) -> Option<Value> {
         let since = Instant::now();
         while since.elapsed() < PATIENCE {
@@ -167,7 +167,7 @@ impl Subject for ModuleSubject {
         None
     }
 
-    /// A request behind it may wait already when it comes.
+    /// A later request may already wait when the reply arrives.
     fn next_reply(&mut self, conn: &str) -> Option<Value> {
         let (client, since) = (self.clients.get_mut(conn)?, Instant::now());
         while since.elapsed() < PATIENCE {
@@ -193,13 +193,13 @@ impl Subject for ModuleSubject {
 
     fn jump(&mut self, ms: i64) {
         self.clock.jump(ms);
-        // Redis notices when time passes next.
+        // Redis notices that time has passed with the next event.
         self.control.ask(&["PING"]);
     }
 
     fn restart(&mut self) {
         self.clients.clear();
-        // A signal would be heard when time passes.
+        // A signal would only be noticed after time has passed.
         self.control.send(&encode_words(&[b"SHUTDOWN".to_vec()]));
         self.server.restart();
         self.control = Client::connect(&self.server);

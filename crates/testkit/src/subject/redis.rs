@@ -1,4 +1,4 @@
-//! A real Redis, or a cluster of them, by a clock that is moved by hand.
+//! A real Redis, or a cluster, with a manual clock.
 
 use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use crate::redis_cluster::RedisCluster;
 use crate::redis_server::RedisServer;
 use crate::scenario::Need;
 
-/// The queue on plain Redis.
+/// Sureq's own layout on one Redis.
 pub const REDIS: Candidate = Candidate {
     name: "redis",
     open: |watch| Box::new(Local::new(RedisSubject::on(Servers::One(RedisServer::start()), 1), watch)),
@@ -35,7 +35,7 @@ pub const REDIS_PAIR: Candidate = Candidate {
     otherwise: &[],
 };
 
-/// The queue in a cluster, all of it in one slot.
+/// Queues in a cluster, all of them in one slot.
 pub const CLUSTER: Candidate = Candidate {
     name: "cluster, one slot",
     open: |watch| Box::new(Local::new(RedisSubject::on(Servers::cluster("{p}"), 1), watch)),
@@ -43,7 +43,7 @@ pub const CLUSTER: Candidate = Candidate {
     otherwise: &[],
 };
 
-/// The queue in a cluster, each in its own slot.
+/// Queues in a cluster, each in its own slot.
 pub const SPREAD: Candidate = Candidate {
     name: "cluster",
     open: |watch| Box::new(Local::new(RedisSubject::on(Servers::cluster("p"), 1), watch)),
@@ -59,7 +59,7 @@ pub const VALKEY: Candidate = Candidate {
     otherwise: &[],
 };
 
-/// Time as a test wants it: what passes, passes for all; only the wall clock can be set.
+/// A manual clock: time passes for all homes; only the wall clock can be set.
 #[derive(Default)]
 struct MovedClock {
     passed: AtomicU64,
@@ -110,7 +110,7 @@ impl Servers {
         }
     }
 
-    /// The closest to a restart of a cluster: the other half of its servers takes over.
+    /// The closest equivalent of a restart of a cluster: the other half of its servers takes over.
     fn restart(&mut self) {
         match self {
             Self::One(server) => server.restart(),
@@ -150,7 +150,7 @@ fn poll(ticket: &Ticket) -> Option<Replies<Payload>> {
 }
 
 impl RedisSubject {
-    /// Makes all of them try their waiting pops, as messages would.
+    /// Makes all homes try their waiting pops, as messages would.
     fn look(&self) {
         self.homes.iter().for_each(RedisHome::look);
     }
@@ -214,7 +214,7 @@ impl Home for RedisSubject {
         self.homes.iter().for_each(RedisHome::close);
         self.server.restart();
         self.homes.iter_mut().for_each(|home| *home = open(&self.server, &self.clock));
-        // Whatever it says to a server that was started anew is said at this time.
+        // Commands that a home sends after the restart of its server are sent now.
         self.look();
     }
 }

@@ -1,5 +1,5 @@
-//! A home on a server in this process: sessions without sockets ask it, and it asks the server, by the clock that is moved by
-//! hand.
+//! A home on a server in this process, with a manual clock: sessions without sockets use the home, which uses the
+//! server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::task::{Context, Poll, Waker};
@@ -17,7 +17,7 @@ use crate::local_server::LocalServer;
 use crate::patience::until;
 use crate::scenario::{Need, Watch};
 
-/// The queue on another server. The text dialect's own promises cannot be asked for with RQ.*.
+/// The queue on another server. Features of the text dialect alone cannot be reached with RQ.*.
 pub const REMOTE: Candidate = Candidate {
     name: "remote",
     open: |watch| Box::new(Local::new(RemoteSubject::new(watch), watch)),
@@ -30,9 +30,9 @@ struct RemoteSubject {
     store: SimStore,
     server: Option<LocalServer>,
     home: RemoteHome,
-    /// Connections that were popped for, each of which the home keeps one for.
+    /// Connections with pops of their own, each of which has a connection of the home.
     conns: BTreeSet<ConnId>,
-    /// A connection of the test's own, to ask the server about the others.
+    /// A separate connection, to ask the server about the others.
     control: Client,
     last_waiting: u64,
     tickets: BTreeMap<u64, Ticket>,
@@ -47,7 +47,7 @@ impl RemoteSubject {
         Self { watch, store, server: Some(server), home, conns, control, last_waiting: 0, tickets }
     }
 
-    /// The answer of a ticket, unless its pop waits in the server's line.
+    /// The reply of a ticket, or `None` if its pop waits on the server.
     fn settle(&self, ticket: &Ticket, waited_before: usize) -> Option<Replies<Payload>> {
         let mut answer = None;
         let waits_for_tasks = ticket.waits_for_tasks();
@@ -59,9 +59,9 @@ impl RemoteSubject {
         answer
     }
 
-    /// Returns when the server knows exactly the clients that wait.
+    /// Waits until server and home have the same number of waiting clients.
     fn agree(&self) {
-        until("the server knows who waits", || self.store.engine.waiters() == self.home.waiters());
+        until("the server has the same waiters", || self.store.engine.waiters() == self.home.waiters());
     }
 }
 
@@ -69,7 +69,7 @@ fn open(server: &LocalServer) -> (RemoteHome, Client) {
     let target = Target::parse(&format!("sureq://{}", server.resp)).expect("a URL");
     let home = RemoteHome::open_by(target, Patience::default()).expect("the server listens");
     let mut control = Client::connect(server.resp, false);
-    // The home gets its second connection with the first lease that it extends. From then on what comes and goes are others.
+    // The home opens its second connection for the first lease that it extends. Later connections are other ones.
     let task = TaskRef { bytes: b"1-1", form: IdForm::Long };
     let _ = home.execute(&[Command::Extend { queue: b"none", task, ms: 1 }], &mut Replies::default());
     until("the home has its connections", || control.connected() == 3);
@@ -115,10 +115,10 @@ impl Home for RemoteSubject {
     fn leave(&mut self, waiting: u64) {
         self.agree();
         let Some(ticket) = self.tickets.remove(&waiting) else { return };
-        assert!(poll(&ticket).is_none(), "no scenario leaves with an answer at hand");
+        assert!(poll(&ticket).is_none(), "no scenario closes a connection with an unread reply");
         let before = self.home.waiters();
         drop(ticket);
-        until("the home notices who left", || self.home.waiters() < before);
+        until("the home notices the closed connection", || self.home.waiters() < before);
         self.agree();
     }
 

@@ -1,4 +1,4 @@
-//! A server in this process: both dialects over real sockets, by the same clock that is moved by hand.
+//! A server in this process: both dialects over real sockets, with the same manual clock.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -29,7 +29,7 @@ struct ServerSubject {
     store: SimStore,
     running: Option<LocalServer>,
     clients: BTreeMap<String, Client>,
-    /// A connection of its own, to ask the server about the others.
+    /// A separate connection, to ask the server about the others.
     control: Client,
 }
 
@@ -39,9 +39,9 @@ pub(super) struct Client {
     is_text: bool,
     /// Received bytes that were not consumed.
     input: Vec<u8>,
-    /// How many pops waited in line before the last request was sent.
+    /// The number of waiting pops before the last request was sent.
     waited_before: usize,
-    /// Something asked before waits, and so does what is asked now.
+    /// An earlier request waits, and therefore the current one does too.
     waits: bool,
 }
 
@@ -65,14 +65,14 @@ impl ServerSubject {
     }
 }
 
-/// Serves a store, as reservations of the text dialect are to end.
+/// Serves a store, with these timeouts for reservations of the text dialect.
 pub(super) fn serve(store: &SimStore, watch: Watch) -> LocalServer {
     let reservations = ReservationPolicy { timeout_secs: watch.rtt, attempts: watch.rta };
     LocalServer::start_with(&Home::from_api(store.engine.clone()), reservations)
 }
 
 impl Client {
-    /// How many connections its server has.
+    /// The number of connections of the server.
     pub(super) fn connected(&mut self) -> usize {
         self.send(&encode_words(&[b"INFO".to_vec(), b"clients".to_vec()]));
         let Value::Bulk(info) = self.read() else { panic!("INFO is a text") };
@@ -81,7 +81,7 @@ impl Client {
         line.and_then(|n| n.parse().ok()).expect("INFO counts connections")
     }
 
-    /// Waits until its server has fewer connections than before.
+    /// Waits until the server has fewer connections than before.
     pub(super) fn await_fewer(&mut self, before: usize) {
         let since = Instant::now();
         while self.connected() >= before {
@@ -103,7 +103,7 @@ impl Client {
         if self.is_text { take_line(&mut self.input) } else { take_resp(&mut self.input) }
     }
 
-    /// Reads what is there; waits at most this long for it.
+    /// Reads the available bytes; waits at most this long for some.
     fn fill(&mut self, timeout: Duration) {
         let mut room = [0; 8 << 10];
         self.stream.set_read_timeout(Some(timeout)).expect("a TCP option");
@@ -115,7 +115,7 @@ impl Client {
         }
     }
 
-    /// The next reply, unless it is known that none will come; looks so often, and not for ever.
+    /// The next reply, unless `is_vain` returns true; polls at this pace, up to a limit.
     fn reply_unless(&mut self, pace: Duration, mut is_vain: impl FnMut(&mut Self) -> bool) -> Option<Value> {
         let since = Instant::now();
         while since.elapsed() < PATIENCE {
@@ -161,7 +161,7 @@ impl Subject for ServerSubject {
         client.send(&bytes.collect::<Vec<_>>().concat());
     }
 
-    /// A reply, unless the line of waiting pops has grown since the request was sent.
+    /// A reply, or `None` if the number of waiting pops has grown since the request was sent.
     fn reply(&mut self, conn: &str) -> Option<Value> {
         let (client, engine) = (self.clients.get_mut(conn)?, &self.store.engine);
         client.reply_unless(Duration::from_millis(1), |client| {
@@ -171,7 +171,7 @@ impl Subject for ServerSubject {
         })
     }
 
-    /// A request behind it may wait in line already when it comes.
+    /// A later request may already wait when the reply arrives.
     fn next_reply(&mut self, conn: &str) -> Option<Value> {
         self.clients.get_mut(conn)?.reply_unless(PATIENCE, |_| false)
     }

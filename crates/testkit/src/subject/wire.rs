@@ -1,10 +1,10 @@
-//! Bytes of requests, and replies from bytes: what a client of either dialect writes and reads.
+//! Encodes requests and decodes replies of both dialects.
 
 use sureq_proto::resp::{Piece, PieceReader, Scanner};
 
 use crate::scenario::Value;
 
-/// The largest reply that a scenario looks at.
+/// The largest reply in a scenario.
 const REPLY_BYTES_MAX: usize = 256 << 20;
 /// The bytes of a RESP command.
 pub(super) fn encode_words(words: &[Vec<u8>]) -> Vec<u8> {
@@ -17,11 +17,11 @@ pub(super) fn encode_words(words: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// Takes one RESP reply from the front of `bytes`; none if it is not whole yet.
+/// Takes one RESP reply from the front of `bytes`; `None` if it is incomplete.
 ///
 /// # Panics
 ///
-/// If it is no RESP: a home that sends such a thing has failed its test.
+/// If it is not RESP: a home that sends such bytes has failed its test.
 pub(super) fn take_resp(bytes: &mut Vec<u8>) -> Option<Value> {
     let len = Scanner::new(REPLY_BYTES_MAX).scan(bytes).expect("a reply is RESP")?;
     let value = value(&mut PieceReader::new(&bytes[..len]));
@@ -29,7 +29,7 @@ pub(super) fn take_resp(bytes: &mut Vec<u8>) -> Option<Value> {
     Some(value)
 }
 
-/// Takes one line from the front of `bytes`, without its end; none if it is not whole yet.
+/// Takes one line from the front of `bytes`, without its end; `None` if it is incomplete.
 pub(super) fn take_line(bytes: &mut Vec<u8>) -> Option<Value> {
     let end = bytes.iter().position(|&c| c == b'\n')?;
     let mut line: Vec<u8> = bytes.drain(..=end).collect();
@@ -47,7 +47,7 @@ fn value(pieces: &mut PieceReader<'_>) -> Value {
         Piece::Null => Value::Null,
         Piece::Array(n) => Value::Array((0..n).map(|_| value(pieces)).collect()),
         Piece::Map(n) => Value::Map((0..n).map(|_| (value(pieces), value(pieces))).collect()),
-        Piece::Push(_) => panic!("nobody here has subscribed to anything"),
+        Piece::Push(_) => panic!("no connection has a subscription"),
     }
 }
 

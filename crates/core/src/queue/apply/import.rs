@@ -11,7 +11,8 @@ use crate::queue::{Inconsistent, Queue};
 use crate::task::{Body, Due, Extras, OrderKey, StateKind, Task, TaskState};
 
 impl<B: Body> Queue<B> {
-    /// Adds a whole task. A task that exists already keeps its state and gets the new body: compaction works this way.
+    /// Adds a whole task. If the task exists already, it keeps its state and gets the new body; compaction relies on
+    /// this.
     pub(super) fn apply_task<R: Recorder<Body = B>>(
         &mut self,
         full: &FullTask<'_>,
@@ -53,7 +54,7 @@ impl<B: Body> Queue<B> {
         self.admit(record_of(full, body))
     }
 
-    /// Gives a task another body; answers the old one.
+    /// Gives a task another body. Returns the old one.
     fn replace_body(&mut self, id: TaskId, body: B) -> Option<B> {
         if let Some(slot) = self.table.find(id) {
             return Some(self.table.change(slot, |task| mem::replace(&mut task.body, body)));
@@ -69,7 +70,7 @@ impl<B: Body> Queue<B> {
         Some(before)
     }
 
-    /// Takes over the counters of a queue, once its tasks are there.
+    /// Takes over the counters of a queue, once its tasks have been added.
     pub(in crate::queue) fn apply_counted(&mut self, counters: &Counters) -> Applied {
         let Counters { last_id, totals, seq, front_group, minor, flood, paused } = *counters;
         let counted = [(seq, self.seq), (front_group, self.front_group), (minor, self.minor)];
@@ -86,8 +87,8 @@ impl<B: Body> Queue<B> {
     /// The counters of this queue, for [`Self::apply_counted`] of a copy.
     pub fn counters(&self) -> Counters {
         let mut totals = self.totals;
-        // Tasks lost with a damaged run were never counted as removed. Without this the totals would contradict the
-        // tasks.
+        // Tasks lost with a damaged run were never counted as removed. Count them here, so that the totals agree with
+        // the number of tasks.
         let lost = totals.left().unwrap_or(0).saturating_sub(self.len());
         totals.removed += lost;
         Counters {
@@ -101,8 +102,8 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// Adds a dead task of another queue, at the back and with its tries. It loses its name if another task here has
-    /// it.
+    /// Adds a dead task of another queue, at the back and with its tries. It loses its name if another task of this
+    /// queue has it.
     pub(crate) fn adopt(&mut self, mut task: Task<B>) -> Applied {
         task.state = self.land(Landing::Back)?;
         if task.name().is_some_and(|name| self.names.contains_key(name)) {
@@ -115,7 +116,7 @@ impl<B: Body> Queue<B> {
         self.admit(task)
     }
 
-    /// Removes a dead task, for another queue to adopt.
+    /// Removes a dead task, so that another queue can adopt it.
     pub(crate) fn release(&mut self, id: TaskId) -> Result<Task<B>, Inconsistent> {
         self.find(id, StateKind::Dead, "a move of a task that is not dead")?;
         self.totals.removed += 1;
@@ -123,13 +124,13 @@ impl<B: Body> Queue<B> {
         self.take(id)
     }
 
-    /// Removes everything from the queue, as one value.
+    /// Removes the whole content of the queue and returns it as one value.
     pub(crate) fn empty_out(&mut self) -> Remains<B> {
         let fresh = Self { last_id: self.last_id, incarnation: self.incarnation, ..Self::new(self.no) };
         Remains::of(mem::replace(self, fresh))
     }
 
-    /// Raises the incarnation of the store in which deliveries are counted.
+    /// Raises the incarnation of the store that deliveries are counted in.
     pub(crate) fn enter_incarnation(&mut self, incarnation: u64) {
         self.incarnation = self.incarnation.max(incarnation);
     }
@@ -139,7 +140,7 @@ impl<B: Body> Queue<B> {
 #[derive(Clone, Debug)]
 pub struct Remains<B> {
     queue: Queue<B>,
-    /// No slot before this one has a record.
+    /// The first slot that may still have a record.
     slot: u32,
 }
 
@@ -152,12 +153,12 @@ impl<B: Body> Remains<B> {
         &self.queue
     }
 
-    /// About how many bytes it takes.
+    /// The approximate memory in bytes.
     pub(crate) fn memory(&self) -> usize {
         self.queue.memory()
     }
 
-    /// Releases the bodies of `count` tasks; answers whether there are more.
+    /// Releases the bodies of `count` tasks. Returns whether there are more.
     pub fn release_some<R: Recorder<Body = B>>(&mut self, count: usize, rec: &mut R) -> bool {
         for _ in 0..count {
             let queue = &self.queue;
@@ -221,7 +222,7 @@ const fn due_of(state: &TaskState) -> Option<Due> {
     }
 }
 
-/// Whether the task is as its push left it, so that it can be packed.
+/// Whether the task has not changed since its push, so that it can be packed.
 fn is_untouched(full: &FullTask<'_>) -> bool {
     let delivered = full.deliveries > 0 || full.incarnation > 0 || full.tries.total() > 0 || full.late_ack;
     let plain = full.fields.is_plain() && full.reason.is_none() && full.past.is_empty();

@@ -1,4 +1,4 @@
-//! Adds tasks to the indexes that their states call for, and removes them.
+//! Adds tasks to the indexes for their states, and removes them.
 
 use alloc::vec::Vec;
 
@@ -14,14 +14,14 @@ impl<B: Body> Queue<B> {
     pub(in crate::queue) fn admit(&mut self, task: Task<B>) -> Applied {
         let id = task.id;
         if self.state_of(id).is_some() {
-            return Err(Inconsistent::new("a task that is there already", id));
+            return Err(Inconsistent::new("a task that exists already", id));
         }
         if task.rank().is_some_and(|rank| self.ready.is_taken(rank)) {
-            return Err(Inconsistent::new("a place in the line that is taken", id));
+            return Err(Inconsistent::new("an order key that another ready task has", id));
         }
         if let Some(name) = task.name() {
             if self.names.contains_key(name) {
-                return Err(Inconsistent::new("a name that is taken", id));
+                return Err(Inconsistent::new("a name that another task has", id));
             }
             self.names.insert(name.clone(), id);
         }
@@ -41,7 +41,7 @@ impl<B: Body> Queue<B> {
             return Ok(task);
         }
         let entry = self.take_packed_ready(id).or_else(|| self.take_packed_delayed(id));
-        let entry = entry.ok_or(Inconsistent::new("a task that is not there", id))?;
+        let entry = entry.ok_or(Inconsistent::new("a task that does not exist", id))?;
         match entry.due {
             Some(Due::Log(due)) => _ = self.delayed.remove(&(due, id)),
             Some(Due::Wall(due)) => _ = self.delayed_wall.remove(&(due, id)),
@@ -68,7 +68,8 @@ impl<B: Body> Queue<B> {
         Some(entry)
     }
 
-    /// Whether a task without options, or with only a due time, can be packed: its id must be above all packed ones.
+    /// Whether a task without options, or with only a due time, can be packed: its id must be above those of all
+    /// packed tasks.
     pub(in crate::queue) fn can_pack(&self, id: TaskId, due: Option<Due>) -> bool {
         if due.is_some() { self.packed_delayed.takes(id) } else { self.ready.packed.takes(id) }
     }
@@ -90,7 +91,8 @@ impl<B: Body> Queue<B> {
         self.packed_delayed.push(entry);
     }
 
-    /// Counts a payload that no longer waits. The count may come from an image and is not trusted.
+    /// Subtracts a payload that no longer waits. Saturates, because the count may come from an image and is not
+    /// trusted.
     pub(super) fn uncount_waiting(&mut self, body: &B) {
         self.waiting_bytes = self.waiting_bytes.saturating_sub(body.len() as u64);
     }
@@ -122,7 +124,7 @@ impl<B: Body> Queue<B> {
         self.attach(slot);
     }
 
-    /// Adds a task to the lists, counts and indexes that its state calls for.
+    /// Adds a task to the lists, counts and indexes for its state.
     pub(super) fn attach(&mut self, slot: SlotNo) {
         match self.table.at(slot).state.kind() {
             StateKind::Leased => self.table.append(&mut self.leased, slot),
@@ -139,8 +141,8 @@ impl<B: Body> Queue<B> {
         self.index(slot);
     }
 
-    /// Moves a time of death forward if need be: to that of the last dead task, and past an announced revival. So the
-    /// time of death alone shows whether a task was part of the revival.
+    /// Moves a time of death forward if necessary: to that of the last dead task, and past an announced revival. So
+    /// the time of death alone shows whether a task was part of the revival.
     fn keep_order_of_deaths(&mut self, slot: SlotNo) {
         let revived = self.bulk.revival.map(|revival| revival.since.after(1));
         let earliest = self.last_death().max(revived);
@@ -151,7 +153,7 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// When the last dead task died.
+    /// The time of death of the last dead task.
     pub(super) fn last_death(&self) -> Option<LogTime> {
         match self.table.last(&self.dead)?.state {
             TaskState::Dead(at) => Some(at),
@@ -246,8 +248,8 @@ impl<B: Body> Queue<B> {
     }
 }
 
-/// Notes news about a holder. An extension removes and adds the lease, so the same news may come many times in a row;
-/// the driver needs it once per step.
+/// Records news about a holder. An extension removes and adds the lease, so the same news may come many times in a
+/// row; the driver needs it once per step.
 fn note(all: &mut Vec<(Holder, HolderNews)>, holder: Holder, news: HolderNews) {
     if all.last() != Some(&(holder, news)) {
         all.push((holder, news));

@@ -1,4 +1,4 @@
-//! The only code that changes a queue. A replay is this same code.
+//! The only code that changes a queue. A replay uses the same code.
 //!
 //! A log may be damaged or hostile, so an event that does not fit is [`Inconsistent`] and never a panic.
 
@@ -24,14 +24,14 @@ use crate::time::{LogTime, WallTime};
 
 type Applied = Result<(), Inconsistent>;
 
-/// No counter of a queue gets this high. A larger value in a log would make the next count overflow.
+/// No counter of a queue gets this high. A larger value in a log could make the next increment overflow.
 const COUNT_MAX: u64 = 1 << 62;
 
 impl<B: Body> Queue<B> {
-    /// Applies an event of this queue that happened at `at`. After an error the queue may be half changed and must not
-    /// be used.
+    /// Applies an event of this queue that happened at `at`. After an error the queue may be partly changed and must
+    /// not be used.
     pub fn apply<R: Recorder<Body = B>>(&mut self, event: &Event<'_>, at: LogTime, rec: &mut R) -> Applied {
-        // A start changes the incarnation of every queue, but a new image need not store that: the store has it.
+        // A start changes the incarnation of every queue, but that needs no new image: the store keeps it too.
         self.changed |= !matches!(event, Event::Started { .. });
         let applied = self.apply_one(event, at, rec);
         self.bulk.forget_complete();
@@ -43,7 +43,7 @@ impl<B: Body> Queue<B> {
             Event::Pushed { first, payloads, fields, .. } => {
                 let mut id = Some(first);
                 for (index, payload) in payloads.iter().enumerate() {
-                    let next = id.ok_or(Inconsistent::new("an id past the last", first))?;
+                    let next = id.ok_or(Inconsistent::new("an id beyond the last possible one", first))?;
                     self.apply_pushed(next, rec.new_body(index, payload), &fields, at)?;
                     id = next.successor();
                 }
@@ -98,13 +98,13 @@ impl<B: Body> Queue<B> {
                 while remains.release_some(limits::SLICE_TASKS, rec) {}
                 Ok(())
             }
-            _ => Err(Inconsistent::new("an event that is not a queue's", TaskId::NONE)),
+            _ => Err(Inconsistent::new("an event that is not about a queue", TaskId::NONE)),
         }
     }
 
     fn apply_pushed(&mut self, id: TaskId, body: B, fields: &Fields<'_>, at: LogTime) -> Applied {
         if id <= self.last_id {
-            return Err(Inconsistent::new("an id given out before", id));
+            return Err(Inconsistent::new("an id that was assigned before", id));
         }
         self.last_id = id;
         self.totals.pushed += 1;
@@ -218,13 +218,13 @@ impl<B: Body> Queue<B> {
         self.seq
     }
 
-    /// The state of a task that goes there, with a new order key if it is ready.
+    /// The state of a task with this destination, with a new order key if it is ready.
     fn land(&mut self, to: Landing) -> Result<TaskState, Inconsistent> {
         let major = match to {
             Landing::Delayed(due) => return Ok(TaskState::Delayed(Due::Log(due))),
             Landing::Front { group } => {
                 if group > COUNT_MAX {
-                    return Err(Inconsistent::new("a group that no queue counts up to", TaskId::NONE));
+                    return Err(Inconsistent::new("a group number that is too large", TaskId::NONE));
                 }
                 self.front_group = self.front_group.max(group);
                 -group.cast_signed()
@@ -273,7 +273,7 @@ impl<B: Body> Queue<B> {
         Ok(())
     }
 
-    /// Revives all tasks that are dead now, behind all that are ready now.
+    /// Revives all tasks that are dead now, and places them behind all that are ready now.
     fn apply_all_revived(&mut self, at: LogTime) -> Applied {
         if self.bulk.revival.is_some() {
             return Err(Inconsistent::new("a second revival before the first is done", TaskId::NONE));
@@ -289,7 +289,8 @@ impl<B: Body> Queue<B> {
 
     fn apply_due(&mut self, upto: Due, last_due: u64, last_id: TaskId) -> Applied {
         let mut flood = self.bulk.due.take().filter(|flood| flood.upto == upto).unwrap_or_else(|| {
-            // Keys are reserved for every task of the flood, so that tasks which go to the back meanwhile come later.
+            // Keys are reserved for every task of the flood, so that tasks which go to the back in the meantime come
+            // later.
             let (major, minor) = (self.last_id.raw().cast_signed(), self.minor);
             self.minor += (self.delayed.len() + self.delayed_wall.len()) as u64;
             Flood { upto, major, minor, end: self.minor }
@@ -313,8 +314,8 @@ impl<B: Body> Queue<B> {
         Ok(())
     }
 
-    /// The next order key of a flood. Once all reserved keys are used, a key behind the flood: a wall clock that went
-    /// back may have added tasks to it.
+    /// The next order key of a flood. Once all reserved keys are used, a key behind the flood: more tasks may have
+    /// joined it if the wall clock went back.
     fn next_order(&mut self, flood: &mut Flood, priority: i8) -> OrderKey {
         while flood.minor < flood.end {
             flood.minor += 1;
@@ -336,7 +337,7 @@ impl<B: Body> Queue<B> {
         first.filter(|&(due, _)| due <= ms)
     }
 
-    /// At a start, timed leases are extended to a minimum, and the leases of connections end.
+    /// Applies a start: timed leases are extended to a minimum, and the leases of connections end.
     fn apply_started<R: Recorder<Body = B>>(
         &mut self,
         incarnation: u64,
@@ -377,7 +378,7 @@ impl<B: Body> Queue<B> {
     }
 }
 
-/// Counts the try of a delivery that ends, and remembers the delivery.
+/// Counts the try of a delivery that ends, and records the delivery in the history of the task.
 fn end_delivery<B>(task: &mut Task<B>, cause: Cause, end: LogTime) {
     let Some(start) = task.lease().map(Lease::start) else { return };
     task.count_try(cause);

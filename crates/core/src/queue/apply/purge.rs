@@ -1,6 +1,6 @@
 //! Removes all tasks of some states in one step.
 //!
-//! The packed tasks are detached as a whole, and their bodies are released in slices, as those of a dropped queue.
+//! The packed tasks are detached as a whole, and their bodies are released in slices, like those of a dropped queue.
 //! Records share a table with tasks that stay and are removed one by one, so [`Queue::purge_slice`] removes all but a
 //! few of them before, in slices.
 
@@ -47,7 +47,7 @@ impl<B: Body> Queue<B> {
         Ok(())
     }
 
-    /// How many records such a purge removes.
+    /// The number of records that such a purge removes.
     pub(in crate::queue) fn records_of(&self, what: Purge) -> usize {
         let of_kinds = [
             (StateKind::Ready, self.ready.len() - self.ready.packed.len() + self.bulk.reviving_count()),
@@ -57,13 +57,13 @@ impl<B: Body> Queue<B> {
         of_kinds.iter().filter(|(kind, _)| what.takes(*kind)).map(|(_, records)| records).sum()
     }
 
-    /// How many delayed tasks have records.
+    /// The number of delayed tasks with records.
     pub(in crate::queue) fn delayed_records(&self) -> usize {
         (self.delayed.len() + self.delayed_wall.len()).saturating_sub(self.packed_delayed.len())
     }
 
     /// Lists the first `count` records that such a purge removes. Delayed records share their indexes with packed
-    /// tasks, and all of those are skipped.
+    /// tasks, all of which are skipped.
     pub(in crate::queue) fn list_records(&self, what: Purge, count: usize, ids: &mut Vec<TaskId>) {
         if what.takes(StateKind::Dead) {
             let room = count.saturating_sub(ids.len());
@@ -79,7 +79,7 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// All delayed tasks, those that are due by log time first.
+    /// All delayed tasks. Those due by log time come first.
     pub(in crate::queue) fn delayed_ids(&self) -> impl Iterator<Item = TaskId> {
         self.delayed.iter().map(|&(_, id)| id).chain(self.delayed_wall.iter().map(|&(_, id)| id))
     }

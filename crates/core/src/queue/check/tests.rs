@@ -1,4 +1,4 @@
-//! The check of a queue finds every violated invariant, in a queue with something of everything.
+//! The check of a queue finds every violated invariant, in a queue with tasks of every kind.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -60,9 +60,9 @@ fn id(n: u64) -> TaskId {
     TaskId::new(1_000, n).unwrap()
 }
 
-/// Tasks 1 and 2 are plainly ready, 3 has a priority, 4 a name and a time to live, 5 and 6 are delayed by either clock;
-/// 7 is dead, as is 8; 9 is leased for a time, 10 and 11 are held by a worker, 11 is cancelled, 12 is held by a
-/// connection, 13 is leased and no more.
+/// A queue with these tasks: 1 and 2 are ready without options, 3 has a priority, 4 a name and a time to live, 5 and
+/// 6 are delayed by either clock; 7 and 8 are dead; 9 is leased for a time, 10 and 11 are held by a worker, 11 is
+/// cancelled, 12 is held by a connection, 13 is leased without terms.
 fn queue() -> Queue<Two> {
     let (mut queue, rec) = (Queue::new(QueueNo(0)), &mut Forgetful);
     queue.start(1, NOW.log, rec);
@@ -167,7 +167,7 @@ fn a_task_that_contradicts_its_indexes_is_found() {
             q.deaths.remove(&(LogTime(1_000), id(7)));
             q.deaths.insert((LogTime(1_001), id(7)));
         }),
-        ("a box of extras with nothing in it", |q| {
+        ("an empty box of extras", |q| {
             change(q, 3, |task| task.extras = Some(Box::new(Extras::default())));
         }),
         ("never expires", |q| q.expiries.clear()),
@@ -182,7 +182,7 @@ fn an_index_entry_without_a_task_is_found() {
     all_are_found(&[
         ("2 deadlines", |q| _ = q.deadlines.insert((LogTime(1), 1, id(1)))),
         ("4 held", |q| _ = q.held.get_mut(&CONN).unwrap().insert((99, id(1)))),
-        ("a holder of nothing", |q| _ = q.held.insert(Holder::Worker(9), BTreeSet::new())),
+        ("a holder without leases", |q| _ = q.held.insert(Holder::Worker(9), BTreeSet::new())),
         ("3 deaths", |q| _ = q.deaths.insert((LogTime(1), id(1)))),
         ("2 cancelled", |q| _ = q.cancelled_leases.insert((CONN, 99, id(1)))),
         ("2 names", |q| _ = q.names.insert(Name::Bytes(b"m"[..].into()), id(1))),

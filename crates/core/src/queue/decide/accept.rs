@@ -20,7 +20,7 @@ pub struct Pushes<'a> {
 }
 
 impl<B: Body> Queue<B> {
-    /// Adds tasks without options (but the queue's time to live). The broker gives out their ids.
+    /// Adds tasks without options (other than the queue's time to live). The broker assigns their ids.
     pub fn push<R: Recorder<Body = B>>(
         &mut self,
         pushes: Pushes<'_>,
@@ -37,7 +37,7 @@ impl<B: Body> Queue<B> {
         Ok(())
     }
 
-    /// The task that already has the name, if `add` names one.
+    /// The task that already has the name, if `add` gives one.
     pub fn named<R: Recorder<Body = B>>(
         &mut self,
         add: &Add<'_>,
@@ -81,7 +81,7 @@ impl<B: Body> Queue<B> {
         Ok(if due.is_some() { StateKind::Delayed } else { StateKind::Ready })
     }
 
-    /// Makes room for `count` more tasks of `bytes` in all, by dropping the oldest if the settings allow it.
+    /// Makes room for `count` more tasks of `bytes` in total, by dropping the oldest tasks if the settings allow it.
     fn make_room<R: Recorder<Body = B>>(
         &mut self,
         count: usize,
@@ -97,12 +97,13 @@ impl<B: Body> Queue<B> {
         if self.settings.overflow == Overflow::Refuse || alone_too_much {
             return Err(Refusal::QueueFull);
         }
-        // A limit that was lowered is reached in slices: each push drops up to a slice more than it needs.
+        // If the limit was lowered, it is reached in slices: each push drops up to a slice more than it needs.
         for _ in 0..count + limits::SLICE_TASKS {
             if !self.is_full_for(count, bytes) {
                 break;
             }
-            // The oldest of the lowest priority goes first; if nothing is ready, the delayed task that is due soonest.
+            // The oldest task of the lowest priority goes first; if none is ready, the delayed task that is due
+            // first.
             let oldest = self.ready.oldest_of_least_urgent();
             let soonest = || self.delayed.first().map(|&(_, id)| id);
             let delayed_wall = || self.delayed_wall.first().map(|&(_, id)| id);

@@ -1,4 +1,4 @@
-//! Commands that end tasks or move them on: ack, extend, return, cancel, bury, revive, delete, purge.
+//! Commands that end tasks or change their state: ack, extend, return, cancel, bury, revive, delete, purge.
 
 use alloc::vec::Vec;
 use core::mem;
@@ -97,7 +97,7 @@ impl<B: Body> Queue<B> {
     }
 
     /// Cancels tasks: waiting ones are removed, leased ones are marked. A receipt counts only while it is current.
-    /// Answers how many were cancelled.
+    /// Returns the number of cancelled tasks.
     pub fn cancel<R: Recorder<Body = B>>(
         &mut self,
         claims: impl Iterator<Item = Claim>,
@@ -134,7 +134,7 @@ impl<B: Body> Queue<B> {
         found.collect::<Vec<TaskId>>().into_iter()
     }
 
-    /// Makes tasks dead. A receipt counts only while it is current. Answers how many were buried.
+    /// Makes tasks dead. A receipt counts only while it is current. Returns the number of buried tasks.
     pub fn bury<R: Recorder<Body = B>>(
         &mut self,
         claims: impl Iterator<Item = Claim>,
@@ -146,7 +146,7 @@ impl<B: Body> Queue<B> {
         buried.ids.len() as u64
     }
 
-    /// Makes dead tasks ready, at the back. Answers how many.
+    /// Makes dead tasks ready, at the back. Returns their number.
     pub fn revive<R: Recorder<Body = B>>(
         &mut self,
         ids: &mut dyn Iterator<Item = TaskId>,
@@ -174,7 +174,7 @@ impl<B: Body> Queue<B> {
             self.settle_once(now, rec);
             return bulk.end(dead as u64);
         }
-        // A revival is under way: these died after it was announced.
+        // A revival is under way: these tasks died after it was announced.
         let is_last = !bulk.goes_on(dead);
         let count = if is_last { dead } else { slice };
         let ids: Vec<TaskId> = self.table.walk(&self.dead).take(count).map(|task| task.id).collect();
@@ -182,8 +182,8 @@ impl<B: Body> Queue<B> {
         if is_last { bulk.end(revived) } else { bulk.more(revived) }
     }
 
-    /// Makes the first `count` dead tasks ready, at the back. Answers how many. For a driver that slices the command
-    /// itself: unlike [`Self::revive_slice`] it announces nothing, so an image can be taken after any call.
+    /// Makes the first `count` dead tasks ready, at the back. Returns their number. For a driver that slices the
+    /// command itself: unlike [`Self::revive_slice`] it announces nothing, so an image can be taken after any call.
     pub fn revive_some<R: Recorder<Body = B>>(&mut self, count: usize, now: Now, rec: &mut R) -> u64 {
         self.settle_once(now, rec);
         let ids: Vec<TaskId> = self.table.walk(&self.dead).take(count).map(|task| task.id).collect();
@@ -202,7 +202,7 @@ impl<B: Body> Queue<B> {
         ids.len() as u64
     }
 
-    /// Removes tasks in any state. A receipt counts only while it is current. Answers how many.
+    /// Removes tasks in any state. A receipt counts only while it is current. Returns the number of removed tasks.
     pub fn delete<R: Recorder<Body = B>>(
         &mut self,
         claims: impl Iterator<Item = Claim>,
@@ -235,8 +235,8 @@ impl<B: Body> Queue<B> {
         claimed
     }
 
-    /// One slice of removing all tasks of a state, or all ready, delayed and dead tasks. Leased tasks are never purged.
-    /// Records are removed in slices; when few are left, they and all packed tasks are removed at once.
+    /// One slice of removing all tasks of a state, or all ready, delayed and dead tasks. Leased tasks are never
+    /// purged. Records are removed in slices; when few are left, they and all packed tasks are removed at once.
     pub fn purge_slice<R: Recorder<Body = B>>(
         &mut self,
         state: Option<View>,

@@ -17,11 +17,11 @@ use crate::time::{LogTime, Now};
 /// A pop of one queue.
 #[derive(Clone, Copy, Debug)]
 pub struct PopAsk {
-    /// The most tasks to lease.
+    /// The maximum number of tasks to lease.
     pub count: u32,
-    /// The most payload bytes.
+    /// The maximum number of payload bytes.
     pub bytes: usize,
-    /// The most payload bytes of the first task, if that is larger than `bytes`.
+    /// The maximum number of payload bytes of the first task, if that is larger than `bytes`.
     pub first_bytes: usize,
     /// The terms of the leases.
     pub terms: LeaseTerms,
@@ -38,20 +38,20 @@ pub struct Popped {
     pub tasks: u32,
     /// The bytes of their payloads.
     pub bytes: usize,
-    /// Whether it ended because the next payload exceeds the bytes that were left.
+    /// Whether it ended because the next payload exceeds the remaining bytes.
     pub is_cut: bool,
 }
 
-/// A recovery: leasing again what was popped without deadline, worker or connection.
+/// The parameters of a recovery: leasing tasks again that were popped without deadline, worker or connection.
 #[derive(Clone, Copy, Debug)]
 pub struct RecoverAsk {
-    /// The most tasks to lease.
+    /// The maximum number of tasks to lease.
     pub count: u32,
     /// Only tasks whose last delivery is at least this long ago.
     pub elapsed_ms: u64,
-    /// The most payload bytes.
+    /// The maximum number of payload bytes.
     pub bytes: usize,
-    /// The most payload bytes of the first task, if that is larger than `bytes`.
+    /// The maximum number of payload bytes of the first task, if that is larger than `bytes`.
     pub first_bytes: usize,
     /// Only deliveries up to this number: see [`Queue::last_delivery`].
     pub upto: u64,
@@ -100,7 +100,7 @@ impl<B: Body> Queue<B> {
         ids: &mut Vec<TaskId>,
         out: &mut Vec<TaskView<B>>,
     ) -> Popped {
-        // In a flood of expiries, expired tasks may not have been removed yet. No pop gets them.
+        // During a flood of expiries, expired tasks may not have been removed yet. They are never delivered.
         if count == 1 {
             let Some(head) = self.ready.unexpired_head(now.log) else { return Popped::default() };
             return collect_within(core::iter::once(self.handed_out(head, ask, now.log)), ask, ids, out);
@@ -113,7 +113,7 @@ impl<B: Body> Queue<B> {
         collect_within(line.take(count).map(|task| self.handed_out(task, ask, now.log)), ask, ids, out)
     }
 
-    /// A task as it will be once it is leased.
+    /// The view of a task as it will be once it is leased.
     fn handed_out(&self, task: ReadyTask<B>, ask: &PopAsk, at: LogTime) -> TaskView<B> {
         let id = task.id();
         let (body, deliveries) = match task {
@@ -141,8 +141,8 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// Leases tasks again that have been leased without deadline, worker or connection for `elapsed_ms`. Those that
-    /// were cancelled meanwhile are removed instead, as they would be after a lapse.
+    /// Leases tasks again that have been leased without deadline, worker or connection for `elapsed_ms`. Cancelled
+    /// tasks among them are removed instead, as after a lapse.
     pub fn recover<R: Recorder<Body = B>>(
         &mut self,
         ask: &RecoverAsk,
@@ -156,7 +156,7 @@ impl<B: Body> Queue<B> {
         let (mut bytes, mut cancelled) = (0, Vec::new());
         for task in self.deliveries.open_ended(&self.table) {
             let lease = task.lease().expect("the delivered list holds leased tasks");
-            // The list is in order of delivery, so all tasks behind one that is too young are too young as well.
+            // The list is in order of delivery, so all tasks after one that is too young are too young as well.
             let is_enough = ids.len() >= ask.count as usize || cancelled.len() >= limits::SLICE_TASKS;
             let is_later = lease.seq() > ask.upto;
             if is_enough || is_later || now.log.since(lease.start()) < ask.elapsed_ms {
@@ -190,7 +190,7 @@ impl<B: Body> Queue<B> {
         self.scratch = ids;
     }
 
-    /// Ends all leases of a worker or connection, in order of delivery. Answers how many. If there are more than
+    /// Ends all leases of a worker or connection, in order of delivery. Returns their number. If there are more than
     /// `slice`, one event ends all of them now, and their tasks are moved later, in slices.
     pub fn end_holder<R: Recorder<Body = B>>(
         &mut self,
@@ -215,9 +215,10 @@ impl<B: Body> Queue<B> {
         count
     }
 
-    /// Ends the first `count` leases of a worker or connection, in order of delivery. Answers how many. For a driver
-    /// that ends a holder in slices itself: unlike [`Self::end_holder`] it announces nothing, so an image can be taken
-    /// after any call. The first slice chooses the group at the front for all of them, so that they stay in order.
+    /// Ends the first `count` leases of a worker or connection, in order of delivery. Returns their number. For a
+    /// driver that ends a holder in slices itself: unlike [`Self::end_holder`] it announces nothing, so an image can
+    /// be taken after any call. The first slice chooses the group at the front for all of them, so that they stay in
+    /// order.
     pub fn end_some<R: Recorder<Body = B>>(
         &mut self,
         holder: Holder,
@@ -254,7 +255,7 @@ impl<B: Body> Queue<B> {
         self.end_leases(&back.ids, Cause::Free, self.front_group + 1, now, rec);
     }
 
-    /// How many current leases end with this worker or connection.
+    /// The number of current leases that end with this worker or connection.
     pub fn held_by(&self, holder: Holder) -> u64 {
         let ended = self.bulk.ended_leases_of(holder);
         self.held.get(&holder).map_or(0, |held| held.len().saturating_sub(ended) as u64)
@@ -268,7 +269,7 @@ impl<B: Body> Queue<B> {
     }
 }
 
-/// Collects tasks as long as their payloads fit the bytes that were asked for.
+/// Collects tasks as long as their payloads fit the maximum number of bytes of the pop.
 fn collect_within<B: Body>(
     views: impl Iterator<Item = TaskView<B>>,
     ask: &PopAsk,

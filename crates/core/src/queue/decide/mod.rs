@@ -1,8 +1,8 @@
 //! Decisions, by the table of transitions in docs/use/life-of-a-task.md. Each is recorded, then applied.
 //!
-//! Every call first settles what is due ([`Queue::settle`]), so that no command sees a state that time has overtaken.
-//! [`accept`] adds tasks, [`deliver`] leases tasks and takes leases back, [`conclude`] finishes, returns, cancels,
-//! buries, revives, deletes and purges.
+//! Every call first settles what is due ([`Queue::settle`]), so that no command sees an outdated state. [`accept`]
+//! adds tasks, [`deliver`] leases tasks and ends leases, [`conclude`] finishes, returns, cancels, buries, revives,
+//! deletes and purges.
 
 mod accept;
 mod conclude;
@@ -78,7 +78,7 @@ impl<B: Body> Queue<B> {
     ) {
         if !ids.is_empty() {
             self.commit(&Event::Died { queue: self.no, ids: Ids::Slice(ids), cause, reason }, now.log, rec);
-            // Here and not in `apply`: at replay the log has the move, behind the death.
+            // Recorded here and not in `apply`: at replay, the move follows the death in the log.
             if self.settings.dead_letter.is_some() {
                 self.dying.extend_from_slice(ids);
             }
@@ -86,7 +86,7 @@ impl<B: Body> Queue<B> {
     }
 
     /// Begins a new incarnation of a queue that has a log of its own: timed leases are extended to a minimum from
-    /// `time` on, and connections of before are gone. In a broker, [`crate::Broker::start`] does this for all queues.
+    /// `time` on, and earlier connections are gone. In a broker, [`crate::Broker::start`] does this for all queues.
     pub fn start<R: Recorder<Body = B>>(&mut self, incarnation: u64, time: LogTime, rec: &mut R) {
         self.commit(&Event::Started { incarnation, time }, time, rec);
     }
@@ -106,7 +106,7 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// Changes settings. Whatever was due before follows the old ones.
+    /// Changes settings. Events that were due before the change follow the old settings.
     pub fn configure<R: Recorder<Body = B>>(
         &mut self,
         changes: Changes<'_>,
@@ -152,12 +152,12 @@ impl<B: Body> Queue<B> {
     }
 }
 
-/// A list of ids without repetitions. For ids in ascending order it needs no set.
+/// A list of ids without duplicates. For ids in ascending order it needs no set.
 #[derive(Default)]
 struct Distinct {
     ids: Vec<TaskId>,
     last: TaskId,
-    /// All of `ids`, once one came out of order.
+    /// All of `ids`, once an id came out of order.
     set: Option<BTreeSet<TaskId>>,
 }
 
@@ -168,7 +168,7 @@ impl Distinct {
         Self { ids: room, ..Self::default() }
     }
 
-    /// Adds an id; answers false if the list has it already.
+    /// Adds an id. Returns false if the list has it already.
     fn add(&mut self, id: TaskId) -> bool {
         if id <= self.last || self.set.is_some() {
             let set = self.set.get_or_insert_with(|| self.ids.iter().copied().collect());
@@ -182,7 +182,7 @@ impl Distinct {
     }
 }
 
-/// Parses task references; one malformed reference refuses all of them.
+/// Parses task references. One malformed reference refuses all of them.
 pub(crate) fn claims(tasks: TaskRefs<'_>) -> Result<impl Iterator<Item = Claim>, Refusal> {
     let read = |bytes: &&[u8]| match tasks.form {
         IdForm::Long => Claim::parse(bytes),

@@ -10,7 +10,7 @@ use crate::task::{Body, Cause};
 use crate::time::Now;
 
 impl<B: Body> Queue<B> {
-    /// Takes back deliveries whose payload could not be read. Their tasks are delayed by `wait_ms`, at no cost of a
+    /// Requeues deliveries whose payload could not be read. Their tasks are delayed by `wait_ms`, at no cost of a
     /// try; without a wait they die. Dead ones stay in this queue even if it has a dead-letter queue, whose workers
     /// could not read them either. Deliveries that are no longer current are left alone.
     pub fn take_back_unreadable<R: Recorder<Body = B>>(

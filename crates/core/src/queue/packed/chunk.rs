@@ -1,7 +1,7 @@
-//! A run with the changes since it was coded: which entries are gone, and which have other bodies.
+//! A run with the changes since it was encoded: the entries that were removed, and those that have other bodies.
 //!
-//! The changes are kept beside the run, so that a task that leaves from the middle, or a body that moves, does not
-//! change the run: an image that shares it needs no copy, and its bytes on disk stay valid.
+//! The changes are kept beside the run, so that removing a task from the middle, or moving a body, does not change
+//! the run: an image that shares it needs no copy, and its bytes on disk stay valid.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -14,22 +14,22 @@ use crate::queue::packed::ReadAheadSpan;
 use crate::queue::shared::Shared;
 use crate::task::Body;
 
-/// How many bodies may move before the run is coded anew: this many, or this part of its entries.
+/// The number of bodies that may move before the run is encoded again: this many, or this fraction of its entries.
 const EDITS_MIN: u16 = 64;
 const EDITS_PART: u16 = 8;
 
-/// The most groups in one span.
+/// The maximum number of groups in one span.
 const SPAN_GROUPS_MAX: u16 = 8;
 
-/// The changes to the entries of a run since it was coded.
+/// The changes to the entries of a run since it was encoded.
 #[derive(Clone, Debug)]
 pub(in crate::queue) struct RunOverlay<B> {
-    /// How many entries at the front are gone.
+    /// The number of entries removed from the front.
     skipped: u16,
-    /// How many entries are gone in all.
+    /// The total number of removed entries.
     gone: u16,
-    /// A bit for each that is gone, a word for each group, up to the last one that any has left from the middle of;
-    /// bits of skipped ones mean nothing.
+    /// A bit for each removed entry, in one word per group, up to the last group from whose middle an entry was
+    /// removed. Bits of skipped entries are meaningless.
     tombstones: Vec<u64>,
     /// New handles of bodies that moved, by index.
     edits: Vec<(u16, B)>,
@@ -48,9 +48,9 @@ pub(super) struct Chunk<B> {
     pub(super) overlay: RunOverlay<B>,
     /// Bodies that cannot be packed, by index.
     aside: VecDeque<(u16, B)>,
-    /// The last id of the run, here so that a search need not follow the pointer.
+    /// The last id of the run, stored here so that a search need not follow the pointer.
     pub(super) last: TaskId,
-    /// Its share of the count of memory.
+    /// Its share of the memory count.
     pub(super) accounted: usize,
 }
 
@@ -76,7 +76,7 @@ impl<B: Body> Chunk<B> {
         self.overlay.skipped
     }
 
-    /// About how many bytes it takes.
+    /// The approximate memory in bytes.
     pub(super) fn memory(&self) -> usize {
         let handle = size_of::<(u16, B)>();
         let beside = self.aside.capacity() * handle + self.overlay.edits.capacity() * handle;
@@ -101,7 +101,7 @@ impl<B: Body> Chunk<B> {
         self.run().find(id).filter(|coded| self.is_live(coded.index) && self.has_body(coded))
     }
 
-    /// Whether its body exists. It does, unless the run is damaged.
+    /// Whether the body of an entry exists. It always does, unless the run is damaged.
     fn has_body(&self, coded: &Coded<B>) -> bool {
         coded.body.is_some()
             || position(&self.overlay.edits, coded.index).is_some()
@@ -118,7 +118,7 @@ impl<B: Body> Chunk<B> {
     }
 
     fn aside_at(&self, index: u16) -> Option<usize> {
-        // Mostly there is none, or it is the first.
+        // Mostly the list is empty, or the body is the first.
         if self.aside.front()?.0 == index {
             return Some(0);
         }
@@ -137,7 +137,7 @@ impl<B: Body> Chunk<B> {
         Some(Entry { id, pushed, due, body })
     }
 
-    /// Removes a live entry whose body the caller has.
+    /// Removes a live entry whose body the caller already has.
     pub(super) fn forget(&mut self, index: u16) {
         if let Some(at) = position(&self.overlay.edits, index) {
             self.overlay.edits.remove(at);
@@ -148,7 +148,7 @@ impl<B: Body> Chunk<B> {
         self.overlay.mark_gone(index);
     }
 
-    /// Gives a live entry a new body; answers the old one.
+    /// Gives a live entry a new body. Returns the old one.
     pub(super) fn replace(&mut self, coded: Coded<B>, body: B) -> Option<B> {
         let edits = &mut self.overlay.edits;
         match (edits.binary_search_by_key(&coded.index, |&(at, _)| at), coded.body) {
@@ -168,7 +168,8 @@ impl<B: Body> Chunk<B> {
         self.overlay.edits.len() > usize::from((self.run().count() / EDITS_PART).max(EDITS_MIN))
     }
 
-    /// A cursor for a walk that skips the first `start` live entries, and how many of these it still has to skip.
+    /// A cursor for an iteration that skips the first `start` live entries, and the number of them that it still has
+    /// to skip.
     pub(super) fn seek(&self, mut start: usize) -> (Cursor<B>, usize) {
         let mut group = self.overlay.skipped / GROUP;
         loop {
@@ -189,8 +190,8 @@ impl<B: Body> Chunk<B> {
         usize::from(upto - from) - gone
     }
 
-    /// The next live entry of a walk. In a damaged run, an entry that cannot be read is skipped with the rest of its
-    /// group.
+    /// The next live entry of an iteration. In a damaged run, an entry that cannot be decoded is skipped with the
+    /// rest of its group.
     pub(super) fn next(&self, cursor: &mut Cursor<B>) -> Option<Entry<B>> {
         while cursor.index() < self.run().count() {
             meter::step();
@@ -228,7 +229,7 @@ impl<B: Body> Chunk<B> {
         })
     }
 
-    /// The span of groups that begins with this entry, if there is one, and the number of groups.
+    /// The span of groups that begins with this entry, if there is one, and the number of its groups.
     fn span_at(&self, from: u16) -> Option<(ReadAheadSpan<B>, u16)> {
         let count = self.run().count();
         if !from.is_multiple_of(GROUP) || from < self.overlay.skipped || from >= count {
@@ -258,7 +259,7 @@ impl<B: Body> Chunk<B> {
         count: usize,
         cursor: &mut Cursor<B>,
     ) {
-        // Mostly entries left only from the front, and all bodies are in the run.
+        // Fast path: mostly entries were removed only from the front, and all bodies are in the run.
         let RunOverlay { skipped, tombstones, edits, .. } = &self.overlay;
         let rest = tombstones.get(usize::from(cursor.index() / GROUP)..).unwrap_or_default();
         let is_plain = rest.iter().all(|&word| word == 0) && edits.is_empty() && self.aside.is_empty();
@@ -272,13 +273,13 @@ impl<B: Body> Chunk<B> {
         }
     }
 
-    /// Its live entries, for another chunk.
+    /// Its live entries, to be moved to another chunk.
     pub(super) fn into_entries(self) -> impl Iterator<Item = Entry<B>> {
         let mut cursor = self.seek(0).0;
         core::iter::from_fn(move || self.next(&mut cursor))
     }
 
-    /// How many live entries have ids below this number.
+    /// The number of live entries with ids below this number.
     pub(super) fn count_below(&self, raw: u64) -> usize {
         let group = self.run().group_of(raw);
         let before: usize = (0..group).map(|group| self.live_in(group)).sum();
@@ -289,7 +290,7 @@ impl<B: Body> Chunk<B> {
 }
 
 impl<B: Body> RunOverlay<B> {
-    /// Notes that an entry is gone.
+    /// Records that an entry was removed.
     fn mark_gone(&mut self, index: u16) {
         self.gone += 1;
         if index == self.skipped {
@@ -324,7 +325,7 @@ impl<B: Body> RunOverlay<B> {
         }
     }
 
-    /// The overlay of this run.
+    /// Reads the overlay of a run.
     pub(in crate::queue) fn read(r: &mut Reader<'_>, count: u16) -> Option<Self> {
         let skipped: u16 = r.small().ok()?;
         let words = usize::from(r.byte().ok()?);
@@ -369,7 +370,7 @@ fn has(bits: &[u64], index: u16) -> bool {
     bits.get(usize::from(index / GROUP)).is_some_and(|word| word >> (index % GROUP) & 1 == 1)
 }
 
-/// How many bits of a group are set from this one on.
+/// The number of bits of a group that are set from this one on.
 const fn ones_from(word: u64, bit: u16) -> usize {
     if bit >= GROUP { 0 } else { (word >> bit).count_ones() as usize }
 }

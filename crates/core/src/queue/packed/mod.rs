@@ -1,8 +1,8 @@
-//! Tasks as they were pushed, in order of their ids, a few bytes each.
+//! Unchanged tasks since their push, in order of their ids, in a few bytes each.
 //!
-//! The newest entries are kept as they are, and a short queue has no others. Once they are many they are coded into
-//! [`runs`], where thousands take one allocation, which images share. A queue that is popped as fast as it is pushed
-//! keeps more entries uncoded than one that only grows.
+//! The newest entries are kept unencoded, and a short queue has no others. When there are many, they are encoded into
+//! [`runs`], in which thousands share one allocation that images share too. A queue that is popped as fast as it is
+//! pushed keeps more entries unencoded than one that only grows.
 
 mod chunk;
 mod run;
@@ -26,10 +26,10 @@ use runs::Runs;
 pub(super) use chunk::RunOverlay;
 pub(super) use run::{Entry, Run};
 
-/// How many entries are kept uncoded in a queue that is not popped.
+/// The number of entries that are kept unencoded in a queue that is not popped.
 const FRESH_MIN: usize = 64;
 
-/// The most entries that are kept uncoded. A busy queue that is never longer needs no coding.
+/// The maximum number of entries that are kept unencoded. A busy queue that is never longer needs no encoding.
 const FRESH_MAX: usize = 8192;
 
 /// The capacity that an empty queue keeps.
@@ -42,24 +42,24 @@ pub enum ReadAheadSpan<B> {
     Task(B),
     /// Many tasks. As a rule, the bodies of all of them were created between `first` and `last`.
     Run {
-        /// The body of the first task that was pushed among them.
+        /// The body of the task that was pushed first among them.
         first: B,
-        /// The body of the last one.
+        /// The body of the task that was pushed last.
         last: B,
         /// The number of tasks.
         tasks: usize,
     },
 }
 
-/// Tasks that have not been touched since they were pushed.
+/// Tasks that have not changed since they were pushed.
 #[derive(Clone, Debug)]
 pub(super) struct Packed<B> {
     runs: Runs<B>,
-    /// The newest entries; their ids are above those in runs.
+    /// The newest entries. Their ids are above those in runs.
     fresh: VecDeque<Entry<B>>,
-    /// The most entries that `fresh` may have.
+    /// The maximum number of entries in `fresh`.
     fresh_max: usize,
-    /// Recent numbers of added and removed entries, which tell a busy queue from one that grows.
+    /// Recent numbers of added and removed entries, which distinguish a busy queue from one that grows.
     pushed: usize,
     taken: usize,
 }
@@ -80,17 +80,17 @@ impl<B: Body> Packed<B> {
         self.runs.len()
     }
 
-    /// About how many bytes it takes.
+    /// The approximate memory in bytes.
     pub(super) fn memory(&self) -> usize {
         self.runs.memory() + self.fresh.capacity() * size_of::<Entry<B>>()
     }
 
-    /// The highest id so far, at least.
+    /// A lower bound of the ids that may still be added: no entry has a higher id.
     pub(super) fn last_id(&self) -> TaskId {
         self.fresh.back().map_or_else(|| self.runs.last_id(), |last| last.id)
     }
 
-    /// Whether an entry with this id keeps the order. Others need a record.
+    /// Whether an entry with this id keeps the order. Tasks with other ids need a record.
     pub(super) fn takes(&self, id: TaskId) -> bool {
         self.last_id() < id
     }
@@ -102,7 +102,7 @@ impl<B: Body> Packed<B> {
         if self.fresh.len() >= self.fresh_max {
             self.make_room();
         }
-        // Behind this many coded entries it would be coded before it is popped in any case.
+        // With this many encoded entries before it, the entry would be encoded before it is popped in any case.
         if self.fresh.is_empty() && self.runs.len() >= FRESH_MAX {
             self.runs.push(entry);
         } else {
@@ -110,7 +110,7 @@ impl<B: Body> Packed<B> {
         }
     }
 
-    /// Codes the uncoded entries, or allows for more of them if the queue is busy.
+    /// Encodes the fresh entries, or allows for more of them if the queue is busy.
     fn make_room(&mut self) {
         let is_busy = self.taken * 2 >= self.pushed;
         while self.pushed >= FRESH_MAX {
@@ -125,7 +125,7 @@ impl<B: Body> Packed<B> {
         }
     }
 
-    /// Codes the uncoded entries.
+    /// Encodes the fresh entries.
     fn pack(&mut self) {
         self.fresh.drain(..).for_each(|entry| self.runs.push(entry));
     }
@@ -179,7 +179,7 @@ impl<B: Body> Packed<B> {
         Some(entry)
     }
 
-    /// Gives an entry a new body; answers the old one.
+    /// Gives an entry a new body. Returns the old one.
     pub(super) fn replace(&mut self, id: TaskId, body: B) -> Option<B> {
         match self.fresh_at(id) {
             Err(()) => self.runs.replace(id, body),
@@ -187,7 +187,7 @@ impl<B: Body> Packed<B> {
         }
     }
 
-    /// How many entries have ids below this number.
+    /// The number of entries with ids below this number.
     pub(super) fn count_below(&self, raw: u64) -> usize {
         self.runs.count_below(raw) + self.fresh.partition_point(|entry| entry.id.raw() < raw)
     }
@@ -219,7 +219,7 @@ impl<B: Body> Packed<B> {
         self.runs.image(last_stamp, add);
     }
 
-    /// Adds a run from an image, behind all others. Its entries are decoded when they are needed.
+    /// Adds a run from an image, after all others. Its entries are decoded when they are needed.
     pub(super) fn restore(&mut self, run: Run<B>, stamp: u64, overlay: &mut Reader<'_>) -> Option<()> {
         self.runs.restore(run, stamp, overlay)
     }
@@ -230,7 +230,7 @@ impl<B: Body> Packed<B> {
         Some(run.map_or_else(Vec::new, |run| Chunk::of(Shared::Own(run), overlay).into_entries().collect()))
     }
 
-    /// A violated invariant, if there is one.
+    /// The description of a violated invariant, if there is one.
     pub(super) fn broken(&self) -> Option<&'static str> {
         let fresh = self.fresh.iter().map(|entry| entry.id);
         if !fresh.clone().is_sorted()

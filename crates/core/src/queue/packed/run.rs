@@ -1,4 +1,4 @@
-//! A run of entries as bytes: each entry is coded by its differences from the one before.
+//! A run of entries as bytes: each entry is encoded by its differences from the one before.
 //!
 //! An entry is a control byte, whose bits say which of the following are there: how many more entries are coded by the
 //! same bytes (a byte; absent if none is), the distance of its id from the one before (a varint; absent if it is the
@@ -7,7 +7,8 @@
 //! [`GROUP`]th entry is coded against the start of the run instead, with no body before it, so that finding an entry
 //! decodes one group and not all of the run.
 //!
-//! Neighbours that were pushed together differ from each other in the same way, so that a group of them is two entries.
+//! Tasks that were pushed together differ from each other in the same way, so that a group of them needs only two
+//! encoded entries.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -18,13 +19,14 @@ use crate::id::TaskId;
 use crate::task::{Body, Due};
 use crate::time::{LogTime, WallTime};
 
-/// The most entries of a run. With this many, the cost of the run itself, in memory and in every image, is negligible.
+/// The maximum number of entries of a run. With this many, the cost of the run itself, in memory and in every image,
+/// is negligible.
 pub(super) const ENTRIES_MAX: u16 = 4096;
 
-/// The entries of a group.
+/// The number of entries of a group.
 pub(super) const GROUP: u16 = 64;
 
-/// The most groups of a run.
+/// The maximum number of groups of a run.
 pub(super) const GROUPS_MAX: usize = (ENTRIES_MAX / GROUP) as usize;
 
 /// A run of this many bytes takes no more entries, since a run that is not full is copied for every image.
@@ -45,7 +47,7 @@ mod bit {
 const PLAIN: u8 = bit::NEXT | bit::SAME_TIME;
 const PLAIN_REPEATED: u8 = PLAIN | bit::REPEATED;
 
-/// A task as it was pushed.
+/// An unchanged task since its push.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::queue) struct Entry<B> {
     pub(in crate::queue) id: TaskId,
@@ -70,12 +72,12 @@ pub(in crate::queue) struct Run<B> {
     first: TaskId,
     last: TaskId,
     count: u16,
-    /// When the first was pushed.
+    /// The push time of the first entry.
     base: u64,
-    /// The offset of each group but the first.
+    /// The offset of each group except the first.
     groups: Vec<u16>,
     bytes: Vec<u8>,
-    /// The entry that the next one is coded against; `None` once sealed.
+    /// The entry that the next one is encoded against; `None` once sealed.
     tail: Option<Box<Tail<B>>>,
 }
 
@@ -87,12 +89,13 @@ struct Tail<B> {
     before: Option<B>,
 }
 
-/// The position of a walk: the values that the entry at `index` is coded against. It stays valid while entries are
-/// appended.
+/// The position of an iteration: the values that the entry at `index` is encoded against. It stays valid while
+/// entries are appended.
 #[derive(Clone, Debug)]
 pub(super) struct Cursor<B> {
     index: u16,
-    /// The offset of the bytes that coded the entry before, how many entries they have coded so far, and their end.
+    /// The offset of the bytes that encoded the entry before, the number of entries that they have encoded so far,
+    /// and their end.
     at: usize,
     coded: u8,
     end: usize,
@@ -109,12 +112,12 @@ struct Code<'r> {
     distance: u64,
     time: i64,
     due: i64,
-    /// Begins with the body, if the run has it.
+    /// The rest of the bytes, which begin with the body if the run contains it.
     body: &'r [u8],
 }
 
 impl<B> Cursor<B> {
-    /// Before the first entry of a group.
+    /// A cursor before the first entry of a group.
     pub(super) const fn at_group(group: u16) -> Self {
         Self { index: group * GROUP, at: 0, coded: 0, end: 0, id: 0, id_limit: 0, pushed: 0, before: None }
     }
@@ -124,11 +127,11 @@ impl<B> Cursor<B> {
     fn advance(&mut self, id: TaskId, pushed: LogTime, end: usize) {
         (self.id, self.pushed, self.end) = (id.raw(), pushed.0, end);
         self.index += 1;
-        // At most the entries of a group, since every group starts at zero.
+        // At most the number of entries of a group, since every group starts at zero.
         self.coded += 1;
     }
 
-    /// Skips the rest of a group that cannot be read.
+    /// Skips the rest of a group that cannot be decoded.
     pub(super) fn pass_over_group(&mut self) {
         *self = Self::at_group(self.index / GROUP + 1);
     }
@@ -187,12 +190,12 @@ impl<B: Body> Run<B> {
         self.is_open() && self.count < ENTRIES_MAX && self.bytes.len() < BYTES_MAX
     }
 
-    /// Whether it takes much memory, however few entries it has.
+    /// Whether it takes much memory, regardless of its number of entries.
     pub(super) fn is_large(&self) -> bool {
         self.bytes.len() >= BYTES_MAX / 2
     }
 
-    /// Seals the run: nothing will be appended any more.
+    /// Seals the run: no entries can be appended from now on.
     pub(super) fn seal(&mut self) {
         self.tail = None;
         // Copied, because shrinking in place may leave half of an allocator's block empty.
@@ -200,7 +203,7 @@ impl<B: Body> Run<B> {
         self.groups = Vec::from(&self.groups[..]);
     }
 
-    /// The cursor behind the last entry of a run that is not sealed.
+    /// The cursor after the last entry of a run that is not sealed.
     pub(super) fn end(&self) -> Cursor<B> {
         let Tail { at, pushed, before } =
             self.tail.as_deref().cloned().expect("only a run that is not sealed has an end to stand behind");
@@ -214,20 +217,20 @@ impl<B: Body> Run<B> {
         group.checked_sub(1).map_or(0, |later| usize::from(self.groups[usize::from(later)]))
     }
 
-    /// How many further entries the bytes at `at` code.
+    /// The number of further entries that the bytes at `at` encode.
     fn more(&self, at: usize) -> Option<u8> {
         let &control = self.bytes.get(at)?;
         if control & bit::REPEATED == 0 { Some(0) } else { self.bytes.get(at + 1).copied() }
     }
 
-    /// The control byte at `at`, and a reader behind it and behind the number of entries.
+    /// The control byte at `at`, and a reader of the bytes after it and after the number of entries.
     fn fields(&self, at: usize) -> Option<(u8, Reader<'_>)> {
         let &control = self.bytes.get(at)?;
         let head = if control & bit::REPEATED == 0 { 1 } else { 2 };
         Some((control, Reader::new(self.bytes.get(at + head..)?)))
     }
 
-    /// Appends an entry with an id above all others. Answers false if its body must be kept outside of the run.
+    /// Appends an entry with an id above all others. Returns false if its body must be kept outside of the run.
     pub(super) fn push(&mut self, id: TaskId, pushed: LogTime, due: Option<Due>, body: &B) -> bool {
         if due.is_none() && self.repeats(id, pushed, body) {
             return true;
@@ -275,9 +278,9 @@ impl<B: Body> Run<B> {
         packed
     }
 
-    /// Has the last bytes code one more entry, if that is the next number, was pushed at the same time, and has the
-    /// body that they say. The same as coding it, and faster: of those that were pushed together all but the first few
-    /// go this way.
+    /// Extends the last encoded entry by one, if the new entry has the next id, the same push time, and the body that
+    /// the bytes imply. Equivalent to encoding it, and faster: of tasks that were pushed together, all but the first
+    /// few take this path.
     #[inline]
     fn repeats(&mut self, id: TaskId, pushed: LogTime, body: &B) -> bool {
         let Some(tail) = self.tail.as_deref_mut() else { return false };
@@ -305,7 +308,7 @@ impl<B: Body> Run<B> {
         true
     }
 
-    /// The next entry; the cursor advances. `None` at the end, and where the bytes are not an entry: they may come from
+    /// The next entry; the cursor advances. `None` at the end, and if the bytes are not an entry: they may come from
     /// a damaged disk.
     #[inline]
     pub(super) fn next(&self, cursor: &mut Cursor<B>) -> Option<Coded<B>> {
@@ -317,8 +320,8 @@ impl<B: Body> Run<B> {
         self.decode(&code, cursor)
     }
 
-    /// Decodes entries to the end of a list, until it has `count`, there are no more, or a body is not in the run. Much
-    /// faster than decoding them one by one: each is written once, where it stays.
+    /// Decodes entries to the end of a list, until it has `count` entries, there are no more, or a body is not in the
+    /// run. Much faster than decoding them one by one: each is written once, at its final place.
     pub(super) fn append_to(
         &self,
         list: &mut VecDeque<(u16, Entry<B>)>,
@@ -331,7 +334,7 @@ impl<B: Body> Run<B> {
             && let Some(code) = self.code(cursor)
         {
             let alike = usize::from(more.saturating_sub(cursor.coded)) + 1;
-            // At most to the end of the group, whatever the bytes say.
+            // At most to the end of the group, even if the bytes claim more.
             let in_group = usize::from((GROUP - cursor.index % GROUP).min(self.count - cursor.index));
             let wanted = alike.min(in_group).min(count - list.len());
             let appended = self.append_alike(&code, wanted, list, cursor);
@@ -344,7 +347,7 @@ impl<B: Body> Run<B> {
         }
     }
 
-    /// Decodes `count` entries that differ from those before them in the same way; answers how many there were.
+    /// Decodes `count` entries that differ from those before them in the same way. Returns the number decoded.
     #[inline]
     fn append_alike(
         &self,
@@ -369,7 +372,7 @@ impl<B: Body> Run<B> {
         wanted
     }
 
-    /// Moves to the bytes that code the next entry; answers how many further entries they code.
+    /// Moves to the bytes that encode the next entry. Returns the number of further entries that they encode.
     #[inline]
     fn enter(&self, cursor: &mut Cursor<B>) -> Option<u8> {
         if cursor.index.is_multiple_of(GROUP) {
@@ -471,7 +474,7 @@ impl<B: Body> Run<B> {
         None
     }
 
-    /// The bodies of the first entry of a group and of the last entry before `upto`, if the run has them.
+    /// The bodies of the first entry of a group and of the last entry before `upto`, if the run contains them.
     pub(super) fn ends(&self, group: u16, upto: u16) -> Option<(B, B)> {
         let first = self.next(&mut Cursor::at_group(group))?.body?;
         let mut cursor = Cursor::at_group((upto - 1) / GROUP);
@@ -516,8 +519,8 @@ impl<B: Body> Run<B> {
         run.has_groups_in_order().then_some(run)
     }
 
-    /// Whether the first ids of its groups increase. With [`Self::id_at`], which keeps the other ids between them, no
-    /// two entries of a run have the same id, whatever its bytes are.
+    /// Whether the first ids of its groups increase. Together with [`Self::id_at`], which keeps the other ids between
+    /// them, this guarantees that no two entries of a run have the same id, whatever its bytes are.
     fn has_groups_in_order(&self) -> bool {
         let ids = (0..self.count.div_ceil(GROUP)).map(|group| self.group_id(group));
         let mut last = TaskId::NONE;
@@ -534,15 +537,15 @@ fn distance(control: u8, r: &mut Reader<'_>) -> Option<u64> {
     if control & bit::NEXT == 0 { r.number().ok() } else { Some(1) }
 }
 
-/// Has the entry whose bytes begin at `at`, the last of all, be coded by those of the one before it, which begin at
-/// `before`, if they are the same; answers whether they are.
+/// Merges the last entry, whose bytes begin at `at`, into the one before it, whose bytes begin at `before`, if their
+/// bytes are equal. Returns whether they are.
 fn fold(bytes: &mut Vec<u8>, before: usize, at: usize) -> bool {
     if before >= at {
         return false;
     }
     let is_repeated = bytes[before] & bit::REPEATED != 0;
     let head = if is_repeated { 2 } else { 1 };
-    // Mostly a byte or two, so a loop is faster than a call to compare them.
+    // Mostly one or two bytes, so a loop is faster than a call to compare them.
     let is_same = bytes[before] & !bit::REPEATED == bytes[at]
         && bytes[before + head..at].iter().eq(bytes[at + 1..].iter());
     if is_same {

@@ -1,7 +1,7 @@
-//! Coded entries: a deque of chunks, each a delta-coded run of some thousand entries and its overlay.
+//! Encoded entries: a deque of chunks, each a delta-encoded run of some thousand entries with its overlay.
 //!
 //! The first entry is found at once, any other by its id: by a search over chunks, then over the groups of a run.
-//! Chunks with few entries left are coded anew, so that a few old tasks do not keep the memory of many.
+//! Chunks with few remaining entries are encoded again, so that a few old tasks do not keep the memory of many.
 
 use alloc::collections::VecDeque;
 use alloc::collections::vec_deque;
@@ -18,10 +18,10 @@ use crate::queue::shared::Shared;
 use crate::task::{Body, Due};
 use crate::time::LogTime;
 
-/// A chunk with fewer entries is not coded anew, unless they take much memory.
+/// A chunk with fewer entries is not encoded again, unless they take much memory.
 const THIN_MIN: usize = 64;
 
-/// How many entries at the front are decoded at a time.
+/// The number of entries at the front that are decoded at a time.
 const DECODED: usize = 16;
 
 /// The capacity of the decoded front that is kept from one chunk to the next.
@@ -30,15 +30,15 @@ const KEPT_ENTRIES: usize = 128;
 /// Entries as runs.
 #[derive(Clone, Debug)]
 pub(super) struct Runs<B> {
-    /// Each has live entries.
+    /// The chunks. Each has live entries.
     chunks: VecDeque<Chunk<B>>,
-    /// The first entries, at least one, decoded, with their indexes in the first chunk: so reading and then removing
-    /// them decodes them once.
+    /// The first entries, at least one, decoded, with their indexes in the first chunk. So reading and then removing
+    /// them decodes them only once.
     front: VecDeque<(u16, Entry<B>)>,
-    /// The cursor behind the last of those.
+    /// The cursor after the last entry of `front`.
     head: Cursor<B>,
     len: usize,
-    /// The bytes of all chunks but the last, which changes too often to be counted each time.
+    /// The memory of all chunks except the last, which changes too often to be counted each time.
     memory: usize,
 }
 
@@ -54,7 +54,7 @@ impl<B: Body> Runs<B> {
         self.len
     }
 
-    /// About how many bytes it takes.
+    /// The approximate memory in bytes.
     pub(super) fn memory(&self) -> usize {
         let last = self.chunks.back().map_or(0, |last| last.memory() - last.accounted.min(last.memory()));
         self.memory + last + self.front.capacity() * size_of::<(u16, Entry<B>)>()
@@ -106,7 +106,7 @@ impl<B: Body> Runs<B> {
         chunk.accounted = memory;
     }
 
-    /// The chunk that would hold this id.
+    /// The chunk that would contain this id.
     fn chunk_of(&self, id: TaskId) -> Option<usize> {
         let at = match self.chunks.front() {
             Some(first) if id <= first.last => 0,
@@ -137,7 +137,7 @@ impl<B: Body> Runs<B> {
         chunk.entry(chunk.find(id)?)
     }
 
-    /// Whether an id is below all entries: most ids that are looked up have been removed already.
+    /// Whether an id is below those of all entries. Most ids that are looked up have been removed already.
     fn has_passed(&self, id: TaskId) -> bool {
         self.front.front().is_some_and(|(_, first)| id < first.id)
     }
@@ -172,7 +172,7 @@ impl<B: Body> Runs<B> {
             self.account(at);
         }
         if at == 0 && index < self.head.index() {
-            // Only in a damaged run, whose ids are out of order, is it at the front and not found there.
+            // Only in a damaged run, whose ids are out of order, can it be at the front without being found there.
             self.front.retain(|(other, _)| *other != index);
             self.decode_front(1);
         }
@@ -189,8 +189,8 @@ impl<B: Body> Runs<B> {
         is_within.then(|| self.front.binary_search_by_key(&id, |(_, entry)| entry.id).ok()).flatten()
     }
 
-    /// Decodes entries at the front until there are `count`, or none is left in the first chunk. A damaged chunk of
-    /// which nothing more can be read is dropped, since its live entries could never be delivered.
+    /// Decodes entries at the front until there are `count`, or none is left in the first chunk. If no more of a
+    /// damaged chunk can be decoded, it is dropped, since its live entries could never be delivered.
     pub(super) fn decode_front(&mut self, count: usize) {
         let Some(chunk) = self.chunks.front() else { return };
         chunk.append_to(&mut self.front, count, &mut self.head);
@@ -199,7 +199,7 @@ impl<B: Body> Runs<B> {
         }
     }
 
-    /// Gives an entry a new body; answers the old one.
+    /// Gives an entry a new body. Returns the old one.
     pub(super) fn replace(&mut self, id: TaskId, body: B) -> Option<B> {
         if let Some(at) = self.front_at(id) {
             self.front[at].1.body = body.clone();
@@ -215,11 +215,11 @@ impl<B: Body> Runs<B> {
         Some(before)
     }
 
-    /// Drops or codes anew a chunk from which an entry was removed, if few are left; answers whether it did.
+    /// Drops or encodes again a chunk from which an entry was removed, if few are left. Returns whether it did.
     fn thin(&mut self, at: usize) -> bool {
         let chunk = &self.chunks[at];
         let live = chunk.live();
-        // Entries removed from the front are normal for a queue, and their memory goes with the chunk.
+        // Entries removed from the front are normal for a queue, and their memory is freed with the chunk.
         let skipped = if at == 0 { chunk.skipped() } else { 0 };
         let span = usize::from(chunk.run().count() - skipped);
         if live == 0 {
@@ -244,7 +244,7 @@ impl<B: Body> Runs<B> {
         }
     }
 
-    /// Codes the live entries of a chunk anew, together with those of a neighbour if both have few.
+    /// Encodes the live entries of a chunk again, together with those of a neighbour if both have few.
     fn rewrite(&mut self, at: usize) {
         let live = |at: usize| self.chunks.get(at).map_or(usize::MAX / 2, Chunk::live);
         let few = usize::from(ENTRIES_MAX) / 2;
@@ -258,7 +258,7 @@ impl<B: Body> Runs<B> {
             self.len -= chunk.live();
             for entry in chunk.into_entries() {
                 match fresh.last_mut() {
-                    // Only in a damaged run are ids out of order.
+                    // Ids are out of order only in a damaged run.
                     Some(last) if entry.id <= last.last => {}
                     Some(last) if last.run().has_room() => last.push(entry),
                     _ => {
@@ -283,7 +283,7 @@ impl<B: Body> Runs<B> {
         }
     }
 
-    /// Decodes the front anew, after another chunk became the first.
+    /// Decodes the front again, after another chunk became the first.
     fn rewind(&mut self) {
         self.front.clear();
         self.front.shrink_to(if self.len == 0 { 0 } else { KEPT_ENTRIES });
@@ -292,7 +292,7 @@ impl<B: Body> Runs<B> {
         self.decode_front(1);
     }
 
-    /// How many entries have ids below this number: the sum of whole chunks, and one group is decoded.
+    /// The number of entries with ids below this number: the sum of whole chunks, and one group that is decoded.
     pub(super) fn count_below(&self, raw: u64) -> usize {
         let at = self.chunks.partition_point(|chunk| chunk.last.raw() < raw);
         let whole: usize = self.chunks.range(..at).inspect(|_| meter::step()).map(Chunk::live).sum();
@@ -343,7 +343,7 @@ impl<B: Body> Runs<B> {
         }
     }
 
-    /// Adds a run from an image, behind all others. Its entries are decoded when they are needed.
+    /// Adds a run from an image, after all others. Its entries are decoded when they are needed.
     pub(super) fn restore(&mut self, run: Run<B>, stamp: u64, overlay: &mut Reader<'_>) -> Option<()> {
         if run.first() <= self.last_id() {
             return None;
@@ -359,7 +359,7 @@ impl<B: Body> Runs<B> {
         Some(())
     }
 
-    /// A violated invariant, if there is one.
+    /// The description of a violated invariant, if there is one.
     pub(super) fn broken(&self) -> Option<&'static str> {
         let (mut last, mut seen) = (TaskId::NONE, 0);
         for entry in self.iter() {
@@ -387,18 +387,18 @@ impl<B: Body> Runs<B> {
     }
 }
 
-/// The fields of an entry, to compare.
+/// The fields of an entry, for comparison.
 fn facts<B: Body>(entry: &Entry<B>) -> (TaskId, LogTime, Option<Due>, usize) {
     (entry.id, entry.pushed, entry.due, entry.body.len())
 }
 
-/// A walk over live entries.
+/// An iteration over live entries.
 pub(super) struct Iter<'p, B> {
     front: vec_deque::Iter<'p, (u16, Entry<B>)>,
     rest: vec_deque::Iter<'p, Chunk<B>>,
     chunk: Option<&'p Chunk<B>>,
     cursor: Cursor<B>,
-    /// Where the first chunk continues behind the decoded front.
+    /// The position at which the first chunk continues after the decoded front.
     head: Option<&'p Cursor<B>>,
 }
 

@@ -1,4 +1,4 @@
-//! Packed entries against a plain list of them.
+//! Compares packed entries with a plain list of them.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -12,7 +12,7 @@ use crate::id::TaskId;
 use crate::task::{Body, Due};
 use crate::time::{LogTime, WallTime};
 
-/// A number that is packed as its distance from the one before, unless it is odd: then it cannot be packed.
+/// A body that is a number, packed as the distance from the one before. An odd number cannot be packed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Number(u64);
 
@@ -48,17 +48,17 @@ enum Step {
     /// This many entries, each at this distance from the one before, of this kind.
     Push(u16, u64, u8),
     PopFront(u16),
-    /// The one at this place, counted around.
+    /// The entry at this position, modulo the length.
     Take(usize),
-    /// All but every nth of the first few thousand.
+    /// All except every nth of the first few thousand.
     Decimate(usize),
     Replace(usize, u64),
-    /// This many in a row from there on.
+    /// This many consecutive entries from this position on.
     ReplaceMany(usize, u64),
     IterFrom(usize),
     ReadAheadSpans(usize),
     LookAhead(usize),
-    /// An image is taken, and goes on in its place.
+    /// Takes an image, and continues with the restored entries.
     Image,
 }
 
@@ -78,7 +78,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The packed entries, and the list that they should equal.
+/// The packed entries, and the list that they must equal.
 #[derive(Default)]
 struct Pair {
     packed: Packed<Number>,
@@ -86,9 +86,9 @@ struct Pair {
     last: u64,
     stamps: u64,
     stored: BTreeMap<u64, Vec<u8>>,
-    /// Whether bodies are odd now and then.
+    /// Whether some bodies are odd.
     mixed: bool,
-    /// Whether any has been replaced.
+    /// Whether any body has been replaced.
     has_replaced: bool,
 }
 
@@ -115,7 +115,7 @@ impl Pair {
     fn take(&mut self, at: usize) {
         let expected = self.model.remove(at);
         assert_eq!(self.packed.take(expected.id), Some(expected.clone()));
-        assert_eq!(self.packed.take(expected.id), None, "it is gone");
+        assert_eq!(self.packed.take(expected.id), None, "it was removed");
     }
 
     fn replace(&mut self, at: usize, n: u64) {
@@ -152,7 +152,7 @@ impl Pair {
         }
     }
 
-    /// The bodies of a span lie between its ends, and no entry is left out.
+    /// The bodies of a span must be between its ends, and no entry may be left out.
     fn read_ahead_spans(&self, start: usize) {
         let mut at = start;
         for span in self.packed.read_ahead_spans(start) {
@@ -163,7 +163,7 @@ impl Pair {
                 }
                 ReadAheadSpan::Run { first, last, tasks } => {
                     let run = &self.model[at..at + tasks];
-                    // A body that was replaced may be anything.
+                    // A replaced body can have any value.
                     let is_between = |entry: &Entry<Number>| (first.0..=last.0).contains(&entry.body.0);
                     assert!(self.has_replaced || run.iter().all(is_between));
                     at += tasks;
@@ -218,7 +218,7 @@ proptest! {
 }
 
 #[test]
-fn a_backlog_of_neighbours_costs_a_few_bytes_each_and_nothing_once_it_is_gone() {
+fn a_backlog_costs_a_few_bytes_per_task_and_none_once_it_is_gone() {
     let mut pair = Pair { last: 1 << 30, ..Pair::default() };
     (0..100_000).for_each(|_| pair.push(1, 0));
     assert!(pair.packed.memory() < 50_000, "{} bytes", pair.packed.memory());
@@ -236,29 +236,29 @@ fn a_backlog_of_neighbours_costs_a_few_bytes_each_and_nothing_once_it_is_gone() 
 fn a_busy_queue_is_not_coded_and_one_that_waits_is() {
     let mut pair = Pair { last: 1 << 30, ..Pair::default() };
     (0..1000).for_each(|_| pair.push(1, 0));
-    assert!(pair.packed.runs.len() > 900, "nobody takes any");
+    assert!(pair.packed.runs.len() > 900, "none is popped");
     for _ in 0..5000 {
         pair.push(1, 0);
         pair.take(0);
     }
-    assert_eq!(pair.packed.runs.len(), 0, "they are taken as fast as they come");
+    assert_eq!(pair.packed.runs.len(), 0, "they are popped as fast as they are pushed");
     (0..50_000).for_each(|_| pair.push(1, 0));
-    assert!(pair.packed.fresh.len() <= FRESH_MIN, "they come faster than they are taken");
+    assert!(pair.packed.fresh.len() <= FRESH_MIN, "they are pushed faster than they are popped");
     pair.check();
 }
 
 #[test]
-fn entries_behind_many_coded_ones_are_coded_at_once() {
+fn entries_after_many_encoded_ones_are_encoded_at_once() {
     let mut pair = Pair { last: 1 << 30, ..Pair::default() };
     (0..20_000).for_each(|_| pair.push(1, 0));
-    assert!(pair.packed.fresh.is_empty(), "nobody has taken an image, and still it is coded at once");
+    assert!(pair.packed.fresh.is_empty(), "encoded at once, even without an image");
     (0..15_000).for_each(|_| pair.take(0));
     (0..10).for_each(|_| pair.push(1, 0));
-    assert_eq!(pair.packed.fresh.len(), 10, "it is not long any more");
+    assert_eq!(pair.packed.fresh.len(), 10, "it is short now");
     pair.check();
 }
 
-/// Entries that are large, as a body is that owns its bytes, are few in a run.
+/// Large bodies, such as those that own their bytes, so that a run has few entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Large([u8; 200]);
 

@@ -16,11 +16,10 @@
 -- docs/reference/redis-keys.md lists the keys. A task without a record in `:task` was pushed without options and has
 -- not been touched since.
 
--- A library is loaded in an environment that has almost nothing; each call sets these.
+-- A library is loaded in an environment that has almost no globals; each call sets these.
 local call, floor, max, min, pack, unpacked
 
--- How many tasks time moves in one call: two or three milliseconds of Redis. Callers ask for no more in one call
--- either.
+-- How many due tasks one call moves: two or three milliseconds of Redis. Callers ask for no more in one call either.
 local SLICE = 200
 -- At least this many of each kind in each queue, even if other queues of the same call used up the slice.
 local SLICE_MIN = 16
@@ -41,10 +40,10 @@ local START_MS = 10000
 local LISTED_MS = 3600000
 -- How many unused stores one answer names.
 local STALE = 32
--- When to retry what a key of another type prevented.
+-- When to retry an operation that a key of another type prevented.
 local UNSOUND_MS = 2000
--- After how long without a heartbeat a home counts as silent, and how long after this was noticed it counts as lost.
--- Homes beat every ten seconds, and notice within three that a heartbeat has failed.
+-- How long a home may be without a heartbeat before it counts as silent, and how long after that was noticed it
+-- counts as lost. Homes send a heartbeat every ten seconds, and notice within three that one has failed.
 local SILENT_MS = 15000
 local LOST_MS = 15000
 local REPLY_BYTES_MAX = 67108864
@@ -58,22 +57,23 @@ local STEP_BYTES = 4194304
 local IDS_TOLD = 100
 -- How often the clock is stored at least. Redis' own clock does not go back meanwhile; if it does, callers report it.
 local CLOCK_KEPT_MS = 50
--- How often waiters look at a queue with tasks for a time of the wall clock: nobody tells them if that clock is set.
+-- How often waiters look at a queue with tasks for a time of the wall clock: no message reports that this clock was
+-- set.
 local APPOINTED_LOOK_MS = 1000
 
--- The arguments of the call, and what follows from them.
+-- The arguments of the call, and values derived from them.
 local keys, args, STORE, OWN, PREFIX
 -- The wall clock and log time, in whole milliseconds. Times from now on are counted from the end of this millisecond.
 local wall, log, log_end
 -- Log time if it had never been ahead, in microseconds.
 local time_us
--- The time of what is being done: now, or when it was due if time does it.
+-- The time of the current change: now, or its deadline if it was due earlier.
 local moment
 -- The numbers of the store: clock, offset of log time, last id, epoch and its start, counters, the next lost worker.
 local store, is_store_changed
 local opened, order_opened
 local end_lost_homes
--- How many tasks time may still move in this call.
+-- How many due tasks this call may still move.
 local slice_left
 -- How many expired tasks the pops of this call may still skip.
 local pass_left
@@ -100,8 +100,8 @@ local function read(command, key, ...)
   return found
 end
 
--- Calls a command on a key that is not essential. Returns nil if the key has a value of another type, and leaves it
--- alone.
+-- Calls a command on a key that is not essential. Returns nil if the key has a value of another type, and leaves such
+-- a key unchanged.
 local function try(command, key, ...)
   local found = redis.pcall(command, key, ...)
   if is_wrong_type(found) then return nil end
@@ -172,7 +172,8 @@ local function begin()
   local least, guess, latest, judged, ahead = string.match(args[3], '^(%d+):(%d+):(%d+):?(%-?%d*):?(%d*)$')
   if least then
     if judged == integer(offset_us) then time_us = time_us - tonumber(ahead) end
-    -- Either the call was on its way for long or the clock was set. Only the caller can tell, and it repeats the call.
+    -- Either the call took long to arrive or the clock was set. Only the caller can decide which, and it repeats the
+    -- call.
     if time_us > tonumber(latest) then return false, wall_us + offset_us, offset_us end
     if time_us < tonumber(least) then time_us = tonumber(guess) end
   end
@@ -260,7 +261,7 @@ local function check_all(q)
   q.is_checked = true
 end
 
--- Whether all keys of a queue have the right types: one bad queue must not stop what time does to others.
+-- Whether all keys of a queue have the right types. One bad queue must not hold up what is due in others.
 local function is_sound(name) return (attempt(function() check_all(open(name)) end)) end
 
 -- Opens a queue for an operation that may change any of its keys.
@@ -300,7 +301,8 @@ local function has_settings(s)
   return false
 end
 
--- In how many milliseconds its waiters are to look at a queue because of time, if that is sooner than they know.
+-- The time in milliseconds after which the waiters of a queue must look at it for a deadline, if that is sooner than
+-- they know.
 local function sooner_ms(q)
   local s, ms = q.s, nil
   if s.next and not (q.next_before and q.next_before <= s.next) then ms = max(s.next - log, 0) end
@@ -316,18 +318,18 @@ end
 local function note_deaths(q, ms)
   local grave = q.s['s-dead-letter']
   if not grave or grave == q.name or not q.s.next then return end
-  -- What was done stays done, even if this key has another type.
+  -- Changes already made stay, even if this key has another type.
   redis.pcall('ZADD', base(grave) .. ':sources', q.s.next, q.name)
   tell({ name = grave }, 'wake', integer(ms or max(q.s.next - log, 0)))
 end
 
--- Wakes the waiters of a queue. An empty message means that there may be something, a number in how many milliseconds
--- there will be. A paused queue has nothing for them; when it is resumed, they look.
+-- Wakes the waiters of a queue. An empty message means that a task may be ready, a number in how many milliseconds
+-- one will be. A paused queue has nothing for its waiters; they look when it is resumed.
 local function wake(q)
   local ms = sooner_ms(q)
   if ms or q.is_set then note_deaths(q, ms) end
   if q.s.paused then return end
-  -- Waiters look upon either message, and learn when to look next.
+  -- Waiters look after either message, and then learn when to look next.
   if q.ready > 0 then return tell(q, 'work', q.ready) end
   if q.wake then return tell(q, 'wake', '') end
   if ms then tell(q, 'wake', integer(ms)) end
@@ -370,7 +372,7 @@ local function finish()
   end
 end
 
--- Something happens to the queue by itself then, by log time.
+-- Records that something is due in a queue at this log time.
 local function sooner(q, at)
   if not q.s.next or at < q.s.next then q.s.next = at end
 end
@@ -470,7 +472,7 @@ local function at_back(q, t)
   return lane(t) + q.s.tail
 end
 
--- Reserves positions at the front for a number of tasks; returns the first one.
+-- Reserves positions at the front for `n` tasks; returns the first one.
 local function front(q, n)
   q.s.head, q.dirty = q.s.head - n, true
   return q.s.head + 1
@@ -610,7 +612,7 @@ local function end_leases(q, ids, cause)
   end
 end
 
-------------------------------------------------------------------------------------------------- what time does alone
+------------------------------------------------------------------------------------------------------------ deadlines
 
 local function expire(q, id, t)
   if q.s['s-expired'] == 'dead' then
@@ -644,7 +646,7 @@ local function gone_of(holder)
   return gone_known[holder] or nil
 end
 
--- How the holder of a leased task ended, if it did. A holder that continues holds what it takes from then on anew.
+-- How the holder of a leased task ended, if it did. A holder that continues keeps the tasks that it took after that.
 local function ended_of(q, t)
   if not t.ho then return nil end
   local ended = q.s.ending and q.s.ending[t.ho]
@@ -659,8 +661,8 @@ local function ended_of(q, t)
 end
 
 -- Ends a lease whose holder is gone. `ended` has the next position at the front if some are reserved, the cause, its
--- time, the last delivery by then, the last one that was looked at if they are searched, and how the holder had ended
--- before for another cause, if not all of that is done.
+-- time, the last delivery by then, the last one that was looked at if they are searched, and an earlier end of the
+-- holder for another cause if its tasks are not all requeued.
 local function end_one(q, id, t, ended)
   moment = ended[3]
   local place = ended[1] or front(q, 1)
@@ -668,13 +670,13 @@ local function end_one(q, id, t, ended)
   moment = log_end
 end
 
--- How many tasks may be moved next.
+-- How many tasks the next step may move.
 local function next_slice() return max(slice_left, SLICE_MIN) end
 
 local function settle_leases(q)
   local slice = next_slice()
   local ids, s = call('ZRANGEBYSCORE', q.k .. ':ends', '-inf', log, 'LIMIT', 0, slice), q.s
-  -- Positions for all of a flood are reserved at once, so that slice by slice the tasks are in their order.
+  -- Positions for all due tasks are reserved at once, so that they keep their order slice by slice.
   if #ids > (s.lapsing and s.lapsing[2] or 0) then
     local all = call('ZCOUNT', q.k .. ':ends', '-inf', log)
     s.lapsing = { front(q, all), all }
@@ -766,7 +768,7 @@ local function score_at(key, n) return tonumber(call('ZRANGE', key, n, n, 'WITHS
 
 local function first_of(key) return score_at(key, 0) end
 
--- Does what is due in a queue, as much as one call may.
+-- Applies what is due in a queue, as far as one call may.
 local function settle(q)
   local s = q.s
   if s.next and s.next <= log then
@@ -792,7 +794,7 @@ local function settle(q)
   end
 end
 
--- A task that a call is about, with all that is due done to it wherever it is in a flood.
+-- The task that a call is about, after everything due was applied to it, wherever it is among the due tasks.
 local function look(q, id)
   local t = get(q, id)
   local ended = t and t.st == 'L' and ended_of(q, t)
@@ -813,8 +815,8 @@ local function look(q, id)
   return t
 end
 
--- Settles a few of the queues for which this is the dead-letter queue, as much as one call may; returns when to look at the
--- next of them.
+-- Settles a few of the queues for which this is the dead-letter queue, as far as one call may; returns when to look
+-- at the next of them.
 local function settle_sources(q)
   local key = q.k .. ':sources'
   for i, name in ipairs(read('ZRANGEBYSCORE', key, '-inf', log, 'LIMIT', 0, 16)) do
@@ -832,8 +834,8 @@ local function settle_sources(q)
   return first_of(key)
 end
 
--- When time does something next to a queue, or to one for which it is the dead-letter queue: log time and wall time,
--- 0 for never.
+-- The next deadline of a queue, or of those for which it is the dead-letter queue, in log time and in wall time; 0
+-- for none.
 local function next_look(q, dead)
   local soonest = q.s.next or 0
   for _, at in ipairs({ dead or 0, store.lost or 0, store.homes or 0, store.gone or 0 }) do
@@ -844,8 +846,8 @@ end
 
 ------------------------------------------------------------------------------------------------------------- workers
 
--- How many leases of an index a holder lost when it ended, and the last delivery of them. A connection that turns out
--- to be alive keeps what it took later; deliveries are in the order of their times.
+-- How many leases of an index a holder lost when it ended, and the last delivery among them. A connection that turns
+-- out to be alive keeps the tasks that it took later; deliveries are in the order of their times.
 local function lost_since(q, index, holder, at)
   local all = call('ZCARD', index)
   if string.sub(holder, 1, 2) ~= 'c:' or at >= log then return all, q.s.seq end
@@ -858,7 +860,7 @@ local function lost_since(q, index, holder, at)
 end
 
 -- Ends the leases of a holder in a queue, slice by slice if there are many; all of them count as ended from now on.
--- Returns how many tasks came back, and whether it keeps some that it took later.
+-- Returns how many tasks are requeued, and whether the holder keeps some that it took later.
 local function end_holder(q, holder, cause)
   local held = q.k .. ':held:' .. holder
   if try('ZCARD', held) == 0 then
@@ -867,11 +869,11 @@ local function end_holder(q, holder, cause)
   end
   local at = moment
   settle(q)
-  -- Without an index of their own they are among all leased tasks.
+  -- Without an index of their own, they are searched among all leased tasks.
   local index = try('ZCARD', held) and held or q.k .. ':leased'
   local all, last = lost_since(q, index, holder, at)
   local keeps, ended = all < call('ZCARD', index), q.s.ending and q.s.ending[holder]
-  -- Those of an earlier end are coming back already, for the cause of that one.
+  -- Tasks of an earlier end are being requeued already, for the cause of that end.
   local count = ended and call('ZCOUNT', index, '(' .. integer(ended[4]), last) or all
   if count == 0 then return 0, keeps end
   q.s.ending = q.s.ending or {}
@@ -896,8 +898,8 @@ end
 -- Some queues in which a holder may hold tasks, and the next cursor, 0 if these were the last. If the set of them has
 -- another type, all queues of the store are searched by their numbers, which are returned too.
 local function some_queues(holder, gone)
-  -- A cursor is void after a start or a failover of Redis. Finished queues were removed from the set, and all others
-  -- are met again.
+  -- A cursor is invalid after a start or a failover of Redis. Finished queues were removed from the set, and all
+  -- others are visited again.
   if not gone.is_search and gone.epoch ~= store.epoch then gone.cursor = '0' end
   gone.epoch = store.epoch
   local page = not gone.is_search and try('SSCAN', queues_held_by(holder), gone.cursor, 'COUNT', QUEUES_AT_ONCE)
@@ -921,14 +923,14 @@ local function holders_in(name, holder, gone)
     local is_meant = one == holder or 'h:' == string.sub(holder, 1, 2) and string.sub(one, 1, #beginning) == beginning
     if is_meant and one > (gone.after or '') then found[#found + 1] = one end
   end
-  -- Looking at a hundred takes about as long as moving a task.
+  -- Looking at a hundred holders takes about as long as moving a task.
   slice_left = slice_left - min(floor(#(all or {}) / 100), SLICE / 2)
   gone.is_held_up = gone.is_held_up or not all
   table.sort(found)
   return found
 end
 
--- A lost worker works on no queue. A worker of the same name that was started since may.
+-- A lost worker works on no queue. A worker of the same name that was started later may.
 local function end_works(holder)
   local key, name = OWN .. 'worker:' .. string.sub(holder, 3), string.match(holder, '^w:(.*)#%d+$')
   local works, is_known, successor = try('SPOP', key .. ':works', SLICE) or {}, attempt(worker_of, name)
@@ -940,8 +942,8 @@ local function end_works(holder)
   return #works < SLICE
 end
 
--- Ends a holder in one of its queues, unless a key of another type prevents it. Returns how many tasks come back, and
--- whether nothing is left to do there.
+-- Ends a holder in one of its queues, unless a key of another type prevents it. Returns how many tasks are requeued,
+-- and whether nothing is left to do there.
 local function end_in(name, holder, gone)
   if not is_sound(name) then
     gone.is_held_up, slice_left = true, slice_left - 1
@@ -949,13 +951,13 @@ local function end_in(name, holder, gone)
   end
   moment = gone.at
   local back, keeps = end_holder(open(name), holder, gone.cause)
-  -- A queue counts even if nothing was held there.
+  -- A queue counts even if the holder had nothing there.
   moment, slice_left = log_end, slice_left - 1
   if not keeps then try('SREM', queues_held_by(holder), name) end
   return back, not keeps
 end
 
--- Ends a holder in the queues of a page of its set. Returns how many tasks come back, and whether the page was
+-- Ends a holder in the queues of a page of its set. Returns how many tasks are requeued, and whether the page was
 -- finished. Otherwise it is read again, without the queues that are finished: at least the first.
 local function end_in_page(names, holder, gone)
   local back, is_some_done = 0, false
@@ -967,7 +969,7 @@ local function end_in_page(names, holder, gone)
   return back, true
 end
 
--- The same in queues that are searched; continues after the last one that was finished.
+-- The same in queues that are searched; continues after the last finished one.
 local function end_in_search(names, numbers, holder, gone)
   local back, is_some_done = 0, false
   for i, name in ipairs(names) do
@@ -983,8 +985,8 @@ local function end_in_search(names, numbers, holder, gone)
   return back, true
 end
 
--- Ends a holder in some of its queues, within the limits of one call. Returns how many tasks come back, and whether
--- it is done, there is more to do, or a key of another type holds up a queue.
+-- Ends a holder in some of its queues, within the limits of one call. Returns how many tasks are requeued, and
+-- whether it is done, there is more to do, or a key of another type holds up a queue.
 local function end_slice(holder, gone)
   if slice_left <= 0 then return 0, 'more' end
   local back, is_whole = 0, true
@@ -1010,7 +1012,7 @@ local function end_slice(holder, gone)
   return back, 'done'
 end
 
--- Continues to end a holder, and notes what is left; other calls continue at the time `again`. Returns the same as
+-- Continues to end a holder, and records what is left; other calls continue at the time `again`. Returns the same as
 -- `end_slice`.
 local function go_on_ending(holder, gone, again)
   local back, outcome = end_slice(holder, gone)
@@ -1026,14 +1028,14 @@ local function go_on_ending(holder, gone, again)
     store.gone, is_store_changed = gone.again, true
   end
   if store.gone_cursor then
-    -- It may be after what the current search has seen.
+    -- It may lie after the position that the current search has reached.
     store.gone_soonest, is_store_changed = min(store.gone_soonest or gone.again, gone.again), true
   end
   return back, outcome
 end
 
--- Ends a holder from this moment on: all its leases count as ended now, and come back within the limits of one call.
--- An earlier end of it is forgotten.
+-- Ends a holder from this moment on: all its leases count as ended now, and its tasks are requeued within the limits
+-- of one call. An earlier end of it is forgotten.
 local function end_anew(holder, cause, again, is_lost)
   read('HLEN', OWN .. 'gone')
   local is_search = string.sub(holder, 1, 2) == 'h:'
@@ -1044,7 +1046,7 @@ end
 -- The same, or continues an earlier end.
 local function end_all(holder, cause, again)
   local gone = gone_of(holder)
-  -- A connection that counted as lost and is closed now may have been alive, and have taken more.
+  -- A connection that counted as lost and is closed now may have been alive, and may have taken more tasks.
   if not gone or gone.is_lost then return end_anew(holder, cause, again) end
   read('HLEN', OWN .. 'gone')
   return go_on_ending(holder, gone, again)
@@ -1053,7 +1055,7 @@ end
 -- The caller that ends a holder continues; other calls do so if it has not for this long.
 local function after_caller() return log + UNSOUND_MS end
 
--- What is left of a holder for the caller to continue with, 0 for nothing, and how many tasks came back.
+-- The holder if the caller must continue to end it, '0' otherwise, and how many tasks were requeued.
 local function step_of(holder, back, outcome) return { outcome == 'more' and holder or '0', back } end
 
 -- Continues the end of a worker for the caller that began it.
@@ -1077,7 +1079,7 @@ local function end_gone()
   local soonest, dealt_with = store.gone_soonest, 0
   is_store_changed = true
   for i = 1, #page[2], 2 do
-    -- A page may have more than was asked for. It is read again, without the finished ones.
+    -- A page may have more than was requested. It is read again, without the finished holders.
     if slice_left <= 0 or dealt_with == GONE_MAX then
       store.gone = log
       return
@@ -1096,8 +1098,8 @@ local function end_gone()
   end
 end
 
--- When a worker is lost, which by its key is due now. A worker whose last heartbeat was before the start of Redis has
--- its whole time to live from then on, which is found out when it would be lost.
+-- When a worker whose entry is due now is lost. If its last heartbeat was before the start of Redis, its whole time
+-- to live counts from then on, which is only noticed when it would be lost.
 local function lost_at(w, ends)
   if ends - w.ttl < store.started then return max(ends, store.started + w.ttl) end
   return ends
@@ -1138,11 +1140,11 @@ local function alive(name, incarnation)
   return nil, w.n > tonumber(incarnation) and REPLACED or GONE
 end
 
-------------------------------------------------------------------------------------------------------- what is asked
+---------------------------------------------------------------------------------------------------------- operations
 
 local FULL = { '!', 'QUEUEFULL' }
 
--- The task that a reference means: its id, and the task if the reference applies to it.
+-- The task that a reference names: its id, and the task if the reference applies to it.
 local function claim(q, word)
   local id, n, e = string.match(word, '^(%d+%-%d+)@(%d+)%.(%d+)$')
   if not id then
@@ -1180,7 +1182,7 @@ local function make_room(q, count, bytes)
   local is_too_much = length and count > length or size and bytes > size
   if q.s['s-overflow'] ~= 'drop-oldest' or is_too_much then return false end
   check_all(q)
-  -- A maximum that was lowered by far is reached step by step.
+  -- A maximum that was lowered by much is reached step by step.
   for _ = 1, count + SLICE do
     local id = is_full(q, count, bytes) and first_to_go(q)
     if not id then break end
@@ -1214,7 +1216,7 @@ function ops.push(a)
     bodies[2 * i - 1], bodies[2 * i] = ids[i], args[before + i]
     places[2 * i - 1], places[2 * i] = tail + i, ids[i]
   end
-  -- A record has what the id does not say.
+  -- A record has the data that the id does not contain.
   local has_records = store.ms ~= log or ttl
   if has_records then
     check(q, 'task')
@@ -1295,9 +1297,10 @@ local function at_a_time(q)
   return max(1, min(ARGS_MAX / 2, floor(STEP_BYTES / mean)))
 end
 
--- Delivers up to `count` tasks of a settled queue, with up to `room` bytes; the first task of a call may have more, up to
--- `terms.first`. Expired tasks are removed and skipped, at most SLICE of them in all queues of a call. Returns how many
--- tasks and bytes, whether it stopped because there were more expired ones, and whether because the next task is too large.
+-- Delivers up to `count` tasks of a settled queue, with up to `room` bytes; the first task of a call may have more,
+-- up to `terms.first`. Expired tasks are removed and skipped, at most SLICE of them in all queues of a call. Returns
+-- how many tasks and bytes, whether it stopped because there were more expired ones, and whether because the next
+-- task is too large.
 local function pop_from(q, index, count, room, terms, is_meta, out)
   local s, k = q.s, q.k
   if s.paused then return 0, 0 end
@@ -1346,7 +1349,7 @@ local function pop_from(q, index, count, room, terms, is_meta, out)
   if terms.holder then
     at_once('ZADD', k .. ':held:' .. terms.holder, leased)
     call('SADD', k .. ':holders', terms.holder)
-    -- Its leases end then, unless it sends a heartbeat before.
+    -- Its leases end then, unless it sends a heartbeat earlier.
     sooner(q, terms.ends)
   end
   s.bytes, q.dirty = s.bytes - bytes, true
@@ -1365,7 +1368,7 @@ end
 
 local function home_of(conn) return string.match(conn, '^[^:]*') end
 
--- Notes that a connection holds tasks of a queue. The connections of a lost home are lost.
+-- Records that a connection holds tasks of a queue. The connections of a lost home are lost.
 local function hold(conn, queue)
   local home = home_of(conn)
   call('SADD', OWN .. 'conn:' .. conn, queue)
@@ -1376,13 +1379,13 @@ local function hold(conn, queue)
   end
 end
 
--- Whether time has something to do in a queue.
+-- Whether something is due in a queue.
 local function is_due(q) return (q.s.next or log + 1) <= log or (q.s.appointed or wall + 1) <= wall end
 
--- Leases tasks. `place`, `limit` and `ending` are the policy for a lapse; with `meta` the answer says more about each
--- task; `room` is how many payload bytes the answer may have, if fewer than ever, and `first` how many its first task may
--- have, if not any number. Answers 'again' if time has more to do than one call may. With `room`, an answer that was ended
--- early ends with 'full' if the next task has too many bytes for it, or with 'more' if time has more to do first.
+-- Leases tasks. `place`, `limit` and `ending` are the policy for a lapse; with `meta` the answer contains the
+-- metadata of each task; `room` is the limit of payload bytes in the answer, and `first` that of its first task.
+-- Answers 'again' if more is due than one call may move. With `room`, an answer that was ended early ends with 'full'
+-- if the next task has too many bytes for it, or with 'more' if more is due before it.
 function ops.pop(a)
   local count, ms, worker, incarnation_of, conn = a.count, a.lease, a.worker, a.incarnation, a.connection
   local place, limit, ending, meta, bytes_max = a.place, a.limit, a.ending, a.meta, a.room
@@ -1417,7 +1420,7 @@ function ops.pop(a)
     settle(q)
     local taken, bytes, is_over, is_full = pop_from(q, index - 1, left, room, terms, meta == '1', out)
     if taken == 0 and not is_over and not is_full and not q.s.paused then
-      -- Tasks of other queues may have died since anybody looked at those.
+      -- Tasks of other queues may have died since those were last looked at.
       local is_ours, at = attempt(settle_sources, q)
       is_more = is_more or is_ours and at ~= nil and at <= log
       if q.ready > 0 then
@@ -1428,13 +1431,13 @@ function ops.pop(a)
     is_more = is_more or is_over or is_due(q)
     if taken > 0 and w then call('SADD', w.key .. ':queues', name) end
     if taken > 0 and conn ~= '' then hold(conn, name) end
-    -- What follows in this queue comes before the tasks of the next one.
+    -- The rest of this queue comes before the tasks of the next one.
     if is_over or is_full then
       stop = is_full and 'full' or 'more'
       break
     end
   end
-  -- There may be something after what time has still to do.
+  -- Something that is due may make a task ready.
   if #out == 0 and is_more and stop ~= 'full' then return 'again' end
   if stop and bytes_max ~= '' then out[#out + 1] = stop end
   return out
@@ -1519,9 +1522,9 @@ ops['return'] = function(a)
   return 'done'
 end
 
--- One step of returning tasks that have been leased for longer than `elapsed`, from behind the delivery `from`
--- (empty: where the last call stopped that looked at too many) up to `upto` (empty: the last). Answers where the next
--- step begins, or empty if this was the last, up to which, and tasks.
+-- One step of returning tasks that have been leased for longer than `elapsed`, from after the delivery `from` (empty:
+-- where the last call stopped that looked at too many) up to `upto` (empty: the last). Answers where the next step
+-- begins, or empty if this was the last, up to which, and tasks.
 function ops.recover(a)
   local name, count, elapsed, from, upto = a.queue, a.count, a.elapsed, a.from, a.upto
   local q, out, bytes, looked_at = open_whole(name), {}, 0, 0
@@ -1566,8 +1569,7 @@ local LISTS = { R = ':ready', L = ':leased', X = ':dead' }
 -- Up to `count` tasks that are delayed by either clock, in order, from the `start`th on.
 local function delayed_ids(q, start, count)
   local first, second = q.k .. ':delayed', q.k .. ':appointed'
-  -- How many of those before the `start`th are in the first index: as many as there are with the rest in the second
-  -- before them.
+  -- A binary search for how many of the first `start` tasks are in the first index; the others are in the second.
   local low, high = max(0, start - call('ZCARD', second)), min(start, call('ZCARD', first))
   while low < high do
     local middle = floor((low + high) / 2)
@@ -1759,8 +1761,8 @@ function ops.delete(a)
   end)
 end
 
--- One step of removing as many tasks as there were in the beginning. `view` may be empty, and so is `left` in the
--- first step. Answers how many are left, and how many went.
+-- One step of removing as many tasks as there were at the beginning. `view` may be empty, and `left` is empty in the
+-- first step. Answers how many are left, and how many were removed.
 function ops.purge(a)
   local name, view, left = a.queue, a.view, a.left
   local q, n, indexes = open_whole(name), 0, {}
@@ -1786,7 +1788,7 @@ end
 local PARTS = { 'ready', 'delayed', 'appointed', 'leased', 'ends', 'expires', 'dead', 'names', 'holders', 'task', 'body' }
 local KEPT = { 'number', 'listed', 'seq', 'deaths' }
 
--- Notes all holders of a queue; returns the keys of their tasks in it. There may be thousands of holders, so each
+-- Records all holders of a queue; returns the keys of their tasks in it. There may be thousands of holders, so each
 -- takes one command at most.
 local function held_keys(q)
   local keys_found, off, are_off = {}, {}, 0
@@ -1934,7 +1936,7 @@ function ops.queues(a)
   return out
 end
 
--- There may be queues in the stores of these slot tags. Answers some stores that nobody has pushed to for long.
+-- Lists the stores of these slot tags, which may have queues from now on. Answers some stores without recent pushes.
 function ops.enlist(a)
   for _, tag in ipairs(rest(a)) do
     read('ZCARD', OWN .. 'seen')
@@ -1957,7 +1959,7 @@ function ops.stores(a)
   return out
 end
 
--- These stores were found empty. A push puts its store on the list again long before it would be taken off.
+-- Removes stores that were found empty from the list. A push lists its store again long before it would be removed.
 function ops.delist(a)
   read('ZCARD', OWN .. 'list')
   for _, tag in ipairs(rest(a)) do
@@ -1969,7 +1971,7 @@ function ops.delist(a)
   return 'done'
 end
 
--- Answers the incarnation, and what is left of the worker of that name before, as `fail` does.
+-- Answers the incarnation, and the rest of the work to end the previous worker of that name, as `fail` does.
 function ops.start(a)
   local name, ttl = a.name, a.ttl
   local before, left = worker_of(name), '0'
@@ -1989,7 +1991,7 @@ function ops.beat(a)
   local name, incarnation, cursor = a.name, a.incarnation, a.cursor
   local w, refusal = alive(name, incarnation)
   if not w then return refusal end
-  -- A worker stays alive whatever became of one of its queues, or of its other keys.
+  -- A worker stays alive even if one of its queues, or another key of it, is bad.
   if cursor == '' then call('ZADD', OWN .. 'workers:ends', log_end + w.ttl, name) end
   -- A page of queues, and how many of its receipts earlier steps have answered.
   local from, answered = string.match(cursor, '^(%d+)/(%d+)$')
@@ -2043,7 +2045,7 @@ function ops.rest(a)
   return end_holder(q, w.holder)
 end
 
--- One step, the first with nothing `left`; answers what is left, and how many tasks came back.
+-- One step, the first with an empty `left`; answers what is left, and how many tasks were requeued.
 function ops.stop(a)
   local name, incarnation, left = a.name, a.incarnation, a.left
   if left ~= '' then return go_on_for(left) end
@@ -2060,11 +2062,11 @@ function ops.fail(a)
   return w and end_worker(name, w, 'w', after_caller()) or { '0', 0 }
 end
 
--- How many tasks a worker holds of a queue.
+-- How many tasks of a queue a worker holds.
 local function held_of(queue, holder) return try('ZCARD', base(queue) .. ':held:' .. holder) or 0 end
 
--- Answers the next cursor, then what is known of some workers. One may be reported twice. How many tasks it holds is
--- false where it takes many queues to say so: `held` does.
+-- Answers the next cursor, then the data of some workers. One may be reported twice. The number of its tasks is false
+-- if many queues must be read for it: `held` does so.
 function ops.workers(a)
   local cursor = a.cursor
   local some = read('HSCAN', OWN .. 'workers', cursor, 'COUNT', SLICE)
@@ -2106,7 +2108,7 @@ local function close_conn(conn)
   return outcome
 end
 
--- One step of ending what they hold; answers whether there is more to do.
+-- One step of ending the leases of connections; answers whether there is more to do.
 function ops.close_conns(a)
   local answer = 'done'
   for _, conn in ipairs(rest(a)) do
@@ -2133,9 +2135,9 @@ local function next_home()
   return at and floor(at + 0.5)
 end
 
--- Looks at homes without a heartbeat, a few at a time. While Redis hung or was away, none could beat. So each that is
--- silent gets a last chance from when a script notices that: its score then ends in a half, and it is lost unless it
--- beats by then.
+-- Handles homes without a heartbeat, a few at a time. While Redis hung or was away, none could send one. So each
+-- silent home gets a last chance, counted from when a script notices the silence: its score then ends in a half, and
+-- it is lost unless it sends a heartbeat by then.
 function end_lost_homes()
   if not store.homes or store.homes > log then return end
   local due = read('ZRANGEBYSCORE', OWN .. 'homes', '-inf', log, 'WITHSCORES', 'LIMIT', 0, GONE_MAX)
@@ -2150,7 +2152,7 @@ function end_lost_homes()
   store.homes, is_store_changed = next_home(), true
 end
 
--- The home of this name is alive.
+-- Records a heartbeat of the home of this name.
 function ops.home(a)
   local name = a.name
   read('ZADD', OWN .. 'homes', log + SILENT_MS, name)
@@ -2160,7 +2162,7 @@ function ops.home(a)
   return 'done'
 end
 
--- These deliveries did not reach their taker.
+-- Requeues deliveries that did not reach their caller.
 function ops.undeliver(a)
   local name = a.queue
   local q, ids = open_whole(name), {}
@@ -2182,7 +2184,7 @@ function ops.epoch()
   return log
 end
 
--- Does what is due in these queues, as much as one call may; answers for each when to look again.
+-- Applies what is due in these queues, as far as one call may; answers for each when to look again.
 function ops.tick(a)
   local out = {}
   for i, name in ipairs(rest(a)) do
@@ -2198,13 +2200,13 @@ function ops.tick(a)
   return out
 end
 
--- After a start or a failover, leases and workers last a while.
+-- After a start or a failover, older leases and workers last a while longer.
 local function notice_start()
   if store.epoch == args[5] then return end
   store.epoch, store.started, is_store_changed = args[5], log, true
 end
 
--- Does what is due for the store. A key of another type is tried again later, and stops no operation.
+-- Applies what is due for the whole store. A key of another type is retried later, and stops no operation.
 local function keep_house(when, act)
   if attempt(act) then return end
   if store[when] and store[when] <= log then
@@ -2226,8 +2228,8 @@ local function perform()
   return { time_us, answer }
 end
 
--- Executes an operation. If a key that it needs has a value of another type, it is refused and has changed nothing;
--- what time did to other queues before that stays done.
+-- Executes an operation. If a key that it needs has a value of another type, the operation is refused and has changed
+-- nothing; changes to other queues that were due before that stay.
 local function run(its_keys, its_args)
   keys, args, time_us = its_keys, its_args, nil
   local is_done, answer = pcall(perform)
