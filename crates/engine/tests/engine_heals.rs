@@ -67,7 +67,7 @@ fn unreadable_pieces_of_a_checkpoint_are_written_again_from_memory() {
     let gone: Vec<&[u8]> = gone.iter().map(String::as_bytes).collect();
     let _ = execute(&engine, &[Command::Drop { queues: &gone }]);
     let is_told =
-        || NOTICES.lock().unwrap().iter().any(|line| line.contains("to another checkpoint instead"));
+        || NOTICES.lock().unwrap().iter().any(|line| line.contains("is written from memory instead"));
     pass_until(&engine, "it is told", is_told);
     let taken = engine.status().checkpoints;
     pass_until(&engine, "two more are taken", || engine.status().checkpoints > taken + 2);

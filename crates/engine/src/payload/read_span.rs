@@ -76,7 +76,7 @@ impl ReadSpan {
         (self.end - self.start) as usize
     }
 
-    /// Where it begins.
+    /// Its first byte.
     pub(crate) const fn first(&self) -> Start {
         (self.segment, self.start as u32)
     }

@@ -139,7 +139,7 @@ impl Search {
         }
     }
 
-    /// Ends it because the store closes.
+    /// Ends the search because the store closes.
     pub(crate) fn dismiss(mut self, shared: &Shared) {
         self.refused = Some(Refusal::Closed);
         self.answer(shared);

@@ -1,4 +1,4 @@
-//! The waiting pops, in order of arrival. They are served in this order, whatever their dialect.
+//! The waiting pops, in order of arrival. They are served in this order, across all dialects.
 //!
 //! They are not part of the durable state: after a restart no pop waits. A waiting pop owns a copy of its command,
 //! since the buffer that it was read from is reused before it is served.
@@ -38,17 +38,17 @@ impl From<&Pop<'_>> for OwnedPop {
 }
 
 impl OwnedPop {
-    /// The queues it names, in its order.
+    /// The queues that it names, in order.
     pub(crate) fn queues(&self) -> &[Box<[u8]>] {
         &self.queues
     }
 
-    /// The queues it named, in its order.
+    /// The queues that it names, in its order.
     pub fn into_queues(self) -> Vec<Box<[u8]>> {
         self.queues
     }
 
-    /// About how many bytes of memory it takes.
+    /// Its approximate memory in bytes.
     fn memory(&self) -> usize {
         let names: usize = self.queues.iter().map(|name| name.len()).sum();
         let worker = self.worker.as_ref().map_or(0, |(name, _)| name.len());
@@ -84,7 +84,7 @@ pub(crate) struct Waiters {
     /// Numbers by the incarnation of the worker that waits.
     by_worker: BTreeSet<(u64, u64)>,
     timeouts: BTreeSet<(LogTime, u64)>,
-    /// About how many bytes of memory all of it takes.
+    /// The approximate memory of all of it, in bytes.
     memory: usize,
 }
 
@@ -97,7 +97,7 @@ impl Waiters {
         self.waiting.len()
     }
 
-    /// About how many bytes of memory the waiters take.
+    /// The approximate memory of the waiters, in bytes.
     pub(crate) const fn memory(&self) -> usize {
         self.memory
     }
@@ -157,7 +157,7 @@ impl Waiters {
         self.timeouts.first().map(|&(at, _)| at)
     }
 
-    /// A pop whose time has run out.
+    /// A pop that has timed out.
     pub(crate) fn timed_out(&self, now: LogTime) -> Option<u64> {
         self.timeouts.first().filter(|&&(at, _)| at <= now).map(|&(_, number)| number)
     }
