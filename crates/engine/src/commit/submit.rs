@@ -69,7 +69,7 @@ impl Home for Engine {
     }
 
     fn requeue(&self, queue: &[u8], receipts: &[Receipt]) {
-        self.shared.undeliver(queue, receipts);
+        self.shared.requeue(queue, receipts);
     }
 
     fn close_conn(&self, conn: ConnId) {

@@ -2,8 +2,8 @@
 //!
 //! To change the header: raise [`FORMAT_VERSION`], redraw docs/understand/log-format.md, keep decoding the old
 //! version, and add a golden directory of it. Magic, version and the place of the checksum stay where they are for
-//! ever, so that every release can tell a newer file from a damaged one. Reserved bytes are written as zero and
-//! ignored when read.
+//! ever, so that every release can distinguish a newer file from a damaged one. Reserved bytes are written as zero
+//! and ignored when read.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::ops::RangeInclusive;

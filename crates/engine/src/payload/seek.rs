@@ -108,7 +108,7 @@ impl Search {
         candidates
     }
 
-    /// Cancels the tasks that were found. The final reply reports a failure of that, and payloads that could not be
+    /// Cancels the tasks that were found. The final reply reports a failed cancel, and payloads that could not be
     /// read, since those might match.
     pub(crate) fn conclude(
         &mut self,

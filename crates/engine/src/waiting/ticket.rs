@@ -286,7 +286,7 @@ impl Drop for EngineTicket {
         }
         let Some(answer) = self.cell.lock().answer.take() else { return };
         for (queue, receipts) in answer.receipts() {
-            self.shared.undeliver(&queue, &receipts);
+            self.shared.requeue(&queue, &receipts);
         }
     }
 }
