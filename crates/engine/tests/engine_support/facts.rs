@@ -1,4 +1,4 @@
-//! A run with compaction: tasks that are never finished among tasks that are, over so many small segments that
+//! A run with compaction: tasks that are never finished among tasks that are, over many small segments, so that
 //! checkpoints are taken, old tasks copied forward and segments retired all the time. Confirmed changes are recorded
 //! as facts, since old segments of the log are removed.
 
