@@ -31,7 +31,7 @@ use crate::waiting::wait;
 ///    front of their queues. The caller requeues the tasks in a reply that could not be sent, by [`Self::requeue`].
 ///    Recovered tasks are not requeued.
 /// 6. A [`Listener`] delivers only what is durable, in order. If it falls behind, it reports that it missed something.
-/// 7. [`Self::close`] takes bounded time, whatever the disk or the network does. Everything after it is refused.
+/// 7. [`Self::close`] takes bounded time, even if the disk or the network hangs. Everything after it is refused.
 ///
 /// No method but [`Self::execute`], [`Self::wait`], [`Self::clean`] and [`Self::close`] waits for a disk, a network or
 /// a task. Others may wait a moment for the home's own lock.
@@ -181,11 +181,11 @@ pub struct Submitted {
     pub position: Position,
     /// Whether waiting pops received tasks. They waited longer than the caller, so their replies should leave first.
     pub served_waiters: bool,
-    /// How to go on with the rest.
+    /// How to continue with the rest.
     pub flow: Flow,
 }
 
-/// How the caller goes on after a batch.
+/// How the caller continues after a batch.
 #[derive(Debug, Default)]
 pub enum Flow {
     /// All commands were executed; submit more at any time.

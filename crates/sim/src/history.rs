@@ -49,11 +49,11 @@ pub(crate) struct History {
     receipts: BTreeSet<Vec<u8>>,
     /// All ids that were confirmed, also of tasks that are gone.
     ids: BTreeSet<String>,
-    /// The number of purges of each queue that are under way.
+    /// The number of purges of each queue in progress.
     purges: BTreeMap<usize, usize>,
     /// Queues that are certainly paused, and since when.
     pauses: BTreeMap<usize, Instant>,
-    /// When each queue was last resumed, and the number of resumes that are under way.
+    /// When each queue was last resumed, and the number of resumes in progress.
     resumes: BTreeMap<usize, (Option<Instant>, u32)>,
     /// Tasks that die go to another queue.
     has_dead_letters: bool,

@@ -1,6 +1,6 @@
 //! Records the events that the broker decides, in frames for the log thread to write.
 //!
-//! A task must know where its payload will lie before the payload is written. So the buffer decides which frame goes
+//! A task must know where its payload will be before the payload is written. So the buffer decides which frame goes
 //! where: it knows the place of the frame that it fills, and begins another, in the next segment, when a command no
 //! longer fits. The writer follows the same rule, and an assertion compares the two.
 //!
@@ -10,7 +10,7 @@
 //!
 //! ```text
 //! segment 7                       segment 8
-//! |..earlier units..|Pushed|      forecast: the payload lies in segment 7
+//! |..earlier units..|Pushed|      forecast: the payload will be in segment 7
 //! |..earlier units..|Pushed Moved Moved M|oved       the unit has outgrown segment 7
 //! |..earlier units..|seal|        |Pushed Moved Moved Moved|   end_unit: its places are in segment 8
 //! ```
@@ -94,7 +94,7 @@ pub(crate) struct Batch {
     pub(crate) events: u32,
     /// The position after its last event.
     pub(crate) end: Position,
-    /// Where its body will lie.
+    /// The future place of its body.
     pub(crate) place: Place,
     pub(crate) has_payloads: bool,
 }
@@ -422,7 +422,7 @@ fn placed(body: Place, at: usize, len: usize) -> Stored {
 
 /// Gives replayed payloads their places. Records nothing, since the events are in the log already.
 pub(crate) struct ReplayRecorder<'f> {
-    /// The body of the frame that is being replayed, and where it lies.
+    /// The body of the frame that is being replayed, and its place.
     pub(crate) frame: &'f [u8],
     pub(crate) place: Place,
     pub(crate) live: &'f mut LiveBodies,

@@ -61,7 +61,8 @@ pub enum Durability {
     Always,
     /// Written to the operating system, and synced within the interval.
     Interval,
-    /// Buffered in the process, then written to the operating system. Synced only when a segment is full.
+    /// Written to the operating system soon after the reply, and to disk when the operating system decides or a
+    /// segment is full.
     None,
 }
 
