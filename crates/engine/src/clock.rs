@@ -1,8 +1,8 @@
-//! The door to the clock: the one file that asks the machine what time it is.
+//! The only access of the engine to the machine's clocks.
 //!
-//! The core counts whole milliseconds, the clocks here microseconds: the fraction is cut off once, when the time is asked
-//! for. Adding up milliseconds that were cut off before would let log time gain on real time at every start, and tasks
-//! would fall due early.
+//! The core counts whole milliseconds, the clocks here microseconds: the fraction is cut off once, when the time is
+//! read. Adding up truncated milliseconds would let log time gain on real time at every start, and tasks would become
+//! due early.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -40,7 +40,7 @@ impl Clock for SystemClock {
     }
 
     fn wall_us(&self) -> u64 {
-        // Before 1970 is 1970: no id or deadline is older.
+        // A time before 1970 counts as 1970: no id or deadline is older.
         micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
     }
 }
@@ -49,7 +49,8 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Log time: begins at the last logged time or at the wall clock's, whichever is later, and follows the monotonic clock.
+/// Log time: begins at the last logged time or at the wall clock's, whichever is later, and follows the monotonic
+/// clock.
 #[derive(Clone)]
 pub(crate) struct LogClock {
     clock: Arc<dyn Clock>,
@@ -77,7 +78,7 @@ mod tests {
 
     use super::*;
 
-    /// Real time, and a monotonic clock that begins anew at each start of the machine.
+    /// Real time, and a monotonic clock that restarts at each boot of the machine.
     struct Real {
         us: AtomicU64,
         booted_us: AtomicU64,

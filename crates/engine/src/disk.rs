@@ -1,12 +1,12 @@
-//! The door to the disk: nothing else in the engine touches a file.
+//! The only access of the engine to files.
 //!
-//! A [`Disk`] is one flat directory, a [`DiskFile`] an open file in it. [`DirDisk`] is the real one, [`ReadDisk`] the
-//! same for those who only look. Their simulated twin, `SimDisk` in the testkit, crashes and fails at every call made
-//! through here.
+//! A [`Disk`] is one flat directory, a [`DiskFile`] an open file in it. [`DirDisk`] is a real directory, and
+//! [`ReadDisk`] a real one that is only read. Their simulated twin, `SimDisk` in the testkit, can crash or fail at
+//! every call of these traits.
 //!
-//! The code above relies on this: `sync_data` makes all earlier writes to that file durable, `sync_dir` all earlier
-//! creates, renames and removes; a rename is atomic; a write never changes bytes outside its range. A sync that failed
-//! is never tried again, because the system may have dropped the pages and would wrongly report success.
+//! The engine relies on this: `sync_data` makes all earlier writes to that file durable, `sync_dir` all earlier
+//! creates, renames and removes; a rename is atomic; a write never changes bytes outside its range. A failed sync is
+//! never retried, because the system may have dropped the pages and would wrongly report success.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
@@ -23,7 +23,8 @@ use crate::offline::unfinished;
 
 /// One flat directory of files.
 pub trait Disk: Send + Sync {
-    /// The names of the regular files, in no order. Names that are not UTF-8 are not ours and are left out.
+    /// The names of the regular files, in no order. Names that are not UTF-8 belong to other programs and are left
+    /// out.
     fn list(&self) -> Result<Vec<String>, Fault>;
 
     /// Creates a file that must not exist yet.
@@ -32,7 +33,7 @@ pub trait Disk: Send + Sync {
     /// Opens an existing file for reading and writing.
     fn open(&self, name: &str) -> Result<Box<dyn DiskFile>, Fault>;
 
-    /// Gives a file another name. The caller sees to it that the new one is free.
+    /// Renames a file. The caller ensures that the new name is free.
     fn rename(&self, from: &str, to: &str) -> Result<(), Fault>;
 
     /// Removes a file.
@@ -64,22 +65,22 @@ static ZEROS: [u8; 1 << 18] = [0; 1 << 18];
     reason = "a file's length is a call that can fail, not a collection's size"
 )]
 pub trait DiskFile: Send + Sync {
-    /// Where this file was opened, for messages.
+    /// The path with which this file was opened, for messages.
     fn path(&self) -> &Path;
 
     /// Writes a part of `bytes` and returns its length.
     fn write_some_at(&self, offset: u64, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Reads some bytes, as the system pleases; zero only at the end of the file.
+    /// Reads some bytes, perhaps fewer than `into` has space for; zero only at the end of the file.
     fn read_some_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
 
-    /// Makes all earlier writes durable (fdatasync). Never to be called again after it failed.
+    /// Makes all earlier writes durable (fdatasync). Must not be called again after it failed.
     fn sync_data(&self) -> Result<(), Fault>;
 
     /// The file's length in bytes.
     fn len(&self) -> Result<u64, Fault>;
 
-    /// Writes all of `bytes`: a short write is continued, an interrupted one tried again.
+    /// Writes all of `bytes`: continues a short write, and retries an interrupted one.
     fn write_at(&self, mut offset: u64, mut bytes: &[u8]) -> Result<(), Fault> {
         while !bytes.is_empty() {
             let written = match self.write_some_at(offset, bytes) {
@@ -94,8 +95,9 @@ pub trait DiskFile: Send + Sync {
         Ok(())
     }
 
-    /// Makes the file this long, of zeros that are really written, so that a later sync changes no extents. Calls
-    /// `between` after every 256 KiB: larger writes make larger folios, and those make small writes dearer.
+    /// Extends the file to this length with zeros that are really written, so that later syncs change no extents.
+    /// Calls `between` after every 256 KiB: larger writes create larger folios, which make small writes more
+    /// expensive.
     fn fill_with_zeros(
         &self,
         bytes: u64,
@@ -116,7 +118,7 @@ pub trait DiskFile: Send + Sync {
         Ok(())
     }
 
-    /// Makes the file this long, of zeros, with room set aside for it as cheaply as the disk can.
+    /// Extends the file to this length with zeros, and reserves space for it as cheaply as the disk can.
     fn reserve(&self, bytes: u64) -> Result<(), Fault> {
         self.fill_with_zeros(bytes, &mut || Ok(()))
     }
@@ -136,10 +138,10 @@ pub trait DiskFile: Send + Sync {
     }
 }
 
-/// The file whose lock says that a process serves the directory. It holds that process' id.
+/// The file whose lock shows that a process serves the directory. It contains the id of that process.
 pub(crate) const LOCK_NAME: &str = "lock";
 
-/// A real directory, held by this process alone for as long as the value lives.
+/// A real directory, locked by this process for as long as the value lives.
 #[derive(Debug)]
 pub struct DirDisk {
     path: PathBuf,
@@ -149,7 +151,7 @@ pub struct DirDisk {
 }
 
 impl DirDisk {
-    /// Takes hold of the directory at `path`, which is made if it does not exist.
+    /// Locks the directory at `path`, and creates it if it does not exist.
     pub fn open(path: impl Into<PathBuf>) -> Result<DirDisk, OpenError> {
         let path = absolute(path.into())?;
         make_directory(&path)?;
@@ -158,14 +160,14 @@ impl DirDisk {
         Ok(DirDisk { path, directory, _lock: lock })
     }
 
-    /// Makes the directory at `path`, or takes hold of it if it is there and empty: for a store that is made whole, and
-    /// meets nothing of another.
+    /// Creates and locks the directory at `path`, or locks it if it exists and is empty: for a copy, which must not
+    /// be mixed with the files of another store.
     pub fn make(path: impl Into<PathBuf>) -> Result<DirDisk, OpenError> {
         let path = path.into();
         make_directory(&path)?;
         let not_empty =
             || Fault::new(Operation::Create, &path, io::ErrorKind::DirectoryNotEmpty.into()).into();
-        // Nothing is written to a directory of someone else's, not even a lock.
+        // Do not write to a directory with foreign files, not even a lock.
         if !is_empty(&path)? && !path.join(unfinished::NAME).exists() {
             return Err(not_empty());
         }
@@ -228,7 +230,7 @@ impl Disk for DirDisk {
 
     fn free_files(&self) -> Result<u64, Fault> {
         let system = file_system(&self.directory, &self.path)?;
-        // A file system that makes room for files as they come does not count them.
+        // A file system that creates inodes on demand does not count them.
         Ok(if system.f_files == 0 { u64::MAX } else { system.f_favail })
     }
 
@@ -237,25 +239,26 @@ impl Disk for DirDisk {
     }
 }
 
-/// A real directory that is looked at. Nothing in it is created, changed or removed, so that it may be another's, or on
-/// a file system that cannot be written to.
+/// A real directory that is only read. Nothing in it is created, changed or removed, so it may belong to another
+/// user, or be on a read-only file system.
 #[derive(Debug)]
 pub struct ReadDisk {
     path: PathBuf,
     directory: File,
-    /// Keeps others from serving the directory, where there is a lock and it can be read.
+    /// Prevents other processes from serving the directory. `None` if there is no lock file, or none that can be
+    /// read.
     _lock: Option<File>,
 }
 
 impl ReadDisk {
-    /// Opens the directory of a store that is not open, and prevents that it is opened while the value lives.
+    /// Opens the directory of a store that no process serves, and prevents that any does while the value lives.
     pub fn hold(path: impl Into<PathBuf>) -> Result<ReadDisk, OpenError> {
         let ReadDisk { path, directory, .. } = ReadDisk::peek(path)?;
         let lock = share_lock(&path)?;
         Ok(ReadDisk { path, directory, _lock: lock })
     }
 
-    /// Looks at a directory that someone may be serving.
+    /// Opens a directory that another process may be serving.
     pub fn peek(path: impl Into<PathBuf>) -> Result<ReadDisk, OpenError> {
         let path = absolute(path.into())?;
         let directory = File::open(&path).and_then(|file| {
@@ -324,15 +327,14 @@ fn list(directory: &Path) -> Result<Vec<String>, Fault> {
     names().map_err(|source| Fault::new(Operation::List, directory, source))
 }
 
-/// For how long a descriptor is waited for. A store shares them with all else in its process, which may need many for a
-/// while.
+/// How long an open waits for a free file descriptor. The store shares them with the rest of its process, which may
+/// need many for a while.
 const DESCRIPTOR_PATIENCE: Duration = Duration::from_secs(30);
 
-/// The interval of the attempts, since no signal announces a free one.
+/// The interval between attempts, since no signal announces a free descriptor.
 const DESCRIPTOR_LOOK: Duration = Duration::from_millis(10);
 
-/// Opens a file. Whether there are descriptors left says nothing about the disk, and so is no fault of it unless it
-/// lasts.
+/// Opens a file. A lack of descriptors is not a fault of the disk, so it is an error only if it lasts.
 fn open_with(operation: Operation, path: PathBuf, options: &OpenOptions) -> Result<RealFile, Fault> {
     let since = sureq_sync::now();
     loop {
@@ -352,9 +354,9 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
-/// What is written over must need no new room, or a full disk would end the log in the middle. That is how most file
-/// systems are; btrfs does it for those who ask while the file is empty, and others that cannot do it say so and are
-/// none the worse.
+/// Disables copy-on-write for a new file. Overwriting a prepared file must not need new space, or a full disk would
+/// end the log in the middle of a segment. On most file systems it never does; btrfs needs this flag, set while the
+/// file is empty. File systems without the flag return an error, which is ignored.
 fn overwrite_in_place(file: &File) {
     if let Ok(flags) = rustix::fs::ioctl_getflags(file) {
         let _ = rustix::fs::ioctl_setflags(file, flags | IFlags::NOCOW);
@@ -425,20 +427,20 @@ fn access() -> OpenOptions {
     options
 }
 
-/// Read alone, and never through a symbolic link.
+/// Read only, and never through a symbolic link.
 fn sight() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
     options
 }
 
-/// The path from the root on: files are opened by it for as long as the store is open, and the process may go to
-/// another directory meanwhile.
+/// The absolute path: files are opened by it for as long as the store is open, and the process may change its working
+/// directory meanwhile.
 fn absolute(path: PathBuf) -> Result<PathBuf, Fault> {
     std::path::absolute(&path).map_err(|source| Fault::new(Operation::Open, path, source))
 }
 
-/// Makes a directory, and those above it, so that they survive a power cut.
+/// Creates a directory and its parents durably.
 fn make_directory(path: &Path) -> Result<(), Fault> {
     if path.is_dir() {
         return Ok(());
@@ -473,8 +475,8 @@ fn lock(directory: &Path) -> Result<File, OpenError> {
     Ok(file)
 }
 
-/// Takes the lock as one of many who look. There is nothing to take in a copy that has no lock, and nothing can be
-/// known where the lock may not be read.
+/// Takes a shared lock, for a process that only reads. Returns `None` if the directory has no lock file, as a copy
+/// may, or if the file must not be read.
 fn share_lock(directory: &Path) -> Result<Option<File>, OpenError> {
     let path = directory.join(LOCK_NAME);
     let fault = |source| Fault::new(Operation::Lock, &path, source);
@@ -510,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_holder_learns_which_process_holds_the_directory() {
+    fn a_second_process_gets_the_id_of_the_one_that_holds_the_directory() {
         let path = scratch("held");
         let held = DirDisk::open(&path).unwrap();
         let refused = DirDisk::open(&path).unwrap_err().to_string();
@@ -540,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_above_are_made_and_a_file_in_the_way_is_a_fault() {
+    fn creates_parent_directories_and_fails_if_a_file_is_in_the_way() {
         let path = scratch("deep");
         drop(DirDisk::open(path.join("a/b")).unwrap());
         fs::write(path.join("file"), b"").unwrap();
@@ -560,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_changes_nothing_and_keeps_others_from_serving() {
+    fn a_reader_changes_nothing_and_prevents_other_processes_from_serving() {
         let path = scratch("look");
         let disk = DirDisk::open(&path).unwrap();
         disk.create("a").unwrap().write_at(0, b"payload").unwrap();
@@ -571,13 +573,13 @@ mod tests {
         assert_eq!(&bytes, b"payload");
         drop(disk);
         let (one, two) = (ReadDisk::hold(&path).unwrap(), ReadDisk::hold(&path).unwrap());
-        assert!(DirDisk::open(&path).is_err(), "others may look, but not serve");
+        assert!(DirDisk::open(&path).is_err(), "other processes may read, but not serve");
         assert!(one.create("b").is_err() && one.rename("a", "b").is_err() && one.remove("a").is_err());
         assert!(one.open("a").unwrap().write_at(0, b"x").is_err());
         drop((one, two));
         fs::remove_file(path.join(LOCK_NAME)).unwrap();
         drop(ReadDisk::hold(&path).unwrap());
-        assert_eq!(list(&path).unwrap(), ["a"], "no lock is made by looking");
+        assert_eq!(list(&path).unwrap(), ["a"], "reading creates no lock file");
         fs::remove_dir_all(path).unwrap();
     }
 

@@ -45,7 +45,7 @@ pub struct Options {
     pub memory_bytes_max: Option<u64>,
     /// Keeps the whole log: takes no checkpoints and removes no segments.
     pub keeps_log: bool,
-    /// Receives a line for each event that an operator should know of.
+    /// Receives a line for each event that an operator should know about.
     pub notice: Option<fn(&str)>,
     /// Sees all states of the store, in simulations.
     pub observer: Option<Arc<dyn Observer>>,
@@ -175,7 +175,7 @@ impl Engine {
         let thread = thread::spawn(name, move || {
             let ran = catch_unwind(AssertUnwindSafe(|| run(Arc::clone(&shared))));
             if ran.is_err() {
-                // Nothing can be confirmed without this thread, so callers must learn of it.
+                // Nothing can be confirmed without this thread, so callers must get errors.
                 shared.fail(LogError::Poisoned);
             }
             shared.threads_left.end_one();
@@ -184,12 +184,12 @@ impl Engine {
         self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
     }
 
-    /// Does one slice of what is due, without waiting for the ticker: for tests that move the clock.
+    /// Executes one slice of the due changes, without waiting for the ticker: for tests that move the clock.
     pub fn tick(&self) {
         let mut state = self.shared.lock();
         let now = self.shared.clock.now();
         ticker::tick(&self.shared, &mut state, now);
-        // The ticker goes on with what is left.
+        // The ticker continues with the rest.
         self.shared.stir_ticker(&mut state, now);
         self.shared.let_go(state);
     }
@@ -206,7 +206,7 @@ impl Engine {
 
     /// The most work done under the state lock at once. Only builds with debug assertions count it.
     pub fn held(&self) -> Held {
-        // Work is added up when the lock is taken the next time.
+        // The counts are added up when the lock is taken the next time.
         self.shared.lock().held
     }
 
@@ -243,7 +243,7 @@ impl Engine {
         }
         let threads = std::mem::take(&mut *shared.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
-            // A panic has been reported by then, and what was left unwritten was not confirmed.
+            // A panic was reported when it happened, and unwritten changes were not confirmed.
             let _ = thread.join();
         }
         let mut state = shared.lock_in_doubt();

@@ -1,11 +1,11 @@
 //! Places at which a test can end the process, as a crash would. Only in debug builds, controlled by the environment.
 //!
-//! `SUREQ_FAILPOINT=retire.before-unlink:3` ends it when it comes to that step for the third time.
+//! `SUREQ_FAILPOINT=retire.before-unlink:3` ends it when it reaches that step for the third time.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The chosen place, and how many times it is still passed.
+/// The chosen place, and the number of times that it is still to be reached.
 struct Armed {
     name: String,
     left: AtomicU32,

@@ -1,4 +1,4 @@
-//! Errors of the disk and of its contents, in three kinds that are never mixed.
+//! Errors of the disk and of its contents, in three separate kinds.
 //!
 //! A [`Fault`] is a call that failed: it names the operation and the path. A [`Damage`] is content that contradicts
 //! what was once made durable: it names file, offset and position. An [`OpenError`] is why a directory cannot be
@@ -74,7 +74,7 @@ impl Fault {
         )
     }
 
-    /// Whether the process or the system has run out of descriptors or memory, which is no fault of the disk.
+    /// Whether the process or the system has run out of descriptors or memory, which is not a fault of the disk.
     pub fn is_shortage(&self) -> bool {
         matches!(Errno::from_io_error(&self.source), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))
     }
@@ -93,7 +93,7 @@ pub struct Damage {
     pub file: String,
     /// The offset in the file.
     pub offset: u64,
-    /// The first event that cannot be trusted, where that is known.
+    /// The first event that cannot be trusted, if it is known.
     pub position: Option<Position>,
     /// A description.
     pub what: String,
@@ -112,18 +112,18 @@ pub enum OpenError {
     /// The disk failed.
     #[error(transparent)]
     Disk(#[from] Fault),
-    /// Another process holds the directory.
+    /// Another process serves the directory.
     #[error("{} is in use by another sureq (pid {pid})", path.display())]
     InUse {
         /// The directory.
         path: PathBuf,
-        /// The process that holds it, or `unknown` before that has written its id.
+        /// The id of that process, or `unknown` if it has not written its id yet.
         pid: String,
     },
     /// A copy was begun in the directory and not finished.
     #[error(
-        "{} is an unfinished copy: the `sureq backup` or `sureq check --repair` that made it did not come to its end; \
-         remove the directory, and make it again",
+        "{} is an unfinished copy: the `sureq backup` or `sureq check --repair` that wrote it was interrupted; \
+         remove the directory, and run the command again",
         path.display()
     )]
     Unfinished {
@@ -153,9 +153,9 @@ pub enum OpenError {
     Replay {
         /// The file's name in its directory.
         file: String,
-        /// Where the frame, blob or manifest begins.
+        /// The offset of the frame, blob or manifest.
         offset: u64,
-        /// The frame's first event, or where the checkpoint stands.
+        /// The position of the frame's first event, or of the checkpoint.
         position: Position,
         /// The reason.
         source: ReplayError,

@@ -17,7 +17,7 @@ pub struct Held {
     pub bytes: usize,
     /// Tasks, ids or queues that commands name, push or get, and queues that answered waiting pops named.
     pub tasks: usize,
-    /// Tasks that events move, whether a command asked for it, time passed or a worker ended.
+    /// Tasks that events move, whether because of a command, because time passed or because a worker ended.
     pub moved: usize,
 }
 
@@ -55,14 +55,13 @@ impl Meter {
         }
     }
 
-    /// Returns the counts, and begins anew.
+    /// Returns the counts and resets them.
     pub(crate) fn take(&mut self) -> Held {
         std::mem::take(self).held
     }
 }
 
-/// How many tasks an event lists. Purges and drops take the whole of a list at once, whatever its length, and count as
-/// none.
+/// The number of tasks that an event lists. Purges and drops take a whole list in constant time, and count as none.
 fn moved_by(event: &Event<'_>) -> usize {
     match event {
         Event::Pushed { payloads, .. } => payloads.len(),

@@ -1,4 +1,4 @@
-//! From a directory to a broker that is ready to serve.
+//! Opens a store: from a directory to a broker that is ready to serve.
 //!
 //! The order ensures that a crash at any point leaves a store that opens again: read the store file, load a checkpoint
 //! and replay the log, make the new incarnation durable, log the start, and only then serve.
@@ -155,14 +155,14 @@ pub(crate) fn replay(
     let mut rest = frame.body;
     let mut recorder = ReplayRecorder { frame: frame.body, place: frame.place, live };
     for position in frame.first.0..frame.first.0 + u64::from(frame.events) {
-        // The position of a checkpoint may lie within a frame.
+        // The position of a checkpoint may be within a frame.
         let is_past = position < from.0;
         let (applied, behind) =
             codec::decode(rest, |event| if is_past { Ok(()) } else { broker.replay(event, &mut recorder) })?;
         applied?;
         rest = behind;
     }
-    if rest.is_empty() { Ok(()) } else { Err("a frame holds more than its events".into()) }
+    if rest.is_empty() { Ok(()) } else { Err("a frame contains more than its events".into()) }
 }
 
 /// Refuses a store that lacks a segment with payloads of live tasks.

@@ -3,7 +3,7 @@
 //! Every change follows the same steps: take the lock ([`Shared::lock`]), let the broker decide, end the unit
 //! ([`Shared::end_unit`]), hand tasks to waiting pops ([`Shared::serve`]), wake threads that have work
 //! ([`Shared::stir`]), release the lock and wake callers ([`Shared::let_go`]). Between two slices of long work,
-//! [`Shared::step_aside`] lets other threads have the lock.
+//! [`Shared::step_aside`] lets other threads take the lock.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -48,18 +48,19 @@ const MARK_NEAR_MS: u64 = 20_000;
 const GATHER_BYTES_MAX: usize = 64 << 10;
 
 /// The message of a panic at a lock that another thread panicked with.
-pub(crate) const LOCK: &str = "a panic under the lock has left the state in doubt; no one may go on from it";
+pub(crate) const LOCK: &str =
+    "a panic under the lock has left the state in doubt; it must not be used any more";
 
 /// Everything that the threads of an engine share.
 pub(crate) struct Shared {
     pub(crate) state: Mutex<EngineState>,
-    /// How many calls have had to wait for the state lock so far, and how many of them have got it.
+    /// The number of calls that had to wait for the state lock so far, and the number of those that have taken it.
     pub(crate) waited: AtomicU64,
     pub(crate) entered: AtomicU64,
     pub(crate) durable: Durable,
     pub(crate) clock: LogClock,
     pub(crate) durability: Durability,
-    /// Commands were executed of which the log thread may not know yet.
+    /// Commands were executed since the log thread was last woken.
     pub(crate) is_gathering: AtomicBool,
     pub(crate) log_wakes: Condvar,
     pub(crate) ticker_wakes: Condvar,
@@ -119,7 +120,7 @@ pub(crate) struct EngineState {
     pub(crate) broker: Broker<Body>,
     pub(crate) buffer: CommitBuffer,
     pub(crate) waiters: Waiters,
-    /// Queues that have got tasks, and whose waiters have not been looked for yet.
+    /// Queues that have new tasks, and whose waiters have not been served yet.
     pub(crate) unserved: VecDeque<QueueNo>,
     pub(crate) listeners: Listeners,
     pub(crate) cache: Cache,
@@ -154,7 +155,7 @@ pub(crate) struct EngineState {
     pub(crate) woken: Vec<(Position, Waker)>,
 }
 
-/// How much work for waiting pops is done under one lock before other threads get it.
+/// The most work for waiting pops that is done under one lock before other threads get it.
 const SERVED_MAX: usize = 2 * limits::SLICE_TASKS;
 
 impl EngineState {
@@ -221,7 +222,7 @@ impl EngineState {
         self.unserved.pop_front()
     }
 
-    /// Discards the lists of queues and workers to look at, if no pop waits.
+    /// Discards the lists of queues and workers to check, if no pop waits.
     pub(crate) fn forget_awake_unless_awaited(&mut self) {
         if self.waiters.is_empty() {
             self.broker.forget_awake();
@@ -230,7 +231,7 @@ impl EngineState {
         }
     }
 
-    /// Begins to count the work under a lock that was just taken. Notes what was done the time before.
+    /// Begins to count the work under a lock that was just taken. Adds the counts of the previous holder.
     pub(crate) fn begin_hold(&mut self) {
         self.served = 0;
         if !cfg!(debug_assertions) {
@@ -241,7 +242,8 @@ impl EngineState {
     }
 }
 
-/// The interval at which [`Shared::step_aside`] looks whether all others have had the lock. No thread signals it.
+/// The interval at which [`Shared::step_aside`] checks whether all waiting threads have had the lock. No thread
+/// signals it.
 const STEP_ASIDE: Duration = Duration::from_micros(20);
 
 impl Shared {
@@ -299,14 +301,14 @@ impl Shared {
         }
     }
 
-    /// The lock, even if another thread panicked with it: only for reporting the failure and closing.
+    /// Takes the lock even if another thread panicked with it: only for reporting the failure and closing.
     pub(crate) fn lock_in_doubt(&self) -> MutexGuard<'_, EngineState> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.begin_hold();
         state
     }
 
-    /// Wakes all threads of the engine, so that each looks whether it must end.
+    /// Wakes all threads of the engine, so that each checks whether it must end.
     pub(crate) fn wake_threads(&self) {
         self.log_wakes.notify_all();
         self.ticker_wakes.notify_all();
@@ -320,8 +322,8 @@ impl Shared {
         self.state.try_lock().ok()
     }
 
-    /// Waits until all threads that wait for the lock now have had it. Called between two slices of long work: a thread
-    /// that releases a lock and takes it again at once gets it before the threads that it woke.
+    /// Waits until all threads that wait for the lock now have had it. Called between two slices of long work: a
+    /// thread that releases a lock and takes it again at once would get it before the threads that it woke.
     pub(crate) fn step_aside(&self) {
         let waiting = self.waited.load(Ordering::Relaxed);
         while self.entered.load(Ordering::Relaxed) < waiting && self.durable.failure().is_none() {
@@ -333,7 +335,7 @@ impl Shared {
 
     /// The position that a reply made now must wait for. The reply may depend on any event before it.
     pub(crate) fn position(&self, state: &EngineState) -> Position {
-        // At this level replies wait for nothing.
+        // At the level `none` replies wait for nothing.
         if self.durability == Durability::None { Position::START } else { state.buffer.end() }
     }
 
@@ -355,7 +357,7 @@ impl Shared {
         self.wake_threads();
     }
 
-    /// Gives this answer to all pops that wait now, slice by slice.
+    /// Answers all pops that wait now, slice by slice.
     pub(crate) fn dismiss_waiters(&self, replies: fn() -> Replies<Body>, position: Position) {
         let mut state = self.lock_in_doubt();
         let last = state.waiters.last();
@@ -444,8 +446,8 @@ impl Shared {
         self.wake(woken);
     }
 
-    /// Has the ticker wake the waker. A caller that executes slice after slice lets its executor look for new input
-    /// this way; an executor does that only when no task is ready.
+    /// Lets the ticker wake the waker. In this way a caller that executes slice after slice lets its executor check
+    /// for new input; an executor does that only when no task is ready.
     pub(crate) fn wake_later(&self, waker: &Waker) {
         let mut state = self.lock();
         if state.closing {
@@ -465,8 +467,8 @@ impl Shared {
     }
 
     /// Requeues deliveries that never reached a worker at the front of their queue, slice by slice.
-    pub(crate) fn undeliver(&self, queue: &[u8], receipts: &[Receipt]) {
-        // The last slice first: a slice that goes to the front later stands before it.
+    pub(crate) fn requeue(&self, queue: &[u8], receipts: &[Receipt]) {
+        // Each slice goes to the front of the queue, so the last one goes first.
         for (n, slice) in receipts.rchunks(limits::SLICE_TASKS).enumerate() {
             if n > 0 {
                 self.step_aside();
@@ -475,8 +477,8 @@ impl Shared {
         }
     }
 
-    /// Hands available tasks to waiting pops, first come, first served, up to a limit per lock. Returns whether any pop
-    /// was answered.
+    /// Delivers available tasks to waiting pops, first come, first served, up to a limit per lock. Returns whether
+    /// any pop was answered.
     pub(crate) fn serve(&self, state: &mut EngineState, now: Now) -> bool {
         let waiting = state.waiters.len();
         self.refuse_ended_workers(state, now);
@@ -488,7 +490,7 @@ impl Shared {
             let Some(name) = state.broker.name_of(no).map(Box::<[u8]>::from) else { continue };
             self.serve_queue(state, &name, now);
             if !state.may_serve() {
-                // The ticker goes on with it after other threads have had the lock.
+                // The ticker continues after other threads have had the lock.
                 state.unserved.push_front(no);
                 break;
             }
@@ -559,7 +561,7 @@ impl Shared {
         state.woken.extend(cell.waker.take().map(|waker| (position, waker)));
     }
 
-    /// Gives a waiting pop its first tasks and wakes its caller, which fetches the rest.
+    /// Answers a waiting pop with its first tasks and wakes its caller, which fetches the rest.
     fn answer_in_part(
         state: &mut EngineState,
         waiting: Waiting,
@@ -575,7 +577,7 @@ impl Shared {
         cell
     }
 
-    /// How many buffered bytes wake the log thread before any commit.
+    /// The number of buffered bytes that wake the log thread before any commit.
     pub(crate) const fn gather_bytes_max(&self) -> usize {
         match self.durability {
             Durability::None => LAZY_BYTES,
@@ -611,9 +613,8 @@ impl Shared {
         }
     }
 
-    /// Asks the preallocator to raise the durable mark of the ids at once, if ids come close to it because the clock
-    /// leapt or the preallocator was late. This does not wait: until the mark is raised, the broker gives out ids below
-    /// it.
+    /// Asks the preallocator to raise the durable id mark at once, if ids come close to it because the clock jumped
+    /// or the preallocator was late. This does not wait: until the mark is raised, the broker assigns ids below it.
     pub(crate) fn mind_the_mark(&self, state: &EngineState, now: Now) {
         let (last, mark) = (state.broker.last_id(), state.broker.id_mark());
         let is_near = last.ms().max(now.log.0) + MARK_NEAR_MS >= mark.ms() && mark < TaskId::LAST;
@@ -650,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_gets_tasks_when_no_more_may_be_served_is_looked_at_later() {
+    fn the_ticker_serves_a_queue_that_exceeded_the_limit_of_one_lock() {
         let engine = Engine::in_memory(&Options::default());
         let (queues, mut replies): (&[&[u8]], _) = (&[b"q"], Replies::default());
         let pop = Command::Pop(Pop { block: Some(Block::Forever), ..Pop::plain(queues, 1) });

@@ -9,11 +9,11 @@ use crate::log::Position;
 use crate::payload::loader::Loader;
 use crate::shared::{EngineState, Shared};
 
-/// Pushes are accepted again when this part of the memory limit is free.
+/// Pushes are accepted again when this fraction of the memory limit is free.
 const ROOM_AGAIN_PART: u64 = 32;
 
-/// Above the memory limit, workers can register until they take this part of it: new workers must be able to work off a
-/// backlog.
+/// Above the memory limit, workers can register until they use this fraction of it: new workers must be able to work
+/// off a backlog.
 const WORKERS_PART: u64 = 16;
 
 impl Engine {

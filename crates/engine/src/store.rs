@@ -1,9 +1,9 @@
-//! The `store` file: who this store is, and the few numbers that must never go back. It is synced at every durability
-//! level.
+//! The `store` file: the identity of the store, and the few numbers that must never go back. It is synced at every
+//! durability level.
 //!
-//! It holds two copies of the same values, each with a sequence number and a checksum. An update writes and syncs first
-//! the older copy, then the other: at every instant one of them is whole, and after an update both are, so that neither
-//! a torn write nor one damaged copy takes anything back.
+//! It has two copies of the same values, each with a sequence number and a checksum. An update writes and syncs first
+//! the older copy, then the other. One of them is intact at any time, and after an update both are, so that neither a
+//! torn write nor one damaged copy loses an update.
 //!
 //! To change the layout: raise [`STORE_VERSION`], redraw docs/understand/log-format.md, keep decoding the old
 //! version. Magic, version and the place of the checksum stay where they are for ever. Reserved bytes are written as
@@ -44,7 +44,7 @@ const SLOT_BYTES: usize = CRC + 4;
 
 const _: () = assert!(SLOT_BYTES == 128);
 
-/// The copies lie in different pages, so that no torn write touches both.
+/// The copies are in different pages, so that no torn write affects both.
 const SLOT_OFFSETS: [u64; 2] = [0, 4096];
 
 /// The values of a store.
@@ -52,9 +52,9 @@ const SLOT_OFFSETS: [u64; 2] = [0, 4096];
 pub struct StoreValues {
     /// The identity of the store, drawn when it was created.
     pub uuid: [u8; 16],
-    /// The incarnation e; zero until the first start.
+    /// The incarnation of the last start; zero before the first.
     pub incarnation: u64,
-    /// No id at or above this mark has been given out.
+    /// No id at or above this mark has been assigned.
     pub id_mark: u64,
     /// The log time in milliseconds, at least every ten seconds.
     pub log_time: u64,

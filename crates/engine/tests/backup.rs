@@ -1,5 +1,5 @@
-//! A backup of a store that is running: whatever comes, grows and goes meanwhile, the copy is sound, and holds all that
-//! was confirmed before it began and was not finished.
+//! A backup of a store in use: although files are created, grow and are removed meanwhile, the copy is sound, and
+//! contains all tasks that were confirmed before the backup began and not finished.
 
 mod check_support;
 
@@ -118,7 +118,7 @@ fn tasks_of(disk: &SimDisk) -> BTreeSet<TaskId> {
 fn a_store_that_is_not_open_is_copied_as_it_is() {
     let lived = lived();
     let disk = disk_of(&lived.files);
-    let (backup, to) = copied(&disk.shared()).expect("nothing stands in the way");
+    let (backup, to) = copied(&disk.shared()).expect("the disk works");
     assert_eq!((backup.retries, disk.trace_len()), (0, 0));
     let (sound, copy) = (checked(&disk), backup.report.expect("it was checked"));
     assert!(copy.is_sound(), "{:#?}", copy.findings);
@@ -144,27 +144,23 @@ fn incomplete_frames_are_not_copied_and_damaged_ones_are() {
     };
     let torn = disk_of(&lived.files);
     tail_of(&torn, frames - 1);
-    let (backup, to) = copied(&torn.shared()).expect("nothing stands in the way");
+    let (backup, to) = copied(&torn.shared()).expect("the disk works");
     assert!(backup.report.expect("it was checked").findings.is_empty(), "the half-written frame is left out");
     assert!(checked(&to).end < checked(&disk_of(&lived.files)).end);
 
     let damaged = disk_of(&lived.files);
     tail_of(&damaged, frames / 2);
-    let (backup, to) = copied(&damaged.shared()).expect("nothing stands in the way");
+    let (backup, to) = copied(&damaged.shared()).expect("the disk works");
     let (report, original) = (backup.report.expect("it was checked"), checked(&damaged));
-    assert!(!report.is_sound(), "what is damaged is not passed over in silence");
+    assert!(!report.is_sound(), "damage is reported");
     let places = |report: &sureq_engine::check::Report| -> Vec<_> {
         report.findings.iter().map(|finding| (finding.file.clone(), finding.offset)).collect()
     };
     assert_eq!(places(&report), places(&original));
-    assert_eq!(
-        to.files()[last],
-        damaged.files()[last],
-        "it is copied as it is, for those who check the copy"
-    );
+    assert_eq!(to.files()[last], damaged.files()[last], "a damaged segment is copied unchanged");
 }
 
-/// Ends the work of others with a test, however that ends.
+/// Stops the other thread at the end of a test, also if the test fails.
 struct Over<'o>(&'o AtomicBool);
 
 impl Drop for Over<'_> {
@@ -182,7 +178,7 @@ fn a_damaged_checkpoint_is_copied_with_the_one_before_it() {
         let last = bytes.len() - 1;
         bytes[last] ^= 1;
     });
-    let (backup, to) = copied(&disk.shared()).expect("nothing stands in the way");
+    let (backup, to) = copied(&disk.shared()).expect("the disk works");
     let (copy, original) = (backup.report.expect("it was checked"), checked(&disk));
     assert!(!copy.is_sound() && !original.is_sound());
     assert_eq!(
@@ -192,7 +188,7 @@ fn a_damaged_checkpoint_is_copied_with_the_one_before_it() {
     assert_eq!(tasks_of(&to), lived.live.keys().copied().collect());
 }
 
-/// What is known of all tasks, while others push and finish them.
+/// The expected state of all tasks, while another thread pushes and finishes them.
 #[derive(Default)]
 struct Known {
     confirmed: BTreeSet<TaskId>,
@@ -204,7 +200,7 @@ fn backups_of_a_busy_store_are_sound_and_contain_all_confirmed_changes() {
     let mut life = Life::new();
     life.push(b"old", 20);
     let known = Arc::new(Mutex::new(Known::default()));
-    known.lock().expect("nobody panicked").confirmed.extend(life.live.keys());
+    known.lock().expect("no thread panicked").confirmed.extend(life.live.keys());
     let from: Arc<dyn Disk> = Arc::new(Slow { disk: life.disk.clone(), bytes: 1500 });
     let is_over = AtomicBool::new(false);
     let (rolled, checkpoints, retries) = thread::scope(|scope| {
@@ -215,11 +211,11 @@ fn backups_of_a_busy_store_are_sound_and_contain_all_confirmed_changes() {
             while !is_over.load(Ordering::Relaxed) {
                 rounds += 1;
                 let ids = life.push(b"busy", 8);
-                shared.lock().expect("nobody panicked").confirmed.extend(ids);
+                shared.lock().expect("no thread panicked").confirmed.extend(ids);
                 held.extend(life.pop(b"busy", 8, LeaseAsk::NONE));
                 if rounds % 7 != 0 {
-                    // What is about to be finished may or may not be in a copy.
-                    shared.lock().expect("nobody panicked").finished.extend(&held);
+                    // A task that is about to be finished may be in a copy or not.
+                    shared.lock().expect("no thread panicked").finished.extend(&held);
                     life.ack(b"busy", &held);
                     held.clear();
                 }
@@ -232,13 +228,13 @@ fn backups_of_a_busy_store_are_sound_and_contain_all_confirmed_changes() {
         let over = Over(is_over);
         let mut retries = 0;
         for n in 0..20 {
-            let before: BTreeSet<TaskId> = known.lock().expect("nobody panicked").confirmed.clone();
+            let before: BTreeSet<TaskId> = known.lock().expect("no thread panicked").confirmed.clone();
             let (backup, to) = copied(&from).unwrap_or_else(|error| panic!("backup {n}: {error}"));
             let report = backup.report.expect("it was checked");
             assert!(report.is_sound(), "backup {n}: {:#?}", report.findings);
             retries += backup.retries;
             let there = tasks_of(&to);
-            let finished = known.lock().expect("nobody panicked").finished.clone();
+            let finished = known.lock().expect("no thread panicked").finished.clone();
             let lost: Vec<&TaskId> =
                 before.iter().filter(|id| !there.contains(id) && !finished.contains(id)).collect();
             assert!(lost.is_empty(), "backup {n} lacks {lost:?}");

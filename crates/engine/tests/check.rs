@@ -1,11 +1,11 @@
-//! A check finds what is not as it was written, and changes nothing; a repair saves the rest, and lists what it cannot.
+//! A check finds all damage, and changes nothing; a repair saves the rest, and lists the losses.
 
 mod check_support;
 
 use std::sync::Arc;
 
 use check_support::{
-    Life, Lived, check_repair, checked, checkpoints, disk_of, frames_of, is_segment, is_told, lived, open,
+    Life, Lived, check_repair, checked, checkpoints, disk_of, frames_of, is_in_gap, is_segment, lived, open,
     repaired,
 };
 use sureq_core::Command;
@@ -16,18 +16,18 @@ use sureq_home_api::Home as _;
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::sim_disk::SimDisk;
 
-/// What a store holds, as far as its users can tell.
+/// The contents of a store that its users can see.
 fn content(report: &Report) -> impl PartialEq + std::fmt::Debug {
     (report.queues.clone(), report.end, report.live_bytes, report.incarnation, report.starts_from)
 }
 
-/// Whether nothing at all was found.
+/// Whether there are no findings at all.
 fn is_silent(report: &Report) -> bool {
     report.findings.is_empty()
 }
 
 #[test]
-fn a_store_that_has_seen_much_is_sound() {
+fn a_store_with_a_long_history_is_sound() {
     let lived = lived();
     let names: Vec<&String> = lived.files.keys().collect();
     let disk = disk_of(&lived.files);
@@ -75,8 +75,8 @@ fn other_files_are_reported_and_left_alone() {
     }
     let report = checked(&disk_of(&files));
     assert!(report.is_sound(), "{:?}", report.findings);
-    let told: Vec<&str> = report.findings.iter().map(|finding| &*finding.file).collect();
-    assert_eq!(told, ["00000000000000000001.seg.bak", "checkpoint.new", "notes.txt", "store.new"]);
+    let reported: Vec<&str> = report.findings.iter().map(|finding| &*finding.file).collect();
+    assert_eq!(reported, ["00000000000000000001.seg.bak", "checkpoint.new", "notes.txt", "store.new"]);
 }
 
 /// Flips bits all over a file; checks and repairs after each.
@@ -100,7 +100,7 @@ fn flip(lived: &Lived, name: &str, step: usize) -> (usize, usize) {
         let repaired = check_repair(lived, &disk, &context);
         if report.is_sound() {
             assert_eq!(report.refusal, None, "{context}");
-            // The last frame alone cannot be told from one that a crash interrupted; that is noted.
+            // A damaged last frame looks like one that a crash interrupted, which is only a note.
             assert!(repaired.is_complete() || report.end < sound.end, "{context}: {repaired:?}");
         }
     }
@@ -137,7 +137,7 @@ fn every_missing_file_is_found_and_the_rest_is_saved() {
         let report = checked(&disk);
         let is_dead = |segment: &SegmentReport| segment.live_tasks == 0 && segment.end <= kept;
         let may_go = sound.segments.iter().any(|segment| segment.file == *name && is_dead(segment));
-        // With one checkpoint a store is as it was before the other was taken, or after a full disk took it.
+        // A store with one checkpoint is sound: it may be young, or the older one was dropped on a full disk.
         if !may_go && !checkpoints(&lived.files).contains(name) {
             assert!(!report.is_sound(), "{name} is missing");
         }
@@ -169,10 +169,10 @@ fn every_pair_of_missing_and_damaged_files_is_survived() {
     }
 }
 
-/// Frame by frame from the end, body and header, with the oldest segment gone or not: `check_repair` holds what comes
-/// back without a doubt to what the very last frame finished, and to that only where not even its header is left.
+/// Damages body or header of the last frames, with and without the oldest segment. `check_repair` accepts finished
+/// tasks that are restored without being doubtful only if the very last frame finished them and its header is lost.
 #[test]
-fn damage_in_the_last_frames_brings_nothing_back_without_a_doubt() {
+fn damage_in_the_last_frames_makes_restored_tasks_doubtful() {
     let lived = lived();
     let segments: Vec<&String> = lived.files.keys().filter(|name| is_segment(name)).collect();
     let (oldest, newest) = (segments[0], segments[segments.len() - 1]);
@@ -180,7 +180,7 @@ fn damage_in_the_last_frames_brings_nothing_back_without_a_doubt() {
     let start = lived.files[newest].as_ptr() as usize;
     let sound = checked(&disk_of(&lived.files));
     let checkpoint = sound.checkpoints.iter().filter_map(|file| file.position).max().expect("there are two");
-    // What was copied forward may stand behind what was done last, and a checkpoint may know of it.
+    // Copied tasks may be logged after the last ack, and a checkpoint may contain it.
     let is_last_missed = !lived.last.1.is_empty() && checkpoint.0 <= lived.last.0;
     let places: Vec<usize> =
         frames.iter().rev().take(8).map(|(_, body)| body.as_ptr() as usize - start).collect();
@@ -202,14 +202,14 @@ fn damage_in_the_last_frames_brings_nothing_back_without_a_doubt() {
             let late = repaired.report.queues.iter().find(|queue| queue.name == b"late");
             if n == 0 && is_last_missed {
                 assert_eq!(late.map_or(0, QueueReport::tasks), 6, "{context}");
-                assert_eq!(is_told(&repaired, lived.last.0), !is_header, "{context}");
+                assert_eq!(is_in_gap(&repaired, lived.last.0), !is_header, "{context}");
             }
         }
     }
 }
 
-/// Where a checkpoint keeps what, and what it shares with the one before, is a matter of when it was taken: all places
-/// are tried, with the other checkpoint and without it.
+/// The contents of a checkpoint's file, and the blobs that it shares, depend on when it was taken. So damage is tried
+/// at all places, with and without the other checkpoint.
 #[test]
 fn without_a_sound_checkpoint_its_sound_parts_are_used() {
     let lived = lived();
@@ -226,7 +226,7 @@ fn without_a_sound_checkpoint_its_sound_parts_are_used() {
                 disk.take(other);
             }
             if reaches_back {
-                // Otherwise the log alone would do.
+                // Otherwise the log would suffice.
                 disk.take(oldest);
             }
             let report = checked(&disk);
@@ -238,10 +238,7 @@ fn without_a_sound_checkpoint_its_sound_parts_are_used() {
         }
     }
     let live = lived.live.len();
-    assert!(
-        fewest_doubts < live / 2,
-        "at least {fewest_doubts} of {live} are in doubt, whichever part is lost"
-    );
+    assert!(fewest_doubts < live / 2, "at least {fewest_doubts} of {live} are doubtful, for any lost part");
 }
 
 #[test]
@@ -268,7 +265,7 @@ fn a_damaged_payload_costs_its_task_alone() {
         .find_map(|(name, bytes)| {
             Some((name, bytes.windows(payload.len()).position(|window| window == &payload[..])?))
         })
-        .expect("it lies in the log");
+        .expect("it is in the log");
     let disk = disk_of(&lived.files);
     disk.edit(name, |bytes| bytes[at + 3] ^= 0x20);
     let report = checked(&disk);
@@ -319,10 +316,10 @@ fn findings_name_the_place_the_damage_and_the_remedy() {
     assert!(report.refusal.is_some());
 }
 
-/// A process that is killed while it writes leaves its last frame in part, which looks like damage. What is said about
-/// it is what a start does.
+/// A process that is killed while it writes leaves an incomplete last frame, which looks like damage. The finding
+/// must state what a start does with it.
 #[test]
-fn a_frame_that_a_start_cuts_off_is_not_said_to_stop_it() {
+fn a_finding_about_the_last_frame_states_whether_a_start_refuses_it() {
     let lived = lived();
     let name = lived.files.keys().rfind(|name| is_segment(name)).expect("there is a segment");
     let (file, frames) = (&lived.files[name], frames_of(&lived.files[name]));
@@ -340,6 +337,6 @@ fn a_frame_that_a_start_cuts_off_is_not_said_to_stop_it() {
             "frame {n} from the end: {meaning}"
         );
         assert_eq!(meaning.contains("a start cuts it off"), !refuses, "frame {n} from the end: {meaning}");
-        assert!(n > 0 || !refuses, "nothing says that the last frame was durable");
+        assert!(n > 0 || !refuses, "nothing shows that the last frame was durable");
     }
 }

@@ -1,5 +1,5 @@
-//! A check holds the index against the log: a checkpoint whose every checksum matches, and which leads a task to the
-//! payload of another, is found out.
+//! A check compares the index with the log: it detects a checkpoint that has the place of another task's payload,
+//! although all checksums match.
 
 mod check_support;
 
@@ -19,22 +19,22 @@ use sureq_engine::log::{LogOptions, Place, Position, scan};
 use sureq_engine::store::Store;
 use sureq_testkit::sim_disk::SimDisk;
 
-/// So many tasks take up some segments.
+/// The number of tasks, which fill some segments.
 const TASKS: usize = 600;
 
-/// How many of them are pushed at a time: those of one frame.
+/// The number of tasks that are pushed at a time, in one frame.
 const BATCH: usize = 10;
 
 /// Segment, offset and length of a payload.
 type At = (u64, u64, u64);
 
-/// Which payloads the index is to have at the place of which others.
+/// Pairs of payloads: the index gets the place of the second for the first.
 type Astray<'a> = &'a [(&'a [u8], &'a [u8])];
 
-/// A store whose index is yet to be written.
-struct Told {
+/// A store without an index.
+struct Plain {
     files: Files,
-    /// The tasks whose payloads are numbered.
+    /// The tasks, in the order of their payloads.
     ids: Vec<TaskId>,
 }
 
@@ -42,8 +42,8 @@ fn payload(n: usize) -> Vec<u8> {
     format!("payload {n:04}").into_bytes()
 }
 
-/// A store of tasks whose payloads are all of one length. Nothing in it was ever finished.
-fn told() -> Told {
+/// A store of tasks with payloads of the same length, none of which was finished.
+fn plain() -> Plain {
     let life = Life::new();
     let mut ids = Vec::new();
     for batch in (0..TASKS).step_by(BATCH) {
@@ -51,10 +51,10 @@ fn told() -> Told {
         let slices: Vec<&[u8]> = payloads.iter().map(Vec::as_slice).collect();
         ids.extend(life.execute(&Command::Push { queue: b"q", payloads: &slices }).ids);
     }
-    Told { files: files_of(&life), ids }
+    Plain { files: files_of(&life), ids }
 }
 
-/// The files of a life that has ended, without its checkpoints: its log goes back to the beginning.
+/// Ends a life, and returns its files without checkpoints: its log is complete.
 fn files_of(life: &Life) -> Files {
     life.engine.close().expect("a sound disk");
     let mut files = life.disk.files();
@@ -62,7 +62,7 @@ fn files_of(life: &Life) -> Files {
     files
 }
 
-/// Where a payload lies.
+/// The file and the offset of a payload.
 fn find(files: &Files, payload: &[u8]) -> (String, usize) {
     let mut segments = files.iter().filter(|(name, _)| is_segment(name));
     let found = segments.find_map(|(name, bytes)| {
@@ -71,15 +71,15 @@ fn find(files: &Files, payload: &[u8]) -> (String, usize) {
     found.expect("it is in the log")
 }
 
-/// Builds an index as a start does, but for those that are led astray.
+/// Builds an index as a start does, except for the wrong places.
 struct Indexer<'a> {
     frame: &'a [u8],
     place: Place,
     astray: Astray<'a>,
-    /// Where payloads lie.
+    /// The places of all payloads.
     known: &'a BTreeMap<Vec<u8>, At>,
     found: BTreeMap<Vec<u8>, At>,
-    /// Segments with the tasks in them, and their bytes.
+    /// The number of tasks in each segment, and their bytes.
     live: BTreeMap<u64, (u64, u64)>,
 }
 
@@ -96,7 +96,7 @@ impl Recorder for Indexer<'_> {
             self.astray.iter().find(|(led, _)| *led == payload).and_then(|(_, to)| self.known.get(*to));
         let at = other.copied().unwrap_or(own);
         let live = self.live.entry(at.0).or_default();
-        // As engines count: what a task takes up besides its payload is put at 48 bytes.
+        // As the engine counts: a task takes up 48 bytes besides its payload.
         *live = (live.0 + 1, live.1 + at.2 + 48);
         body_at(at)
     }
@@ -119,7 +119,7 @@ fn body_at((segment, offset, len): At) -> Body {
     Body::unpack(None, &packed).expect("a place").0
 }
 
-/// An index, and what belongs to it.
+/// An index, the counts of live payloads, its position, and the places of all payloads.
 struct Index {
     image: Image<Body>,
     live: BTreeMap<u64, (u64, u64)>,
@@ -146,7 +146,7 @@ fn index(disk: &SimDisk, astray: Astray<'_>, known: &BTreeMap<Vec<u8>, At>) -> I
     Index { image: broker.image(), live, end: scanned.expect("a sound log").end, places }
 }
 
-/// Writes a checkpoint as engines do; what it has in common with `shared` is not written again.
+/// Writes a checkpoint as the engine does, or one that refers to the blobs `shared`.
 fn write_checkpoint(disk: &SimDisk, index: &Index, shared: Option<Vec<Blob>>) -> Vec<Blob> {
     let uuid = Store::open(&disk.shared()).expect("a sound store").values().uuid;
     let mut checkpoints = Checkpoints::open(disk.shared(), uuid).expect("they are sound");
@@ -191,7 +191,7 @@ fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     out
 }
 
-/// The store with two checkpoints that share an index in which these are led astray.
+/// The store with two checkpoints that share an index with these wrong places.
 fn indexed(files: &Files, astray: Astray<'_>) -> SimDisk {
     let disk = disk_of(files);
     let known = index(&disk, &[], &BTreeMap::new()).places;
@@ -207,8 +207,8 @@ fn damages(report: &Report) -> Vec<&Finding> {
 
 #[test]
 fn a_task_with_the_place_of_its_neighbours_payload_is_reported() {
-    let told = told();
-    let report = checked(&indexed(&told.files, &[]));
+    let plain = plain();
+    let report = checked(&indexed(&plain.files, &[]));
     assert!(report.is_sound(), "{:#?}", report.findings);
     assert_eq!(
         (report.tasks(), report.checkpoints.iter().filter(|file| file.restores).count()),
@@ -217,12 +217,12 @@ fn a_task_with_the_place_of_its_neighbours_payload_is_reported() {
     assert!(report.segments.len() > 1 && report.segments.iter().any(|segment| segment.live_tasks > 100));
 
     for (led, to) in [(13, 14), (14, 13), (0, TASKS - 1), (TASKS - 1, TASKS - 2)] {
-        let report = checked(&indexed(&told.files, &[(&payload(led), &payload(to))]));
-        let (file, offset) = find(&told.files, &payload(to));
+        let report = checked(&indexed(&plain.files, &[(&payload(led), &payload(to))]));
+        let (file, offset) = find(&plain.files, &payload(to));
         let damages = damages(&report);
         let [finding] = damages[..] else { panic!("{led} to {to}: {damages:#?}") };
         assert_eq!((&finding.file, finding.offset), (&file, Some(offset as u64)), "{finding:?}");
-        let (led, to) = (told.ids[led], told.ids[to]);
+        let (led, to) = (plain.ids[led], plain.ids[to]);
         let what = format!("the log has the payload of task {to} here, the index that of {led}");
         assert_eq!(finding.what, what);
         assert!(finding.meaning.starts_with(&format!("task {led} of queue q would be delivered")));
@@ -249,21 +249,21 @@ fn tasks_with_swapped_places_are_reported_in_every_state() {
         |name: &[u8]| report.queues.iter().find(|queue| queue.name == name).map_or(0, QueueReport::tasks);
     assert_eq!((tasks(b"q"), tasks(b"grave"), tasks(b"empty")), (8, 2, 4), "{:?}", report.queues);
 
-    // A dead letter, one that is being worked on, and one that waits.
+    // A task in the dead-letter queue, a leased one, and a ready one.
     for led in [0, 2, 9] {
         let (one, other) = (payload(led), payload(5));
         let report = checked(&indexed(&files, &[(&one, &other), (&other, &one)]));
         let damages = damages(&report);
-        let told: Vec<&str> = damages.iter().map(|finding| &*finding.meaning).collect();
-        assert_eq!(told.len(), 2, "{damages:#?}");
+        let meanings: Vec<&str> = damages.iter().map(|finding| &*finding.meaning).collect();
+        assert_eq!(meanings.len(), 2, "{damages:#?}");
         for id in [ids[led], ids[5]] {
-            let told = told.iter().filter(|told| told.starts_with(&format!("task {id} of queue ")));
-            assert_eq!(told.count(), 1, "{damages:#?}");
+            let of_task = meanings.iter().filter(|text| text.starts_with(&format!("task {id} of queue ")));
+            assert_eq!(of_task.count(), 1, "{damages:#?}");
         }
     }
 }
 
-/// One task, held for a day.
+/// Pops one task with a lease of a day.
 fn pop_any(life: &Life) -> Vec<TaskId> {
     let queues: [&[u8]; 1] = [b"q"];
     let lease = LeaseAsk { ms: Some(86_400_000), ..LeaseAsk::NONE };
@@ -273,32 +273,32 @@ fn pop_any(life: &Life) -> Vec<TaskId> {
 
 #[test]
 fn a_damaged_segment_is_compared_with_the_index_up_to_the_damage() {
-    let told = told();
+    let plain = plain();
     let (early, late) = ((payload(3), payload(4)), (payload(93), payload(94)));
-    let damaged = find(&told.files, &payload(55));
-    let is_there = |payload: &[u8]| find(&told.files, payload).0 == damaged.0;
+    let damaged = find(&plain.files, &payload(55));
+    let is_there = |payload: &[u8]| find(&plain.files, payload).0 == damaged.0;
     assert!(
         is_there(&early.0) && is_there(&late.1) && !is_there(&payload(TASKS - 1)),
         "it is one sealed segment"
     );
-    let disk = indexed(&told.files, &[(&early.0, &early.1), (&late.0, &late.1)]);
+    let disk = indexed(&plain.files, &[(&early.0, &early.1), (&late.0, &late.1)]);
     assert_eq!(damages(&checked(&disk)).len(), 2);
     disk.edit(&damaged.0, |bytes| bytes[damaged.1] ^= 1);
     let report = checked(&disk);
     let of_index: Vec<&Finding> =
         report.findings.iter().filter(|finding| finding.what.contains("index")).collect();
     assert_eq!(of_index.len(), 1, "{of_index:#?}");
-    assert!(of_index[0].meaning.contains(&told.ids[3].to_string()), "{of_index:#?}");
-    assert!(report.findings.len() > 1, "the damage itself is told");
+    assert!(of_index[0].meaning.contains(&plain.ids[3].to_string()), "{of_index:#?}");
+    assert!(report.findings.len() > 1, "the damage itself is reported");
 }
 
 #[test]
 fn a_place_at_which_no_payload_begins_is_reported() {
-    let told = told();
-    let disk = disk_of(&told.files);
+    let plain = plain();
+    let disk = disk_of(&plain.files);
     let mut known = index(&disk, &[], &BTreeMap::new()).places;
     let place = known[&payload(50)];
-    let (file, at) = find(&told.files, &payload(50));
+    let (file, at) = find(&plain.files, &payload(50));
     known.insert(b"nowhere".to_vec(), (place.0, place.1 + 1, place.2));
     let index = index(&disk, &[(&payload(51), b"nowhere")], &known);
     write_checkpoint(&disk, &index, None);
@@ -306,14 +306,14 @@ fn a_place_at_which_no_payload_begins_is_reported() {
     let finding = report.findings.iter().find(|finding| finding.what.starts_with("no payload begins here"));
     let finding = finding.unwrap_or_else(|| panic!("{:#?}", report.findings));
     assert_eq!((&finding.file, finding.offset), (&file, Some(at as u64 + 1)));
-    assert!(finding.what.contains(&told.ids[51].to_string()), "{finding:?}");
+    assert!(finding.what.contains(&plain.ids[51].to_string()), "{finding:?}");
 }
 
-/// A start takes the older one where the newer is damaged.
+/// A start uses the older checkpoint if the newer one is damaged.
 #[test]
 fn an_older_checkpoint_with_other_places_than_the_newer_is_reported() {
-    let told = told();
-    let disk = disk_of(&told.files);
+    let plain = plain();
+    let disk = disk_of(&plain.files);
     let known = index(&disk, &[], &BTreeMap::new()).places;
     write_checkpoint(&disk, &index(&disk, &[(&payload(13), &payload(14))], &known), None);
     write_checkpoint(&disk, &index(&disk, &[], &known), None);

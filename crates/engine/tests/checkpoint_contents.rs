@@ -1,4 +1,4 @@
-//! What was put into checkpoints comes out again, over many generations that share blobs, in bounded room.
+//! Checkpoints return the state that was written, over many generations that share blobs, in bounded space.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,7 +14,7 @@ use sureq_engine::log::Position;
 use sureq_engine::store::Store;
 use sureq_testkit::sim_disk::{Kept, Op, SimDisk};
 
-/// A little generator of numbers; the same seed gives the same ones.
+/// A small random number generator. The same seed gives the same numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -24,7 +24,7 @@ impl Dice {
     }
 }
 
-/// Changes about one part in `rate`: new ones, other content, gone.
+/// Adds, changes or removes about one part in `rate`.
 fn churn(parts: &mut Parts, rate: u64, dice: &mut Dice) {
     for part in 0..300 {
         if dice.below(rate) == 0 {
@@ -128,14 +128,14 @@ fn the_log_is_needed_from_the_older_of_two() {
     assert_eq!(Session::start(&disk).unwrap().checkpoints.needed_from(), Position(4));
 }
 
-/// A start knows of no checkpoint that was dropped, though its file is still there for its blobs.
+/// A start does not use a dropped checkpoint, even if its file is kept for its blobs.
 #[test]
 fn a_dropped_checkpoint_is_not_fallen_back_to() {
     let disk = taken(8);
     let mut session = Session::start(&disk).unwrap();
     assert!(session.checkpoints.drop_older().unwrap().is_dropped());
     assert!(names(&disk).contains(&format!("{}.blobs", name(7))), "{:?}", names(&disk));
-    assert_eq!(names(&disk.crash(Kept::Nothing, Kept::Nothing)), names(&disk), "a cut brings it back");
+    assert_eq!(names(&disk.crash(Kept::Nothing, Kept::Nothing)), names(&disk), "a power cut undoes the drop");
     disk.edit(&name(8), |bytes| bytes[0] ^= 1);
     assert_eq!(checkpoint_support::refusal(&disk).file, name(8));
     disk.take(&name(8));
@@ -158,7 +158,7 @@ fn the_older_is_not_dropped_unless_every_byte_of_the_newest_is_sound() {
             let mut session = Session::start(&disk).unwrap();
             disk.edit(&name, |bytes| bytes[at] ^= 0x10);
             let before = disk.trace_len();
-            // Table and manifest of an older file are of no use to the newest.
+            // The newest checkpoint does not need table and manifest of an older file.
             let matters = file == 8 || (refers_to(file) && at < blobs_end);
             assert_eq!(session.checkpoints.drop_older().unwrap().is_dropped(), !matters, "{name} at {at}");
             if matters {
@@ -226,7 +226,7 @@ fn a_draft_that_is_dropped_or_left_behind_is_removed() {
 }
 
 #[test]
-fn a_store_file_is_not_made_where_checkpoints_are() {
+fn no_store_file_is_created_if_there_are_checkpoints() {
     let disk = taken(1);
     let refused = Store::open(&disk.shared()).err().unwrap().to_string();
     assert!(refused.contains(&format!("the file is missing, but {} is there", name(1))), "{refused}");
@@ -297,7 +297,7 @@ fn a_large_checkpoint_is_written_in_pieces_and_synced_as_it_grows() {
 }
 
 #[test]
-fn it_is_the_same_on_a_real_disk() {
+fn a_large_checkpoint_is_read_back_from_a_real_disk() {
     let directory = tempfile::tempdir().unwrap();
     let disk: Arc<DirDisk> = Arc::new(DirDisk::open(directory.path()).unwrap());
     let mut checkpoints = Checkpoints::open(disk.clone(), UUID).unwrap();
@@ -308,9 +308,9 @@ fn it_is_the_same_on_a_real_disk() {
 }
 
 #[test]
-fn parts_change_and_stay() {
+fn states_of_these_tests_share_some_parts_and_differ_in_others() {
     assert!((1..100).all(|position| parts_at(position) != parts_at(position + 1)));
     let session = loaded(&taken(6)).unwrap();
-    assert!(session.blobs.values().any(|blob| blob.file < 6), "sharing is what these tests are about");
+    assert!(session.blobs.values().any(|blob| blob.file < 6), "these tests are about sharing");
     assert!(session.blobs.values().any(|blob| blob.file == 6));
 }

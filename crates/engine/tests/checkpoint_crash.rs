@@ -1,5 +1,5 @@
-//! A power cut at any moment leaves the newest checkpoint or the one before it, whole, with all of its blobs; and never
-//! one that is older than what the log was said to be needed from.
+//! A power cut at any moment leaves the newest checkpoint or the one before it, complete with all of its blobs, and
+//! never one that is older than the position from which the log is kept.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -8,13 +8,13 @@ mod checkpoint_support;
 use checkpoint_support::{Session, crash_everywhere, position_in};
 use sureq_testkit::sim_disk::{FailureKind, Kept, Repeat, SimDisk};
 
-/// A run that remembers which checkpoint was durable when.
+/// A run, and a record of which checkpoint was durable when.
 struct Run {
     session: Session,
     disk: SimDisk,
     /// Changes of the disk before the run.
     begin: usize,
-    /// After so many changes, this position was promised.
+    /// After this many changes, the checkpoint at this position was durable.
     promises: Vec<(usize, u64)>,
 }
 
@@ -42,7 +42,7 @@ impl Run {
         self
     }
 
-    /// What was loaded may be newer than what was promised; from here on it is what counts.
+    /// The loaded checkpoint may be newer than the last one known to be durable. From here on it is the durable one.
     fn drop_older(&mut self) -> &mut Run {
         assert!(self.session.checkpoints.drop_older().unwrap().is_dropped() || self.session.position == 0);
         self.promise();
@@ -54,7 +54,7 @@ impl Run {
     }
 }
 
-/// Cuts the run at every moment, and the short runs after it, `depth` deep. Of those deep down only one in `every` is
+/// Cuts the run at every moment, and the short runs after it, `depth` deep. Only one in `every` of the deeper runs is
 /// tried.
 fn crash(base: &SimDisk, run: &Run, depth: usize, every: usize, seen: &mut usize) {
     crash_everywhere(base, &run.disk.trace()[run.begin..], |change, crash, disk| {
@@ -99,8 +99,8 @@ fn three_cuts_in_a_row_leave_the_newest_or_the_one_before() {
     assert!(seen > 50_000, "{seen} cuts");
 }
 
-/// A directory whose sync has failed shows names that are not on disk. A start takes them as they are, and must not let
-/// go of the older checkpoint before they are.
+/// A directory whose sync has failed lists names that are not on disk. A start uses these checkpoints, and must not
+/// remove the older one before their names are durable.
 #[test]
 fn a_name_that_is_not_durable_is_not_relied_on() {
     type Act = fn(&mut Run) -> &mut Run;

@@ -1,6 +1,6 @@
-//! Checkpoints that changed behind our back, and headers that say anything at all with checksums that match. Written
-//! against docs/understand/log-format.md: an older checkpoint, or a refusal by name; never other bytes than were put
-//! in, never a panic.
+//! Checkpoints that other programs or the disk have changed, and headers with arbitrary values and matching
+//! checksums. Written against docs/understand/log-format.md: an older checkpoint is used, or the file is refused by
+//! name. No other bytes than those written are returned, and nothing panics.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -29,7 +29,7 @@ const MANIFEST_CRC: usize = 72;
 
 const WORDS: [u64; 10] = [0, 1, 7, 127, 128, 129, 0x7fff_ffff, u32::MAX as u64, i64::MAX as u64, u64::MAX];
 
-/// So many checkpoints are taken where damage is done, so that the newest shares with several.
+/// The number of checkpoints before the damage, so that the newest shares blobs with several.
 const TAKEN: u64 = 8;
 
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
@@ -45,7 +45,7 @@ fn fix_header(bytes: &mut [u8]) {
     put_u32(bytes, CRC, crc);
 }
 
-/// Where the table and the manifest begin.
+/// The offsets of the table and of the manifest.
 fn parts_of(bytes: &[u8]) -> (usize, usize) {
     let files = u32::from_le_bytes(bytes[FILES..FILES + 4].try_into().unwrap()) as usize;
     let table = u64_at(bytes, BLOBS_END) as usize;
@@ -67,7 +67,7 @@ fn fix(bytes: &mut [u8]) {
     fix_header(bytes);
 }
 
-/// What a start made of a changed file.
+/// The checkpoint that a start uses after a file was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Newest,
@@ -75,7 +75,7 @@ enum Outcome {
     Refused,
 }
 
-/// Loads, which must give what was put in or fail because of content.
+/// Loads, which must return a state that was written or fail because of the content.
 fn outcome(disk: &SimDisk, context: &str) -> Outcome {
     match loaded(disk) {
         Ok(session) => match (session.position, session.skipped) {
@@ -91,7 +91,7 @@ fn outcome(disk: &SimDisk, context: &str) -> Outcome {
     }
 }
 
-/// Whether this checkpoint has a blob around this offset.
+/// Whether one of these blobs contains this offset of a file.
 fn refers(blobs: &BTreeMap<u32, Blob>, file: u64, at: usize) -> bool {
     let covers = |blob: &Blob| {
         let begin = blob.offset as usize;
@@ -171,7 +171,7 @@ fn a_missing_or_cut_file_of_blobs_is_named() {
 }
 
 #[test]
-fn without_a_sound_one_the_newest_is_named() {
+fn the_newest_is_named_if_no_checkpoint_is_sound() {
     let disk = taken(3);
     for number in 1..=3 {
         if names(&disk).contains(&name(number)) {
@@ -222,13 +222,13 @@ fn a_number_under_two_names_is_refused() {
 }
 
 #[test]
-fn headers_that_say_anything_are_harmless() {
+fn headers_with_arbitrary_values_are_harmless() {
     let untouched = taken(TAKEN);
     let mut refused = 0;
     for file in names(&untouched) {
         let original = Arc::clone(&untouched.files()[&file]);
         let near = [original.len() as u64 - 1, original.len() as u64 + 1, u64_at(&original, BLOBS_END) + 1];
-        // A forged checksum of a part is the part's own: whoever can forge that can write anything.
+        // Not the checksums of the parts: with a forged checksum any content would be valid.
         for field in (VERSION..CRC - 8).step_by(4) {
             for (word, bytes) in WORDS.into_iter().chain(near).flat_map(|word| [(word, 4), (word, 8)]) {
                 let probe = copy(&untouched);
@@ -249,9 +249,9 @@ fn headers_that_say_anything_are_harmless() {
     assert!(refused > 500, "{refused}");
 }
 
-/// A length that is made to match, so that the lie is about what lies within the file.
+/// Arbitrary boundaries between the parts of a file, with checksums that match.
 #[test]
-fn parts_that_lie_elsewhere_are_harmless() {
+fn headers_with_arbitrary_part_boundaries_are_harmless() {
     let untouched = taken(TAKEN);
     let bytes = untouched.files()[&name(TAKEN)].len() as u64;
     for blobs_end in (0..=bytes + 8).chain([u64::MAX - 7, u64::MAX]) {
@@ -265,7 +265,7 @@ fn parts_that_lie_elsewhere_are_harmless() {
                 let fits = (HEADER_BYTES as u64..=bytes).contains(&blobs_end)
                     && u64::from(files) * 8 <= bytes - blobs_end;
                 if fits && !is_same {
-                    // All checksums match, so the manifest is one that nobody wrote.
+                    // All checksums match, so the manifest consists of arbitrary bytes.
                     fix(content);
                 } else {
                     fix_header(content);
@@ -277,7 +277,7 @@ fn parts_that_lie_elsewhere_are_harmless() {
 }
 
 #[test]
-fn tables_that_say_anything_are_harmless() {
+fn tables_with_arbitrary_entries_are_harmless() {
     let untouched = taken(TAKEN);
     let (table, manifest) = parts_of(&untouched.files()[&name(TAKEN)]);
     assert!(manifest > table, "the newest refers to others");
@@ -297,7 +297,7 @@ fn tables_that_say_anything_are_harmless() {
 }
 
 #[test]
-fn a_flipped_table_and_one_that_leaves_files_out_are_named() {
+fn damaged_and_incomplete_tables_are_reported() {
     let disk = taken(TAKEN);
     let (table, manifest) = parts_of(&disk.files()[&name(TAKEN)]);
     disk.edit(&name(TAKEN), |content| content[table] ^= 1);
@@ -317,7 +317,7 @@ fn a_flipped_table_and_one_that_leaves_files_out_are_named() {
 }
 
 #[test]
-fn manifests_that_refer_to_anything_are_harmless() {
+fn manifests_with_arbitrary_references_are_harmless() {
     let untouched = taken(TAKEN);
     let blobs = loaded(&untouched).unwrap().blobs;
     let file_bytes = untouched.files()[&name(TAKEN)].len() as u64;
@@ -345,7 +345,7 @@ fn manifests_that_refer_to_anything_are_harmless() {
     }
 }
 
-/// The documented format is the one that is written: the checksums computed here match those on disk.
+/// The written format is the documented one: the checksums computed here match those on disk.
 #[test]
 fn the_documented_checksums_are_those_on_disk() {
     for (name, content) in taken(TAKEN).files() {

@@ -1,5 +1,6 @@
-//! Calls to the disk that fail while checkpoints are taken: a full disk changes nothing and passes, a failed read costs
-//! no more than what was to be read for, anything else ends all writing, and a restart finds what was confirmed.
+//! Calls to the disk that fail while checkpoints are taken: a full disk is temporary and changes nothing, a failed
+//! read only prevents the operation that needed it, any other fault ends all writing, and a restart finds the
+//! confirmed checkpoints.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,8 +10,7 @@ use checkpoint_support::{Session, loaded, position_in};
 use sureq_engine::log::{LogError, Position};
 use sureq_testkit::sim_disk::{FailureKind, Kept, Repeat, SimDisk};
 
-/// Checkpoints, compaction and dropping, until something fails. Answers how often the older one stayed since a read
-/// failed.
+/// Takes and drops checkpoints until a call fails. Returns how often the older one was kept because of a failed read.
 fn work(disk: &SimDisk, session: &mut Session) -> Result<u64, LogError> {
     let mut unread = 0;
     for round in 0..9 {
@@ -41,8 +41,8 @@ fn assert_poisoned(session: &mut Session) {
     assert!(matches!(session.checkpoints.remove_leftovers(), Err(LogError::Poisoned)));
 }
 
-/// Lets each call of the work fail in turn. Answers how many that were, and how many of them were reads that ended
-/// nothing.
+/// Lets each call of the work fail in turn. Returns the number of calls, and of those reads after which the work
+/// continued.
 fn break_each_call(repeat: Repeat) -> (u64, u64) {
     let mut forgiven = 0;
     for call in 1.. {
@@ -82,10 +82,10 @@ fn an_io_error_at_any_call_but_a_read_ends_all_writing() {
     let (calls, reads) = break_each_call(Repeat::Once);
     assert!(reads > 20 && calls - reads > 70, "{calls} calls, {reads} reads");
     let (calls, reads) = break_each_call(Repeat::Sticky);
-    assert!(reads == 0 && calls > 80, "what is written after a read fails too: {calls} calls, {reads} reads");
+    assert!(reads == 0 && calls > 80, "the next write fails too: {calls} calls, {reads} reads");
 }
 
-/// Fills the disk at each call in turn, and then makes room.
+/// Fills the disk at each call in turn, and then frees space.
 fn fill_at_each_call(repeat: Repeat) -> u64 {
     let mut refusals = 0;
     for call in 1.. {
@@ -127,9 +127,9 @@ fn a_full_disk_at_any_call_changes_nothing_and_passes() {
     assert!(fill_at_each_call(Repeat::Sticky) > 30);
 }
 
-/// On a full disk the older checkpoint can still go.
+/// Dropping works on a full disk, too.
 #[test]
-fn a_full_disk_can_be_relieved() {
+fn the_older_checkpoint_can_be_dropped_on_a_full_disk() {
     let disk = checkpoint_support::taken(2);
     let mut session = loaded(&disk).unwrap();
     session.take(3, checkpoint_support::parts_at(100)).unwrap();
@@ -168,8 +168,8 @@ fn short_and_interrupted_calls_are_continued() {
     }
 }
 
-/// A bad sector met while loading counts as damage: the older checkpoint is used where that does not need it, and
-/// otherwise the file is named.
+/// A bad sector counts as damage: the older checkpoint is used if it does not need the sector, and otherwise the
+/// error names the file.
 #[test]
 fn a_read_error_falls_back_or_names_the_file_and_changes_nothing() {
     let disk = checkpoint_support::taken(5);
@@ -184,15 +184,15 @@ fn a_read_error_falls_back_or_names_the_file_and_changes_nothing() {
         probe.fail(call, FailureKind::Broken, Repeat::Once);
         match loaded(&probe) {
             Ok(session) => {
-                let told = session.skipped.map(|damage| damage.to_string()).unwrap_or_default();
-                let is_told = told.contains("checkpoint-") && told.contains("it cannot be read: ");
-                assert!(session.position == 5 || session.position == 4 && is_told, "call {call}: {told}");
+                let skipped = session.skipped.map(|damage| damage.to_string()).unwrap_or_default();
+                let is_named = skipped.contains("checkpoint-") && skipped.contains("it cannot be read: ");
+                assert!(session.position == 5 || session.position == 4 && is_named, "call {call}: {skipped}");
                 fell_back += u32::from(session.position == 4);
             }
             Err(error) => {
                 let error = error.to_string();
-                let is_told = error.starts_with("cannot ") || error.contains("it cannot be read: ");
-                assert!(is_told && error.contains("checkpoint-"), "call {call}: {error}");
+                let is_read_error = error.starts_with("cannot ") || error.contains("it cannot be read: ");
+                assert!(is_read_error && error.contains("checkpoint-"), "call {call}: {error}");
                 refused += 1;
             }
         }

@@ -1,5 +1,6 @@
-//! The story of a task whose end lies in a younger segment than its push: that segment goes, the older one stays for
-//! the sake of another task, and with it the push. Nothing brings the task back, whatever is lost besides.
+//! A task that was acked in a later segment than it was pushed in: the segment with the ack is removed, but the one
+//! with the push is kept because of another task. The acked task must not come back, even if any other files are
+//! lost.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,7 +21,7 @@ use sureq_testkit::sim_disk::SimDisk;
 
 const SEGMENT_BYTES: u64 = 4096;
 
-/// So much of a segment that it is not worth copying forward.
+/// So large a part of a segment that it is not worth copying forward.
 const PINNED_BYTES: usize = 3000;
 
 const FIRST: &str = "00000000000000000001.seg";
@@ -33,7 +34,7 @@ fn open(disk: &SimDisk) -> Result<Engine, OpenError> {
     Engine::open_on(disk.shared(), Arc::new(ManualClock::default()), &options)
 }
 
-/// Others come and go, so that segments do too.
+/// Pushes and removes another task, so that segments are filled and removed.
 fn pass(engine: &Engine) {
     let _ = execute(engine, &[Command::Push { queue: b"dropped", payloads: &[&[b'x'; 500]] }]);
     let _ = execute(engine, &[Command::Drop { queues: &[b"dropped"] }]);
@@ -43,20 +44,21 @@ fn last_segment(disk: &SimDisk) -> String {
     disk.files().into_keys().rfind(|name| name.starts_with('0')).unwrap()
 }
 
-/// What is left of a store.
-struct Told {
+/// The files of a store.
+struct Story {
     files: Files,
-    /// What was there on the way, since the task was finished.
+    /// The files at earlier moments, since the task was acked.
     seen: Vec<Files>,
-    /// The task that was finished.
+    /// The task that was acked.
     acked: TaskId,
-    /// The one that lies beside it and stays.
+    /// The task in the same segment, which stays.
     pinned: TaskId,
     payload: Vec<u8>,
 }
 
-/// The segment with the end of the task is gone. That with its push is there if the other task in it is a large one.
-fn tell(pinned_bytes: usize) -> Told {
+/// Returns a store without the segment with the ack. The segment with the push is kept if the other task in it is
+/// large.
+fn story(pinned_bytes: usize) -> Story {
     let disk = SimDisk::new(7);
     let engine = open(&disk).unwrap();
     let payload = vec![b'p'; pinned_bytes];
@@ -67,7 +69,7 @@ fn tell(pinned_bytes: usize) -> Told {
     until("some segments were written", || {
         pass(&engine);
         if !stays {
-            // One sparse segment alone would not be too many.
+            // A single sparse segment would not exceed the bound.
             let _ = execute(&engine, &[Command::Push { queue: b"kept", payloads: &[b"kept"] }]);
         }
         last_segment(&disk).as_str() > "00000000000000000006.seg"
@@ -76,7 +78,7 @@ fn tell(pinned_bytes: usize) -> Told {
     assert_eq!(ack(&engine, &ids[..1]), 1);
     let after = last_segment(&disk);
     let mut seen: Vec<Files> = Vec::new();
-    until("the segment of the end is gone, and that of the push if it can go", || {
+    until("the segment of the ack is removed, and that of the push if it can be", || {
         pass(&engine);
         let files = disk.files();
         if seen.last().is_none_or(|last| !last.keys().eq(files.keys())) {
@@ -86,7 +88,7 @@ fn tell(pinned_bytes: usize) -> Told {
     });
     engine.close().unwrap();
     let files = disk.files();
-    Told { files, seen, acked: ids[0], pinned: ids[1], payload }
+    Story { files, seen, acked: ids[0], pinned: ids[1], payload }
 }
 
 /// Whether there are files that are kept because checkpoints refer to them.
@@ -94,24 +96,24 @@ fn has_blobs(files: &Files) -> bool {
     files.keys().any(|name| name.starts_with("checkpoint-") && name.contains('.'))
 }
 
-impl Told {
-    /// Opens these files; answers whether they are a store that can be served.
+impl Story {
+    /// Opens these files. Returns whether they are a store that can be served.
     fn check(&self, files: &Files, context: &str) -> bool {
         let Ok(engine) = open(&SimDisk::with_files(9, files)) else { return false };
         let found = tasks_in(&engine, context);
-        assert!(!found.contains_key(&self.acked), "it is back: {context}");
+        assert!(!found.contains_key(&self.acked), "the acked task is back: {context}");
         let is_new = files.keys().all(|name| name.starts_with("spare-"));
         if !is_new {
-            assert_eq!(found.get(&self.pinned), Some(&self.payload), "the other one is lost: {context}");
+            assert_eq!(found.get(&self.pinned), Some(&self.payload), "the other task is lost: {context}");
         }
         engine.check().unwrap();
         engine.close().unwrap();
         true
     }
 
-    /// All is there, or one of the checkpoints is not as it should be, or not at all.
+    /// Checks these files complete, with each of the checkpoints damaged, and without each of them.
     fn check_with_checkpoints_lost(&self, files: &Files) {
-        assert!(self.check(files, "all is there"), "{:?}", files.keys());
+        assert!(self.check(files, "complete"), "{:?}", files.keys());
         let checkpoints: Vec<&String> =
             files.keys().filter(|name| name.starts_with("checkpoint-") && !name.contains('.')).collect();
         for &name in checkpoints.iter().filter(|_| checkpoints.len() > 1) {
@@ -130,8 +132,8 @@ impl Told {
             self.check_with_checkpoints_lost(files);
         }
         self.check_with_checkpoints_lost(&self.files);
-        println!("{} states on the way", self.seen.len());
-        // Spares tell nothing of the log, and so are there or not all at once.
+        println!("{} earlier states", self.seen.len());
+        // Spares have no part of the log, so only all of them or none are removed.
         let names: Vec<&String> = self.files.keys().filter(|name| !name.starts_with("spare-")).collect();
         let mut served = 0;
         for subset in 0..1_usize << names.len() {
@@ -153,15 +155,15 @@ impl Told {
 
 #[test]
 fn a_task_acked_in_a_younger_segment_than_its_push_never_comes_back() {
-    let told = tell(PINNED_BYTES);
-    assert!(told.files.contains_key(FIRST), "{:?}", told.files.keys());
-    told.check_everything();
+    let story = story(PINNED_BYTES);
+    assert!(story.files.contains_key(FIRST), "{:?}", story.files.keys());
+    story.check_everything();
 }
 
-/// The same where the other task was copied forward, and the segment with the push is gone as well.
+/// Here the other task was copied forward, and the segment with the push is removed as well.
 #[test]
 fn a_task_acked_in_a_younger_segment_than_its_push_never_comes_back_after_its_neighbour_was_moved() {
-    let told = tell(10);
-    assert!(!told.files.contains_key(FIRST), "{:?}", told.files.keys());
-    told.check_everything();
+    let story = story(10);
+    assert!(!story.files.contains_key(FIRST), "{:?}", story.files.keys());
+    story.check_everything();
 }

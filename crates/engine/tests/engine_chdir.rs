@@ -1,12 +1,12 @@
-//! A store that was opened by a relative path stays open when the process goes to another directory. The only test of
-//! its file: a process has one working directory.
+//! A store that was opened by a relative path stays usable when the process changes its working directory. This is
+//! the only test of its file, since a process has one working directory.
 
 use sureq_core::{Command, Replies, Reply};
 use sureq_engine::{Engine, Options};
 use sureq_home_api::Home as _;
 
 #[test]
-fn a_relative_path_is_good_wherever_the_process_goes() {
+fn a_relative_path_stays_valid_when_the_working_directory_changes() {
     let dir = tempfile::tempdir().unwrap();
     std::env::set_current_dir(dir.path()).unwrap();
     let options = Options { segment_bytes: Some(4096), ..Options::default() };

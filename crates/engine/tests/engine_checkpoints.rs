@@ -1,5 +1,4 @@
-//! Checkpoints are taken whatever is asked of the store meanwhile: no stream of commands that leave work behind keeps
-//! them from being taken.
+//! No stream of commands prevents checkpoints, even if each command leaves sliced work behind.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,7 +15,7 @@ use sureq_engine::{Engine, Options};
 use sureq_home_api::Home as _;
 use sureq_testkit::patience::until;
 
-/// Several slices.
+/// The tasks of several slices.
 const TASKS: usize = 5_000;
 
 /// Fills a queue.
@@ -47,7 +46,7 @@ fn revive(engine: &Engine, queue: &[u8]) {
     let _ = execute(engine, &[Command::Bury { queue, tasks }, Command::Revive { queue, tasks: None }]);
 }
 
-/// Tasks come back from a connection that is closed.
+/// Pops tasks for a connection and closes it, which requeues them.
 fn close(engine: &Engine, queue: &[u8]) {
     let conn = ConnId(queue.len() as u64);
     let (lease, queues) = (LeaseAsk { conn: Some(conn), ..LeaseAsk::NONE }, [queue]);
@@ -58,7 +57,7 @@ fn close(engine: &Engine, queue: &[u8]) {
     engine.close_conn(conn);
 }
 
-/// Two clients do it all the time, so that there is always something under way.
+/// Two clients call `act` all the time, so that there is always sliced work in progress.
 fn checkpoints_are_taken_during(act: fn(&Engine, &[u8])) {
     let dir = tempfile::tempdir().unwrap();
     let options =
@@ -72,16 +71,16 @@ fn checkpoints_are_taken_during(act: fn(&Engine, &[u8])) {
                 let filler = [queue, b" filler"].concat();
                 while !is_over.load(Ordering::Relaxed) {
                     act(engine, queue);
-                    // Some of the commands log little; checkpoints are due by what is logged.
+                    // Some of the commands log little, and checkpoints become due by logged bytes.
                     purge(engine, &filler);
                 }
             });
         }
-        // The stream is stopped whatever comes of it.
+        // The stream is stopped even if this fails.
         let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             until("the stream has begun", || engine.status().checkpoints >= 1);
             let before = engine.status().checkpoints;
-            until("checkpoints go on", || engine.status().checkpoints >= before + 5);
+            until("further checkpoints are taken", || engine.status().checkpoints >= before + 5);
         }));
         is_over.store(true, Ordering::Relaxed);
         waited.unwrap_or_else(|panic| std::panic::resume_unwind(panic));

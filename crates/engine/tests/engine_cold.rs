@@ -1,5 +1,5 @@
-//! Payloads that are not in memory: nobody but their taker waits for them, they come in order and as they were pushed,
-//! and a damaged one is reported, set aside, and delays no other.
+//! Payloads that are not in memory: only the pops that need them wait, they are delivered in order and unchanged, and
+//! the task of a damaged one is dead and reported, and delays no other.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,7 +18,7 @@ use sureq_home_api::{Home as _, Payload, Ticket};
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::valve::Valve;
 
-/// A store of which nothing is in memory.
+/// A store with no payloads in memory.
 struct Cold {
     valve: Valve,
     clock: Arc<ManualClock>,
@@ -52,7 +52,7 @@ fn open_cached(valve: &Valve, clock: &Arc<ManualClock>, segment_bytes: u64, cach
 }
 
 impl Cold {
-    /// With so many tasks in it.
+    /// A store with this many tasks.
     fn new(tasks: usize) -> Self {
         let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
         let engine = open(&valve, &clock);
@@ -82,7 +82,7 @@ impl Cold {
         replies.tasks.iter().map(|task| task.id).collect()
     }
 
-    /// Where the payload of a task lies.
+    /// The place of a task's payload.
     fn place(&self, n: usize) -> (String, usize) {
         let payload = payload(n);
         let files = self.valve.disk.files();
@@ -115,11 +115,11 @@ fn others_are_served_while_a_read_hangs() {
     assert!(ticket.poll(&mut Context::from_waker(Waker::noop())).is_pending());
     cold.valve.release_reads();
     assert_eq!(payloads(&ticket.wait().replies), [payload(0), payload(1)]);
-    assert_eq!(pop(&cold.engine, 100), (2..40).map(payload).collect::<Vec<_>>(), "all the others, in order");
+    assert_eq!(pop(&cold.engine, 100), (2..40).map(payload).collect::<Vec<_>>(), "all other tasks, in order");
 }
 
 #[test]
-fn tasks_whose_taker_is_gone_come_back_in_order() {
+fn tasks_of_a_dropped_ticket_are_requeued_in_order() {
     let cold = Cold::new(40);
     cold.valve.hold_reads();
     let ticket = cold.begin(&pop_of(3));
@@ -136,7 +136,7 @@ fn a_waiting_pop_gets_a_delayed_task_from_the_disk() {
     let late = payload(7);
     let add = Add { when: When::After(5_000), ..Add::plain(b"q", &late) };
     cold.execute(&[Command::Add(add)]);
-    // Others are written after it, so that it is not among what was written last.
+    // Another task is written after it, so that it is not in the last frame, which is in memory.
     cold.execute(&[Command::Push { queue: b"other", payloads: &[&payload(1)] }]);
     let wait = Pop { block: Some(Block::Forever), ..Pop::plain(&[b"q"], 1) };
     let mut replies = Replies::default();
@@ -163,8 +163,7 @@ fn leased_tasks_are_inspected_and_recovered_from_the_disk() {
     assert_eq!(payloads(&cold.begin(&recover).wait().replies), (0..10).map(payload).collect::<Vec<_>>());
 }
 
-/// What is read at once is held at once: an answer of many tasks does not take the memory of all that lies between
-/// them.
+/// All bytes of a read are in memory at once: a reply with many tasks must not read everything between them.
 #[test]
 fn scattered_payloads_are_read_without_the_gaps() {
     const TASKS: usize = 300;
@@ -184,10 +183,10 @@ fn scattered_payloads_are_read_without_the_gaps() {
     assert!((needed..needed + (100 << 10)).contains(&read), "{read} bytes for {needed}");
 }
 
-/// Only the first is held up: what lies behind it is read before it is asked for, and never more than there is room
-/// for, while others come.
+/// Only the first pop waits for the disk: the following payloads are read before they are needed, and no more than
+/// fit in the cache, while other tasks are pushed.
 #[test]
-fn a_queue_that_is_being_emptied_is_read_ahead_of_its_takers_within_the_cache() {
+fn a_queue_that_is_being_drained_is_read_ahead_within_the_cache() {
     const TASKS: usize = 3000;
     const CACHE_BYTES: usize = 1 << 20;
     let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
@@ -210,20 +209,20 @@ fn a_queue_that_is_being_emptied_is_read_ahead_of_its_takers_within_the_cache() 
         }
         assert_eq!(payloads(&replies), [expected.as_slice()]);
         let late = [Command::Push { queue: b"late", payloads: &[expected] }];
-        // A search goes behind all that is to be read.
+        // A search is executed after all pending reads.
         let search = Command::Cancel { queue: b"other", which: Cancel::Payload(b"that") };
         let _ = execute(&engine, &late);
         assert_eq!(*cancelled(&execute(&engine, &[search]).0), Reply::Count(0));
         most = engine.status().cache_bytes.max(most);
     }
-    assert_eq!(waited, [0], "the first alone waits for the disk");
+    assert_eq!(waited, [0], "only the first pop waits for the disk");
     let half = CACHE_BYTES as u64 / 2;
     assert!((half..=2 * half).contains(&most), "{most} bytes of a cache of {CACHE_BYTES} were used");
 }
 
-/// A payload is read from a segment that nothing needs any more by then: it stays until it was read.
+/// A segment that has become obsolete stays until a pending read from it has ended.
 #[test]
-fn a_segment_stays_until_it_was_read_from() {
+fn a_segment_is_kept_until_pending_reads_have_ended() {
     let cold = Cold::new(60);
     let (file, _) = cold.place(0);
     cold.valve.hold_reads();
@@ -240,19 +239,19 @@ fn a_segment_stays_until_it_was_read_from() {
     }
     let since = Instant::now();
     while since.elapsed() < Duration::from_millis(200) {
-        assert!(cold.valve.disk.files().contains_key(&file), "{file} is gone, and is being read");
+        assert!(cold.valve.disk.files().contains_key(&file), "{file} was removed while it was being read");
         std::thread::yield_now();
     }
     cold.valve.release_reads();
     assert_eq!(payloads(&ticket.wait().replies), [payload(0)]);
     let since = Instant::now();
     while cold.valve.disk.files().contains_key(&file) {
-        assert!(since.elapsed() < Duration::from_secs(20), "{file} is never given up");
+        assert!(since.elapsed() < Duration::from_secs(20), "{file} is never removed");
         std::thread::yield_now();
     }
 }
 
-/// A pop gets the others, and what is damaged is dead with a reason that says where.
+/// A pop returns the other tasks. The task of a damaged payload is dead with a reason that names the place.
 fn check_damage(damage: fn(&mut Vec<u8>, usize), is_alone: bool) {
     let cold = Cold::new(40);
     let (file, at) = cold.place(3);
@@ -260,12 +259,12 @@ fn check_damage(damage: fn(&mut Vec<u8>, usize), is_alone: bool) {
     let popped = pop(&cold.engine, 10);
     let look = Command::Inspect { queue: b"q", view: View::Dead, start: 0, count: 100 };
     let (dead, _) = execute(&cold.engine, std::slice::from_ref(&look));
-    let told = dead.tasks.iter().find(|task| task.id == cold.ids[3]).expect("it is dead");
-    let reason = String::from_utf8(told.more.as_ref().unwrap().reason.as_ref().unwrap().to_vec()).unwrap();
+    let shown = dead.tasks.iter().find(|task| task.id == cold.ids[3]).expect("it is dead");
+    let reason = String::from_utf8(shown.more.as_ref().unwrap().reason.as_ref().unwrap().to_vec()).unwrap();
     assert!(reason.contains(&format!("{file} is damaged at offset {at}:")), "{reason}");
-    assert_eq!(told.body.as_ref(), b"", "there is nothing else to show");
+    assert_eq!(shown.body.as_ref(), b"", "there is no payload to show");
     assert!(cold.engine.failure().is_none(), "{:?}", cold.engine.failure());
-    // What else is damaged is dead once it would have been delivered.
+    // Other tasks with damaged payloads die when they would be delivered.
     let all: Vec<Vec<u8>> = popped.into_iter().chain(pop(&cold.engine, 100)).collect();
     let (dead, _) = execute(&cold.engine, &[look]);
     let lost = dead.tasks.len();
@@ -273,8 +272,8 @@ fn check_damage(damage: fn(&mut Vec<u8>, usize), is_alone: bool) {
     assert!(if is_alone { lost == 1 } else { lost > 1 }, "{lost}");
     let others: Vec<Vec<u8>> =
         (0..40).filter(|n| dead.tasks.iter().all(|task| task.id != cold.ids[*n])).map(payload).collect();
-    assert_eq!(all.len(), others.len(), "all others");
-    assert!(all == others, "the others, in order");
+    assert_eq!(all.len(), others.len(), "all other tasks");
+    assert!(all == others, "the other tasks, in order");
     if is_alone {
         let rest: Vec<TaskId> = cold.ids.iter().copied().filter(|id| *id != cold.ids[3]).collect();
         assert_eq!(ack(&cold.engine, &rest), 39);
@@ -294,14 +293,14 @@ fn a_file_that_became_shorter_is_reported() {
     check_damage(|bytes, at| bytes.truncate(at - 300), false);
 }
 
-/// Tasks are copied out of other segments although there is one that they cannot be copied out of.
+/// Tasks are copied out of other segments although a damaged one has to stay.
 #[test]
-fn a_damaged_segment_does_not_keep_others_from_going() {
+fn a_damaged_segment_does_not_prevent_the_removal_of_others() {
     let cold = Cold::new(200);
     let (file, at) = cold.place(3);
     cold.valve.disk.edit(&file, |bytes| bytes[at + 100] ^= 1);
     let (other, _) = cold.place(120);
-    // One task of each segment is left, and what is live in the damaged one is the least.
+    // One task is left in each segment, and the damaged one has the fewest live bytes.
     let ids: Vec<TaskId> =
         cold.ids.iter().enumerate().filter(|(n, _)| n % 15 != 0).map(|(_, id)| *id).collect();
     for chunk in ids.chunks(10) {
@@ -328,9 +327,10 @@ fn cancelled(replies: &Replies<Payload>) -> &Reply {
     replies.list.last().expect("there is an answer")
 }
 
-/// More than one step of the search, cold ones and hot ones, waiting ones and held ones, and others of the same length.
+/// More tasks than one step of the search covers: on disk and in memory, ready and leased, and others with payloads
+/// of the same length.
 #[test]
-fn all_tasks_with_a_payload_are_called_off_and_no_other() {
+fn all_tasks_with_a_payload_are_cancelled_and_no_others() {
     let cold = Cold::new(0);
     let kinds: [&[u8]; 4] = [b"this one", b"that one", b"this", b""];
     for round in 0..1500_usize {
@@ -348,7 +348,7 @@ fn all_tasks_with_a_payload_are_called_off_and_no_other() {
     let (replies, _) = execute(&engine, &[cancel_of(b"this one"), cancel_of(b"nothing of it")]);
     assert_eq!(replies.list, [Reply::Count(0), Reply::Count(0)]);
     let left = pop(&engine, 10_000);
-    assert_eq!(left.len(), 4501 - 30, "all but what is gone and what is held");
+    assert_eq!(left.len(), 4501 - 30, "all but the cancelled and the leased tasks");
     assert!(left.iter().all(|payload| payload != b"this one"));
 }
 
@@ -371,11 +371,11 @@ fn a_search_cancels_tasks_that_existed_when_it_began_and_ends_with_its_caller() 
     drop((abandoned, gone));
     cold.valve.release_reads();
     let (replies, _) = execute(&cold.engine, &[cancel_of(&payload(9))]);
-    assert_eq!(*cancelled(&replies), Reply::Count(1), "searches behind them are answered");
+    assert_eq!(*cancelled(&replies), Reply::Count(1), "later searches are answered");
 }
 
 #[test]
-fn a_search_that_cannot_read_or_meets_the_end_says_so() {
+fn a_search_is_refused_if_a_payload_is_unreadable_or_the_store_closes() {
     let cold = Cold::new(40);
     let (file, at) = cold.place(11);
     cold.valve.disk.edit(&file, |bytes| bytes[at + 5] ^= 1);

@@ -1,6 +1,6 @@
-//! Rules 2, 3 and 4 during compaction: a cut at any moment of rolling, copying forward, taking checkpoints,
-//! retiring segments and starting again leaves a store that opens, with every task that was confirmed and not finished,
-//! payload by payload, and without any that was finished.
+//! Rules 2, 3 and 4 during compaction: a power cut at any moment of rolling, copying forward, taking checkpoints,
+//! retiring segments and restarting leaves a store that opens, with the payloads of all tasks that were confirmed and
+//! not finished, and without any finished task.
 
 mod engine_support;
 
@@ -73,7 +73,7 @@ enum Syncs {
 }
 
 impl Recorded {
-    /// How far the log must reach after this.
+    /// The position that the log must reach after this crash.
     fn promised(&self, change: usize, crash: Crash) -> Position {
         let is_whole = crash.content == Kept::Everything && crash.names == Kept::Everything;
         match self.durability {
@@ -83,7 +83,8 @@ impl Recorded {
         }
     }
 
-    /// Opens what is left and compares it with what is known. `end` is where the log of the run ended in it.
+    /// Opens the remaining store and compares it with the facts. `end` is the position up to which it has the log of
+    /// the run.
     fn check(&self, disk: &SimDisk, end: Position, context: &str) {
         let clock = Arc::new(ManualClock::default());
         let engine = open_small(&disk.shared(), &clock, self.durability, self.segment_bytes);
@@ -93,7 +94,7 @@ impl Recorded {
         engine.check().unwrap_or_else(|broken| panic!("{broken}: {context}"));
     }
 
-    /// The same, with the newest of two checkpoints damaged; answers whether there were two.
+    /// Like [`Self::check`], with the newest of two checkpoints damaged. Returns whether there were two.
     fn check_without_newest(&self, left: &SimDisk, context: &str) -> bool {
         let left = SimDisk::with_files(11, &left.files());
         let is_checkpoint = |name: &&String| name.starts_with("checkpoint-") && !name.contains('.');
@@ -107,8 +108,8 @@ impl Recorded {
         true
     }
 
-    /// Cuts at some of the changes. Of the many writes and syncs that are alike one in `every` is cut, and each sync at
-    /// least if `syncs` says so: of what is torn by that the next in turn.
+    /// Cuts the power at some of the changes. Of the many similar writes and syncs one in `every` is cut, or also
+    /// each sync, depending on `syncs`, with another possible outcome each time.
     fn cut_at(&self, every: usize, syncs: Syncs, cut: &mut dyn FnMut(&SimDisk, Position, &str)) -> usize {
         let disk = SimDisk::new(2);
         let (mut cuts, mut synced) = (0, 0);
@@ -124,7 +125,7 @@ impl Recorded {
                     continue;
                 }
                 let left = disk.crash_during(op, crash);
-                let context = format!("{:?}, change {change} ({}), cut {n}", self.durability, told(op));
+                let context = format!("{:?}, change {change} ({}), cut {n}", self.durability, text_of(op));
                 let (end, promised) = (reach(&left, &context), self.promised(change, crash));
                 assert!(end >= promised, "{end} of {promised} are left: {context}");
                 cut(&left, end, &context);
@@ -136,7 +137,7 @@ impl Recorded {
     }
 }
 
-fn told(op: &Op) -> String {
+fn text_of(op: &Op) -> String {
     match op {
         Op::Write { file, offset, bytes } => format!("write of {} at {offset} to {file}", bytes.len()),
         other => format!("{other:?}"),
@@ -171,7 +172,7 @@ fn a_cut_during_compaction_loses_nothing_and_brings_nothing_back_at_the_level_no
     cut_a_run(Durability::None, 4096, 3);
 }
 
-/// The newest checkpoint is damaged as well: the one before it is as good, with the log from there on.
+/// The newest checkpoint is damaged as well: the one before it and the log after it are used.
 #[test]
 fn a_damaged_checkpoint_after_a_cut_is_no_loss() {
     let recorded = record(Durability::Always, 4096);
@@ -182,7 +183,7 @@ fn a_damaged_checkpoint_after_a_cut_is_no_loss() {
     assert!(damaged > 300, "{damaged} cuts");
 }
 
-/// A large queue is dropped at once and its payloads are let go of slice by slice, but not in the log.
+/// A large queue is dropped at once. Its payloads are released slice by slice, which is not logged.
 #[test]
 fn a_damaged_checkpoint_after_a_large_queue_was_dropped_is_no_loss() {
     let mut run = FactRun::new(Durability::Always, 16 << 10);
@@ -197,7 +198,7 @@ fn a_damaged_checkpoint_after_a_large_queue_was_dropped_is_no_loss() {
     let (facts, trace) = run.end();
     let retired =
         trace.iter().filter(|op| matches!(op, Op::Remove { name } if name.starts_with('0'))).count();
-    assert!(retired > 5, "{retired} segments are gone");
+    assert!(retired > 5, "{retired} segments were removed");
     let recorded = Recorded { facts, trace, durability: Durability::Always, segment_bytes: 16 << 10 };
     recorded.cut_at(every(16), Syncs::Some, &mut |left, end, context| {
         recorded.check_without_newest(left, context);
@@ -205,10 +206,10 @@ fn a_damaged_checkpoint_after_a_large_queue_was_dropped_is_no_loss() {
     });
 }
 
-/// A task is finished while a checkpoint is being taken, and with it the last that was needed of a segment: it goes
-/// only when its end is on disk, at whatever level.
+/// The last live task of a segment is acked while a checkpoint is being taken: the segment is removed only when the
+/// ack is on disk, at every level.
 #[test]
-fn a_segment_does_not_go_before_the_end_of_its_last_task_is_on_disk() {
+fn a_segment_is_not_removed_before_the_ack_of_its_last_task_is_on_disk() {
     for durability in [Durability::Interval, Durability::None] {
         let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
         let engine = open_small(&valve.shared(), &clock, durability, 4096);
@@ -218,7 +219,7 @@ fn a_segment_does_not_go_before_the_end_of_its_last_task_is_on_disk() {
             assert!(Instant::now() < patience, "no compaction: {:?}", engine.status());
             let _ = execute(&engine, &[Command::Push { queue: b"other", payloads: &[&[b'x'; 500]] }]);
             let _ = execute(&engine, &[Command::Drop { queues: &[b"other"] }]);
-            // Little is to wait for room, which there is none of while the compactor is held.
+            // No space is freed while the compactor is held, so only little must be unwritten.
             assert!(engine.wait(engine.end()));
         };
         while engine.status().checkpoints < 4 {
@@ -242,12 +243,12 @@ fn a_segment_does_not_go_before_the_end_of_its_last_task_is_on_disk() {
         drop(engine.close());
         let engine = open_small(&left.shared(), &clock, durability, 4096);
         assert_eq!(ack(&engine, &last), 0, "it was finished");
-        engine.check().expect("the store agrees with itself");
+        engine.check().expect("the store is consistent");
         drop(engine.close());
     }
 }
 
-/// The start after a cut is cut in turn, and the start after that.
+/// The start after a power cut is cut in turn, and the start after that.
 #[test]
 fn three_cuts_in_a_row_lose_nothing_and_bring_nothing_back() {
     let recorded = record(Durability::Always, 4096);
@@ -259,7 +260,7 @@ fn three_cuts_in_a_row_lose_nothing_and_bring_nothing_back() {
     assert!(seen > 300, "{seen} cuts");
 }
 
-/// Starts, cuts that start at some of its changes, and goes on so `depth` deep.
+/// Starts the store, cuts that start at some of its changes, and repeats this `depth` deep.
 fn cut_the_start(
     recorded: &Recorded,
     left: &SimDisk,
@@ -277,7 +278,7 @@ fn cut_the_start(
             if !(*seen).is_multiple_of(every) {
                 continue;
             }
-            let context = format!("{context}; then change {step} of the start ({}), cut {n}", told(op));
+            let context = format!("{context}; then change {step} of the start ({}), cut {n}", text_of(op));
             let again = before.crash_during(op, crash);
             let reached = reach(&again, &context);
             assert!(reached >= end, "{reached} of {end} are left: {context}");

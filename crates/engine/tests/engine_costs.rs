@@ -1,5 +1,5 @@
-//! Rule 7 through the engine: one command does a bounded piece of work under the lock, also on behalf of those who
-//! wait.
+//! Rule 7 through the engine: one command does a bounded amount of work under the lock, including the work for
+//! waiting pops.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,7 +18,7 @@ use sureq_testkit::machine_watch::MachineWatch;
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::sim_disk::SimDisk;
 
-/// So long that the ticker, which goes by real time, does not look by itself meanwhile.
+/// Longer than the test takes: the ticker wakes by real time, so it does not wake by itself meanwhile.
 const HOUR_MS: u64 = 3_600_000;
 
 fn open(disk: &SimDisk, clock: &Arc<ManualClock>, cache_bytes: usize) -> Engine {
@@ -31,8 +31,9 @@ fn configure(engine: &Engine, changes: &[Change<'_>]) {
     let _ = execute(engine, &[Command::Config { queue: b"q", changes: Changes::List(changes) }]);
 }
 
-/// A million expired tasks stand before the only good one. A slot becomes free: the waiting pop gets the good one at
-/// once, and the command that freed the slot removes no more than a few slices of the expired. Each slice is one event.
+/// A million expired tasks are before the only unexpired one. A slot becomes free: the waiting pop gets that task at
+/// once, and the command that freed the slot removes no more than a few slices of expired tasks. Each slice is one
+/// event.
 #[test]
 fn an_ack_that_frees_a_slot_does_not_remove_all_expired_tasks_itself() {
     const EXPIRED: usize = 1_000_000;
@@ -93,7 +94,7 @@ fn a_pipeline_settles_a_bounded_number_of_tasks_under_one_lock() {
     engine.close().unwrap();
 }
 
-/// A pop that names as many queues as it may, of which none of the payloads is in memory.
+/// A pop that names the maximum of queues, and whose payloads are all on disk.
 #[test]
 fn a_cold_pop_over_very_many_queues_goes_through_its_reply_once() {
     const COUNT: usize = 50_000;

@@ -1,5 +1,5 @@
-//! Rules 2, 3 and 4: a power cut at any moment of a run leaves a store that opens to the state after some batch, with
-//! everything that was confirmed; no batch is torn, no finished task comes back, and no id is given out twice.
+//! Rules 2, 3 and 4: a power cut at any moment of a run leaves a store that opens with the state after some batch,
+//! which contains all confirmed changes; no batch is torn, no finished task comes back, and no id is assigned twice.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -32,8 +32,8 @@ fn recorded(durability: Durability) -> Recorded {
     recorded
 }
 
-/// Opens what a cut during `change` has left, by a clock that may have been set back or forth, and checks it. Answers
-/// the events that had survived.
+/// Opens and checks the store after a cut during `change`, with a clock that may have been set back or forward.
+/// Returns the number of surviving events.
 fn check(recorded: &Recorded, disk: &SimDisk, change: usize, at_least: Position, context: &str) -> usize {
     let clock = Arc::new(ManualClock::default());
     clock.jump([0, YEAR_MS, -YEAR_MS][change % 3]);
@@ -44,14 +44,17 @@ fn check(recorded: &Recorded, disk: &SimDisk, change: usize, at_least: Position,
     assert_eq!(again, 0, "finished tasks were finished again: {context}");
     let new = push(&engine, &[b"new"])[0];
     let old = recorded.last_id(change);
-    assert!(old.is_none_or(|old| new > old), "{new} was given out after {old:?}: {context}");
+    assert!(old.is_none_or(|old| new > old), "{new} was assigned after {old:?}: {context}");
     engine.close().unwrap();
 
     let events = events_in(disk);
     let starts: Vec<usize> = (0..events.len()).filter(|&at| is_start(&events[at])).collect();
     let survived = *starts.last().expect("an open store has started");
-    assert!(recorded.events.starts_with(&events[..survived]), "not a prefix of what was executed: {context}");
-    assert!(survived as u64 >= at_least.0, "{survived} events, {at_least} were promised: {context}");
+    assert!(
+        recorded.events.starts_with(&events[..survived]),
+        "not a prefix of the executed events: {context}"
+    );
+    assert!(survived as u64 >= at_least.0, "{survived} events, {at_least} were confirmed: {context}");
     assert!(
         recorded.run.ends.contains(&(survived as u64)),
         "{survived} is in the middle of a batch: {context}"
@@ -61,7 +64,7 @@ fn check(recorded: &Recorded, disk: &SimDisk, change: usize, at_least: Position,
     let (digest, last) = engine.inspect(|broker| (broker.digest(), broker.last_id()));
     assert!(last >= model.last_id());
     model.raise_last_id(last);
-    assert_eq!(model.digest(), digest, "not what its own log says: {context}");
+    assert_eq!(model.digest(), digest, "not the state of its own log: {context}");
     survived
 }
 
@@ -71,8 +74,8 @@ fn crash_everywhere(durability: Durability, at_least: impl Fn(&Recorded, usize, 
     let mut crashes = 0;
     for (change, op) in recorded.trace.iter().enumerate() {
         let all = Crash::during(op, change as u64);
-        // Where each batch is a write, they are many and much alike: each is torn in some of the ways, and each sync in
-        // all of them.
+        // If each batch is a write, there are many similar ones: each is torn in some of the possible ways, and each
+        // sync in all of them.
         let is_one_of_many = matches!(op, Op::Write { .. }) && durability != Durability::None;
         let every = if is_one_of_many { 4 } else { 1 };
         for (n, crash) in all.into_iter().enumerate().filter(|(n, _)| (n + change).is_multiple_of(every)) {
@@ -92,7 +95,7 @@ fn a_cut_at_any_moment_keeps_what_was_confirmed() {
     crash_everywhere(Durability::Always, |recorded, change, _| recorded.promised(change));
 }
 
-/// A cut may take what was not synced yet; the end of the process alone takes nothing that was confirmed.
+/// A power cut may lose unsynced changes; the end of the process loses no confirmed ones.
 #[test]
 fn a_cut_at_any_moment_leaves_whole_batches_at_the_level_interval() {
     crash_everywhere(Durability::Interval, |recorded, change, crash| match crash.content {
@@ -106,7 +109,7 @@ fn a_cut_at_any_moment_leaves_whole_batches_at_the_level_none() {
     crash_everywhere(Durability::None, |recorded, change, _| recorded.closed(change));
 }
 
-/// A start that is cut in turn, at every moment of it, has changed nothing.
+/// A start that is cut at any moment has changed nothing.
 #[test]
 fn a_cut_during_a_start_changes_nothing() {
     let recorded = recorded(Durability::Always);
@@ -139,7 +142,7 @@ fn a_cut_during_a_start_changes_nothing() {
     assert!(crashes > 300, "{crashes} cuts");
 }
 
-/// Has everything happen that is due. By itself it may happen before the end or not.
+/// Executes everything that is due, which the ticker may or may not do before the store closes.
 fn let_time_act(engine: &Engine) {
     engine.tick();
     while engine.inspect(|broker| broker.next_deadline().is_due(engine.now())) {
@@ -147,7 +150,7 @@ fn let_time_act(engine: &Engine) {
     }
 }
 
-/// The events without the starts of the store, and how many starts there were.
+/// The events without the starts of the store, and the number of starts.
 fn split(events: &[Vec<u8>]) -> (Vec<Vec<u8>>, usize) {
     let (starts, others): (Vec<_>, Vec<_>) = events.iter().cloned().partition(|event| is_start(event));
     (others, starts.len())

@@ -1,4 +1,4 @@
-//! Rule 10: after a failed sync nothing more is confirmed, and no sync is tried again; what was confirmed is there.
+//! Rule 10: after a failed sync nothing more is confirmed, and no sync is retried; confirmed tasks are not lost.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -22,11 +22,11 @@ use sureq_testkit::patience::until;
 use sureq_testkit::sim_disk::{FailureKind, Kept, Repeat, SimDisk};
 use sureq_testkit::valve::Valve;
 
-/// Pushes until it has pushed enough or the log fails; answers what was confirmed.
+/// Pushes this many batches, or fewer if the log fails. Returns the confirmed tasks.
 fn push_on(engine: &Engine, clock: &ManualClock, batches: usize) -> Vec<TaskId> {
     let mut confirmed = Vec::new();
     for n in 0..batches {
-        // Now and then the clock leaps past the mark for ids, which is then raised in passing.
+        // Now and then the clock jumps past the id mark, which is raised then.
         clock.pass(if n % 5 == 4 { 60_000 } else { 1 });
         let mut replies = Replies::default();
         let payload = vec![b'x'; 200];
@@ -46,7 +46,7 @@ fn push_on(engine: &Engine, clock: &ManualClock, batches: usize) -> Vec<TaskId> 
     confirmed
 }
 
-/// What is left after the power is cut.
+/// The tasks of the store after a power cut.
 fn survivors(disk: &SimDisk, options: &Options) -> Vec<TaskId> {
     let cut = disk.crash(Kept::Nothing, Kept::Nothing);
     let clock = Arc::new(ManualClock::default());
@@ -57,7 +57,7 @@ fn survivors(disk: &SimDisk, options: &Options) -> Vec<TaskId> {
     replies.tasks.iter().map(|task| task.id).collect()
 }
 
-/// Has one sync fail, and answers whether there was one to fail.
+/// Lets one sync fail. Returns false if there were not that many syncs.
 fn fail_a_sync(number: usize, options: &Options) -> bool {
     let durability = options.durability;
     let context = format!("{durability:?}, sync {number}");
@@ -117,17 +117,17 @@ fn each_sync_fails_in_turn_at_the_level_none() {
     fail_every_sync(&options(Durability::None));
 }
 
-/// Takes and finishes what it has pushed, over so many small segments that some go all the time.
+/// Pops and acks the tasks that it pushes, over many small segments, so that some are removed all the time.
 struct Coming {
     engine: Engine,
-    /// Confirmed, and nobody was asked to finish them.
+    /// Confirmed tasks for which no ack was sent.
     there: Vec<TaskId>,
-    /// Finished for sure.
+    /// Tasks with a confirmed ack.
     gone: Vec<TaskId>,
 }
 
 impl Coming {
-    /// Executes if the log has not failed; answers nothing otherwise.
+    /// Executes a command. Returns `None` if it was not confirmed.
     fn execute(&self, command: Command<'_>) -> Option<Replies<Payload>> {
         let mut replies = Replies::default();
         let executed = self.engine.execute(&[command], &mut replies);
@@ -135,13 +135,13 @@ impl Coming {
         is_confirmed.then_some(replies).filter(|replies| !matches!(replies.list[..], [Reply::Refused(_)]))
     }
 
-    /// Goes on until there is enough of it or the log has failed.
+    /// Pushes, pops and acks some tasks. Returns `None` if the log has failed.
     fn turn(&mut self, n: usize) -> Option<()> {
         let payloads: [&[u8]; 3] = [&[b'x'; 300], &[b'y'; 300], b"stays"];
         self.there.extend(self.execute(Command::Push { queue: b"q", payloads: &payloads })?.ids);
         let held: Vec<TaskId> =
             self.execute(Command::Pop(Pop::plain(&[b"q"], 3)))?.tasks.iter().map(|task| task.id).collect();
-        // One in many stays, and has to be copied forward.
+        // Some tasks stay, and have to be copied forward.
         let finished: Vec<TaskId> = if n % 8 == 7 { held[..2].to_vec() } else { held };
         self.there.retain(|id| !finished.contains(id));
         let texts: Vec<String> = finished.iter().map(ToString::to_string).collect();
@@ -153,12 +153,12 @@ impl Coming {
     }
 }
 
-/// The same during compaction, whichever thread meets the failure.
+/// During compaction, in any of the threads that sync.
 #[test]
 fn each_sync_fails_in_turn_during_compaction() {
     let options = Options { keeps_log: false, ..options(Durability::Always) };
     let (mut failed, mut unreached, mut failed_files) = (0, 0, BTreeSet::new());
-    // How many there are differs a little from run to run, since threads share some of them.
+    // The number of syncs differs a little from run to run, since one sync may serve several threads.
     for number in 1..1000 {
         if unreached == 3 {
             break;
@@ -166,7 +166,7 @@ fn each_sync_fails_in_turn_during_compaction() {
         let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
         valve.fail_at(number);
         let Ok(engine) = Engine::open_on(valve.shared(), Arc::<ManualClock>::clone(&clock), &options) else {
-            // Starts that fail have a test of their own.
+            // Other tests are about starts that fail.
             continue;
         };
         let mut coming = Coming { engine, there: Vec::new(), gone: Vec::new() };
@@ -177,7 +177,7 @@ fn each_sync_fails_in_turn_during_compaction() {
             }
         }
         if let Some(name) = valve.failed() {
-            until(&format!("the failure of {name} is told"), || coming.engine.failure().is_some());
+            until(&format!("the failure of {name} is reported"), || coming.engine.failure().is_some());
         }
         let context = format!("sync {number}, {:?}", valve.failed());
         let closed = coming.engine.close();
@@ -186,10 +186,10 @@ fn each_sync_fails_in_turn_during_compaction() {
             continue;
         };
         (failed, unreached) = (failed + 1, 0);
-        let is_told = coming.engine.failure().is_some() || closed.is_err();
-        // What is still under way when a store closes is given up, unless others wait for it.
-        let may_be_given_up = name.starts_with("checkpoint");
-        assert!(is_told || may_be_given_up, "{context}");
+        let is_reported = coming.engine.failure().is_some() || closed.is_err();
+        // A checkpoint in progress is abandoned when the store closes, and its failure is not reported.
+        let may_be_abandoned = name.starts_with("checkpoint");
+        assert!(is_reported || may_be_abandoned, "{context}");
         assert_eq!(valve.disk.syncs_after_failure(), 0, "it was synced again: {context}");
         let cut = valve.disk.crash(Kept::Nothing, Kept::Nothing);
         let engine = Engine::open_on(cut.shared(), clock, &options).expect("a sound store opens");
@@ -197,22 +197,22 @@ fn each_sync_fails_in_turn_during_compaction() {
         let found = tasks_in(&engine, &context);
         let lost = coming.there.iter().find(|id| !found.contains_key(id));
         let back = coming.gone.iter().find(|id| found.contains_key(id));
-        assert_eq!((lost, back), (None, None), "lost, and come back: {context}");
+        assert_eq!((lost, back), (None, None), "lost, and back again: {context}");
         engine.close().unwrap();
         failed_files.insert(name.trim_end_matches(|last: char| last.is_ascii_digit()).to_owned());
     }
-    assert_eq!(unreached, 3, "{failed} of {failed_files:?} failed, and there is no end to it");
+    assert_eq!(unreached, 3, "{failed} of {failed_files:?} failed, without an end");
     assert!(failed > 50 && failed_files.contains("checkpoint.new"), "{failed} of {failed_files:?} failed");
 }
 
-/// A sync of the directory is a sync like any other: even if it is room that was wanting, it is not tried again.
+/// A failed sync of the directory is not retried either, not even if the reason was a lack of space.
 #[test]
-fn a_failed_sync_of_the_directory_is_not_tried_again() {
+fn a_failed_sync_of_the_directory_is_not_retried() {
     let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
     let engine = open(&valve.shared(), &clock, Durability::Always);
     valve.fail_directory();
-    // Sooner or later another segment is begun, and a file prepared for the one after it.
-    until("the failure is told", || {
+    // Sooner or later another segment is begun, and another spare file prepared.
+    until("the failure is reported", || {
         push_on(&engine, &clock, 1);
         engine.failure().is_some()
     });
@@ -220,23 +220,23 @@ fn a_failed_sync_of_the_directory_is_not_tried_again() {
     assert_eq!(valve.directory_syncs_after_failure(), 0);
 }
 
-/// A published position is never followed by another once anything has failed, whoever it was that failed.
+/// After a failure in any thread, no further position is published.
 #[test]
 fn nothing_is_confirmed_after_the_store_file_failed() {
     let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
     let engine = open(&valve.shared(), &clock, Durability::Always);
     push(&engine, &[b"before"]);
     let durable = engine.durable();
-    // The mark for ids is too low from here on, and the preallocator fails to raise it.
+    // The id mark is too low from here on, and the preallocator fails to raise it.
     valve.disk.fail(valve.disk.calls() + 1, FailureKind::Broken, Repeat::Sticky);
     clock.pass(3_600_000);
     let mark = engine.inspect(sureq_core::Broker::id_mark);
     let mut replies = Replies::default();
     let push = Command::Push { queue: b"q", payloads: &[b"after"] };
     let executed = engine.execute(&[push], &mut replies);
-    assert!(replies.ids.iter().all(|id| *id < mark), "an id above the mark must not be given out");
+    assert!(replies.ids.iter().all(|id| *id < mark), "an id above the mark must not be assigned");
     assert_eq!((executed.executed, matches!(executed.flow, Flow::Ready)), (1, true));
-    until("the failure is told", || engine.failure().is_some());
+    until("the failure is reported", || engine.failure().is_some());
     valve.disk.heal();
     assert!(!engine.wait(executed.position) || replies.ids.is_empty(), "it is not confirmed");
     replies.clear();
@@ -246,7 +246,7 @@ fn nothing_is_confirmed_after_the_store_file_failed() {
     assert_eq!(engine.durable(), durable);
 }
 
-/// Whoever waits for a task when the log fails is told so, and so is whoever waits for the log.
+/// When the log fails, callers that wait for a task and callers that wait for the log get an error.
 #[test]
 fn a_failure_ends_all_waiting() {
     let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
@@ -272,7 +272,7 @@ fn a_failure_ends_all_waiting() {
     assert_eq!(engine.waiters(), 0);
 }
 
-/// On a full disk pushes are refused, and go on by themselves when there is room; what was refused has changed nothing.
+/// On a full disk pushes are refused, and accepted again when there is space. Refused pushes have changed nothing.
 #[test]
 fn a_full_disk_refuses_pushes_until_there_is_room() {
     let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
@@ -283,13 +283,13 @@ fn a_full_disk_refuses_pushes_until_there_is_room() {
     let push_one = Command::Push { queue: b"q", payloads: &[&payload] };
     let mut replies = Replies::default();
     let since = Instant::now();
-    // The last of them that is taken waits for room; every one after it is refused.
+    // The last accepted push waits for space; every later one is refused.
     while replies.list.last() != Some(&Reply::Refused(Refusal::NoSpace)) {
-        assert!(since.elapsed() < Duration::from_secs(20), "the disk is full, and nobody says so");
+        assert!(since.elapsed() < Duration::from_secs(20), "the disk is full, but pushes are accepted");
         replies.clear();
         let pushed = engine.execute(&[push_one], &mut replies);
         assert!(engine.failure().is_none(), "{:?}", engine.failure());
-        // One that waits for room is not confirmed; the next is tried all the same.
+        // A push that waits for space is not confirmed; send the next one anyway.
         let asked = Instant::now();
         while engine.durable() < pushed.position && asked.elapsed() < Duration::from_millis(5) {
             std::thread::yield_now();
@@ -297,9 +297,9 @@ fn a_full_disk_refuses_pushes_until_there_is_room() {
     }
     valve.make_room();
     let (mut replies, mut end) = (Replies::default(), engine.end());
-    assert!(engine.wait(end), "what was taken is written once there is room");
+    assert!(engine.wait(end), "accepted pushes are written once there is space");
     while !matches!(replies.list.last(), Some(Reply::Pushed(_))) {
-        assert!(since.elapsed() < Duration::from_secs(20), "there is room, and nobody says so");
+        assert!(since.elapsed() < Duration::from_secs(20), "there is space, but pushes are refused");
         replies.clear();
         end = engine.execute(&[push_one], &mut replies).position;
         std::thread::yield_now();

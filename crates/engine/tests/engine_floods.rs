@@ -1,6 +1,6 @@
-//! Payloads keep their places through floods: thousands of tasks fall due, expire, lapse, die, move to other queues or
-//! come back at once, more than one slice takes, while others are pushed in the middle of it. In a debug build the
-//! engine itself compares the place of every payload with each frame that it writes.
+//! Payloads keep their places through floods: thousands of tasks become due, expire, lapse, die, move to other queues
+//! or are requeued at once, in several slices, while other tasks are pushed in between. In a debug build the engine
+//! itself compares the place of every payload with each frame that it writes.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,16 +18,17 @@ use sureq_home_api::{Home as _, Payload};
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::sim_disk::SimDisk;
 
-/// So many slices that some pushes come in the middle of it, each of which settles two or three.
+/// The number of tasks of a flood. Pushes settle two or three slices each, so some of them are executed in the middle
+/// of it.
 const FLOOD: usize = 16_500;
 
-/// How many tasks are pushed twice while a flood goes on, by one call: nobody comes between them.
+/// The number of tasks that are pushed twice in one call during a flood.
 const BESIDE: usize = 8;
 
-/// How long tasks live, are leased or delayed.
+/// The time to live, the lease and the delay of tasks.
 const SPAN_MS: u64 = 1_000;
 
-/// A unit is larger than the first of these, and a few fit into the others.
+/// A unit is larger than the first of these sizes, and a few units fit into the others.
 const SEGMENTS: [u64; 4] = [16 << 10, 40 << 10, 64 << 10, 100 << 10];
 
 const QUEUES: [&[u8]; 4] = [b"q", b"grave", b"crypt", b"beside"];
@@ -37,7 +38,7 @@ struct Store {
     clock: Arc<ManualClock>,
     options: Options,
     engine: Engine,
-    /// Every task that was pushed and is there, in whatever queue and state.
+    /// All existing tasks, in any queue and state.
     tasks: BTreeMap<TaskId, Vec<u8>>,
     pushes: usize,
 }
@@ -48,7 +49,7 @@ impl Store {
         let options = Options {
             durability: Durability::Always,
             segment_bytes: Some(segment_bytes),
-            // So few payloads are kept in memory that nearly all are read from where they lie.
+            // The cache is so small that nearly all payloads are read from disk.
             cache_bytes: 1024,
             ..Options::default()
         };
@@ -74,7 +75,7 @@ impl Store {
         format!("payload {n} {}", "x".repeat(n * 37 % 90)).into_bytes()
     }
 
-    /// Many tasks at once.
+    /// Pushes many tasks at once.
     fn fill(&mut self, queue: &[u8], count: usize) {
         let payloads: Vec<Vec<u8>> = (0..count).map(|_| self.payload()).collect();
         let list: Vec<&[u8]> = payloads.iter().map(Vec::as_slice).collect();
@@ -83,7 +84,7 @@ impl Store {
         self.tasks.extend(ids.into_iter().zip(payloads));
     }
 
-    /// The flood begins, and in the middle of it tasks are pushed, plain ones and others, to the queue and beside it.
+    /// Begins a flood, and pushes tasks in the middle of it, with and without options, to its queue and to another.
     fn flood(&mut self, queue: &[u8]) {
         self.clock.pass(SPAN_MS + 1);
         for _ in 0..2 {
@@ -110,7 +111,7 @@ impl Store {
         }
     }
 
-    /// Lets all happen that is due.
+    /// Executes everything that is due.
     fn settle(&self) {
         let now = || self.engine.now();
         while self.engine.inspect(|broker| broker.next_deadline().is_due(now())) {
@@ -123,7 +124,7 @@ impl Store {
         }
     }
 
-    /// Reads every task of the store, whatever its state, and compares it with what was pushed.
+    /// Reads all tasks of the store, in all states, and compares their payloads with the pushed ones.
     fn compare(&self, context: &str) {
         let mut found = BTreeMap::new();
         for (queue, view) in QUEUES.iter().flat_map(|&queue| VIEWS.map(|view| (queue, view))) {
@@ -147,7 +148,7 @@ impl Store {
         self.engine.check().unwrap();
     }
 
-    /// Looks at everything in memory, in a copy of the files, and after a restart.
+    /// Compares all tasks, checks a copy of the files, and compares all tasks again after a restart.
     fn verify(&mut self, context: &str) {
         self.settle();
         self.compare(context);
@@ -168,7 +169,7 @@ fn a_push_in_a_flood_of_deaths_keeps_its_payload() {
     for segment_bytes in SEGMENTS {
         let mut store = Store::new(segment_bytes);
         let expire = [Change::TtlMs(SPAN_MS), Change::Expired(Expired::Dead)];
-        // What dies in one goes to the next, and dies there in its turn.
+        // Tasks that die in one queue move to the next, and expire there too.
         for (queue, letter) in [(&b"q"[..], &b"grave"[..]), (b"grave", b"crypt")] {
             store.config(queue, &[expire[0], expire[1], Change::DeadLetter(letter)]);
         }

@@ -1,5 +1,5 @@
-//! A disk that hangs delays confirmations and nothing else: no lock is held while it is waited for, however long that
-//! takes.
+//! A disk that hangs delays confirmations and nothing else: no lock is held while a thread waits for it, for however
+//! long.
 
 mod engine_support;
 
@@ -18,7 +18,7 @@ use sureq_testkit::patience::{PATIENCE, until};
 use sureq_testkit::sim_disk::Op;
 use sureq_testkit::valve::Valve;
 
-/// Does something that must not wait for the disk.
+/// Calls `act`, which must not wait for the disk.
 fn at_once<T: Send + 'static>(what: &str, act: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, is_done) = mpsc::channel();
     thread::spawn(move || done.send(act()));
@@ -42,7 +42,7 @@ fn has_durable_spares(valve: &Valve) -> bool {
     spares == 4 && ops[last..].iter().any(|op| matches!(op, Op::SyncDir))
 }
 
-/// The mark for ids cannot be raised for an hour: all goes on, and what is pushed has ids below the mark.
+/// The id mark cannot be raised for an hour: commands are still executed, and new ids are below the mark.
 #[test]
 fn a_disk_that_hangs_for_an_hour_delays_only_confirmations() {
     let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
@@ -59,7 +59,7 @@ fn a_disk_that_hangs_for_an_hour_delays_only_confirmations() {
         assert!(matches!(replies.list[..], [Reply::Pushed(_)]), "{:?}", replies.list);
         (replies.ids[0], executed.position)
     });
-    assert!(first[2] < pushed.0 && pushed.0 < mark, "an id that is not durable must not be given out");
+    assert!(first[2] < pushed.0 && pushed.0 < mark, "an id above the durable mark must not be assigned");
     valve.wait_until_hung("store");
     let other = engine.clone();
     at_once("a command", move || {
@@ -73,12 +73,12 @@ fn a_disk_that_hangs_for_an_hour_delays_only_confirmations() {
         other.tick();
         other.check().unwrap();
     });
-    assert_eq!(engine.durable(), durable, "nothing of it is confirmed");
+    assert_eq!(engine.durable(), durable, "none of these commands is confirmed");
     valve.unhang();
-    assert!(engine.wait(pushed.1), "it is when the disk is back");
+    assert!(engine.wait(pushed.1), "the push is confirmed when the disk is back");
     until("the mark is raised", || engine.inspect(Broker::id_mark) > mark);
     let later = push(&engine, &[b"later"])[0];
-    assert!(later > pushed.0 && later.ms() >= pushed.0.ms() + 3_000_000, "ids tell the time again");
+    assert!(later > pushed.0 && later.ms() >= pushed.0.ms() + 3_000_000, "ids follow the clock again");
     engine.close().unwrap();
     let engine = open(&valve.shared(), &clock, Durability::Always);
     let (replies, _) = execute(&engine, &[Command::Info { queue: b"q" }]);
@@ -86,7 +86,7 @@ fn a_disk_that_hangs_for_an_hour_delays_only_confirmations() {
     assert_eq!((info.ready + info.leased, push(&engine, &[b"next"])[0] > later), (4, true));
 }
 
-/// C7: the end does not wait for ever, and says that not everything is on disk.
+/// C7: closing takes bounded time, and returns an error because not everything is on disk.
 #[test]
 fn a_store_on_a_disk_that_hangs_is_closed_in_bounded_time() {
     let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
@@ -97,7 +97,7 @@ fn a_store_on_a_disk_that_hangs_is_closed_in_bounded_time() {
     valve.wait_until_hung("0");
     let closed = {
         let engine = engine.clone();
-        at_once("the end", move || engine.close_within(Duration::from_millis(200)))
+        at_once("closing", move || engine.close_within(Duration::from_millis(200)))
     };
     let error = closed.expect_err("not everything is on disk").to_string();
     assert!(error.contains("did not answer"), "{error}");
@@ -109,7 +109,8 @@ fn a_store_on_a_disk_that_hangs_is_closed_in_bounded_time() {
     assert_eq!(engine_support::pop(&engine, 10)[0], b"confirmed");
 }
 
-/// Room for a command that is larger than a segment is reserved on a thread of its own: the caller's serves others too.
+/// Space for a command that is larger than a segment is reserved on another thread, since the caller's serves other
+/// clients.
 #[test]
 fn an_oversized_push_to_a_disk_that_hangs_delays_only_its_caller() {
     let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
@@ -124,14 +125,14 @@ fn an_oversized_push_to_a_disk_that_hangs_delays_only_its_caller() {
     let ticket = at_once("an oversized push", move || {
         let (replies, executed) = submit(&other, &Command::Push { queue: b"q", payloads: &[&payload] });
         assert!(replies.list.is_empty() && executed.executed == 0, "{:?}", replies.list);
-        executed.into_ticket().expect("it waits for its room")
+        executed.into_ticket().expect("it waits for its space")
     });
     valve.wait_until_hung("spare-");
     let other = engine.clone();
     at_once("another client", move || {
         let id = push(&other, &[b"small"])[0];
         assert_eq!(engine_support::pop(&other, 1), [b"first"]);
-        assert_eq!(engine_support::pop(&other, 1), [b"small"], "the oversized one is not there yet");
+        assert_eq!(engine_support::pop(&other, 1), [b"small"], "the oversized push is not executed yet");
         assert_eq!(engine_support::ack(&other, &[id]), 1);
         assert_eq!(other.status().position, other.end());
     });
@@ -142,7 +143,7 @@ fn an_oversized_push_to_a_disk_that_hangs_delays_only_its_caller() {
     engine.close().expect("the disk is back");
 }
 
-/// Who waits for the room of an oversized push is told when the store closes without it.
+/// The caller of an oversized push gets an error when the store closes before space is reserved.
 #[test]
 fn an_oversized_push_is_answered_when_the_store_is_closed_on_a_disk_that_hangs() {
     let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
@@ -152,10 +153,10 @@ fn an_oversized_push_is_answered_when_the_store_is_closed_on_a_disk_that_hangs()
     let oversized = vec![b'x'; 3 * SEGMENT_BYTES as usize];
     let push_oversized = Command::Push { queue: b"q", payloads: &[&oversized] };
     let tickets =
-        [(); 2].map(|()| submit(&engine, &push_oversized).1.into_ticket().expect("it waits for its room"));
+        [(); 2].map(|()| submit(&engine, &push_oversized).1.into_ticket().expect("it waits for its space"));
     valve.wait_until_hung("spare-");
     let other = engine.clone();
-    let closed = at_once("the end", move || other.close_within(Duration::from_millis(200)));
+    let closed = at_once("closing", move || other.close_within(Duration::from_millis(200)));
     assert!(closed.is_err(), "the disk hangs");
     for ticket in tickets {
         let answer = at_once("an answer", move || ticket.wait());

@@ -1,5 +1,4 @@
-//! A checkpoint that is damaged while its store is being served: all that it held is in memory, and goes into the next
-//! one.
+//! A checkpoint that is damaged while its store is open: the next one is written completely from memory.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -33,7 +32,7 @@ fn payload(queue: usize, task: usize) -> Vec<u8> {
     format!("task {task} of {queue}").into_bytes()
 }
 
-/// Has tasks come and go until something has happened.
+/// Pushes and drops tasks until something has happened.
 fn pass_until(engine: &Engine, what: &str, mut has_happened: impl FnMut() -> bool) {
     let since = Instant::now();
     while !has_happened() {
@@ -56,19 +55,19 @@ fn unreadable_pieces_of_a_checkpoint_are_written_again_from_memory() {
     pass_until(&engine, "they are in a checkpoint", || engine.status().checkpoints > 1);
     let old: Vec<String> = disk.files().into_keys().filter(|name| name.starts_with("checkpoint-")).collect();
     for name in &old {
-        // All that lies before the manifest, about.
+        // Damages most blobs, but not the manifest.
         disk.edit(name, |bytes| {
             let half = bytes.len() / 2;
             bytes[HEADER_BYTES..half].iter_mut().for_each(|byte| *byte ^= 1);
         });
     }
-    // Most of what the files hold goes, so that the rest is to be moved to another.
+    // Most of the tasks are dropped, so that the remaining blobs are to be written again.
     let (gone, left) = names.split_at(QUEUES * 3 / 4);
     let gone: Vec<&[u8]> = gone.iter().map(String::as_bytes).collect();
     let _ = execute(&engine, &[Command::Drop { queues: &gone }]);
-    let is_told =
-        || NOTICES.lock().unwrap().iter().any(|line| line.contains("to another checkpoint instead"));
-    pass_until(&engine, "it is told", is_told);
+    let is_reported =
+        || NOTICES.lock().unwrap().iter().any(|line| line.contains("is written from memory instead"));
+    pass_until(&engine, "it is reported", is_reported);
     let taken = engine.status().checkpoints;
     pass_until(&engine, "two more are taken", || engine.status().checkpoints > taken + 2);
     assert!(engine.failure().is_none(), "{:?}", engine.failure());

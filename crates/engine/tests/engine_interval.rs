@@ -1,4 +1,5 @@
-//! The level `interval`, when the process is killed: what was answered is with the system, and is found again.
+//! The level `interval`, when the process is killed: confirmed changes were written to the system, and are found
+//! again.
 
 mod engine_support;
 
@@ -18,21 +19,21 @@ fn counts(engine: &Engine) -> [u64; 4] {
     engine.inspect(|broker| broker.queue(b"q").map_or([0; 4], sureq_core::Queue::counts))
 }
 
-/// What a kill leaves: all that was written, synced or not.
+/// The store after a kill: all written data survives, synced or not.
 fn killed(disk: &SimDisk, clock: &Arc<ManualClock>) -> (SimDisk, Engine) {
     let left = SimDisk::with_files(11, &disk.files());
     let engine = open(&left.shared(), clock, Durability::Interval);
     (left, engine)
 }
 
-/// Takes so many tasks for a while; answers their receipts.
+/// Pops this many tasks with a lease, and returns their receipts.
 fn lease(engine: &Engine, count: u32) -> Vec<String> {
     let ask = LeaseAsk { ms: Some(LEASE_MS), worker: None, conn: None, lapse: None };
     let (replies, _) = execute(engine, &[Command::Pop(Pop { lease: ask, ..Pop::plain(&[b"q"], count) })]);
     replies.tasks.iter().map(|task| task.receipt().to_string()).collect()
 }
 
-/// How many of these a call finishes.
+/// The number of these tasks that a call finishes.
 fn finish(engine: &Engine, receipts: &[String]) -> usize {
     let list: Vec<&[u8]> = receipts.iter().map(String::as_bytes).collect();
     execute(engine, &[ack_of(&list)]).0.indexes.len()
@@ -73,7 +74,7 @@ fn a_lease_that_was_answered_goes_on_whenever_the_process_is_killed() {
     clock.pass(LEASE_MS - 1);
     engine.tick();
     assert_eq!(counts(&engine), [0, 0, 3, 0], "no lease ends early");
-    assert_eq!(finish(&engine, &receipts[..2]), 2, "receipts of before are good");
+    assert_eq!(finish(&engine, &receipts[..2]), 2, "earlier receipts are valid");
     clock.pass(1);
     engine.tick();
     assert_eq!(counts(&engine), [1, 0, 0, 0], "and the lease of the third ends in its time");

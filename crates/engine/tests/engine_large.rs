@@ -1,6 +1,6 @@
-//! Large payloads are encoded before the lock is taken, written from memory of their own, and handed out without a copy
-//! under the lock. Whatever their sizes, whatever comes beside them, and wherever segments end: what is popped is what
-//! was pushed, at once, after a restart, after a power cut, and after it was copied to a later segment.
+//! Large payloads are encoded before the lock is taken, written from a separate buffer, and delivered without a copy
+//! under the lock. For all sizes, neighbours and ends of segments, the popped payload is the pushed one: at once,
+//! after a restart, after a power cut, and after it was copied to a later segment.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,13 +17,13 @@ use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::patience::until;
 use sureq_testkit::sim_disk::{Crash, Kept, Op, SimDisk};
 
-/// From this size on payloads of a command are large.
+/// The size from which payloads of a command are large.
 const LARGE: usize = 256 << 10;
 
-/// No more is copied under the lock in one go, whatever is pushed or popped: a frame of small commands.
+/// The most bytes that are copied under one hold of the lock, for any push or pop: a frame of small commands.
 const HELD_BYTES_MAX: usize = 5 << 20;
 
-/// Segments that are smaller than all of the large payloads, about as large, and larger than a few of them.
+/// Sizes of segments: smaller than all large payloads, about as large, and larger than a few of them.
 const SEGMENTS: [u64; 4] = [64 << 10, 256 << 10, 300 << 10, 2 << 20];
 
 /// Payloads around the size that counts as large, and small ones beside them.
@@ -61,8 +61,8 @@ fn is_sound(disk: &SimDisk) {
     assert!(report.is_sound(), "{report:?}");
 }
 
-/// All payloads by themselves, in one batch, several in one push, with options, and sent together so that large and
-/// small ones share a lock.
+/// Pushes all payloads one by one, in one batch, in one push, with options, and together, so that large and small
+/// ones are pushed under one lock.
 fn push_in_all_ways(engine: &Engine, payloads: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let list: Vec<&[u8]> = payloads.iter().map(Vec::as_slice).collect();
     let each: Vec<[&[u8]; 1]> = list.iter().map(|&payload| [payload]).collect();
@@ -106,7 +106,7 @@ fn payloads_of_all_sizes_are_popped_unchanged() {
     engine.close().unwrap();
 }
 
-/// Neither a push nor a pop of very much copies it under the lock, and neither does showing it.
+/// Pushing, popping and inspecting very large payloads does not copy them under the lock.
 #[test]
 fn many_megabytes_are_not_copied_under_the_lock() {
     let (disk, options) = (SimDisk::new(7), options(32 << 20, 64 << 20));
@@ -134,9 +134,9 @@ fn many_megabytes_are_not_copied_under_the_lock() {
     engine.close().unwrap();
 }
 
-/// Tasks that die and move to another queue in the unit of a large push: settled before it, and behind it.
+/// Tasks die and move to another queue in the unit of a large push, before and after it.
 #[test]
-fn deaths_in_the_unit_of_a_large_push() {
+fn payloads_of_tasks_that_die_in_the_unit_of_a_large_push_are_kept() {
     for segment_bytes in SEGMENTS {
         let (disk, clock) = (SimDisk::new(7), Arc::new(ManualClock::default()));
         let options = options(segment_bytes, 1024);
@@ -191,7 +191,7 @@ fn a_cut_at_every_step_of_large_pushes() {
         engine.close().unwrap();
         let (cut, mut cuts) = (SimDisk::new(2), 0);
         for (change, op) in disk.trace()[..upto].iter().enumerate() {
-            // Writes are many and much alike: each is torn in some of the ways, and each sync in all of them.
+            // There are many similar writes: each is torn in some of the possible ways, and each sync in all of them.
             let every = if matches!(op, Op::Write { .. }) { 3 } else { 1 };
             for crash in Crash::during(op, change as u64).into_iter().skip(change % every).step_by(every) {
                 let left = cut.crash_during(op, crash);
@@ -210,7 +210,7 @@ fn a_cut_at_every_step_of_large_pushes() {
     }
 }
 
-/// Large tasks that nobody takes are copied to later segments, and the old ones go.
+/// Large tasks that are not popped are copied to later segments, and the old segments are removed.
 #[test]
 fn large_payloads_are_copied_forward() {
     let (disk, options) = (SimDisk::new(7), options(2 << 20, 1024));
@@ -250,7 +250,7 @@ fn large_pushes_that_wait_are_synced_together() {
     let pushes = vec![Command::Push { queue: b"q", payloads: &one }; 16];
     let before = disk.syncs();
     let _ = execute(&engine, &pushes);
-    // Each batch of 2 MB may be written as soon as it is there.
+    // Each batch of 2 MB may be written as soon as it is complete.
     assert!(disk.syncs() - before <= 9, "{} syncs", disk.syncs() - before);
     assert_eq!(pop_all(&engine, b"q").len(), 16);
     engine.close().unwrap();

@@ -1,4 +1,4 @@
-//! What those hear who listen: everything once, in order, and nothing that a crash could take back.
+//! Listeners receive each notice once, in order, and none that a crash could undo.
 
 mod engine_support;
 
@@ -18,7 +18,7 @@ use sureq_home_api::{Home as _, ListenEvent, Listener, NoticeTasks, Payload};
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::valve::Valve;
 
-/// Someone who hears everything.
+/// A listener that is subscribed to everything.
 fn listen(engine: &Engine) -> Listener {
     let listener = engine.listen();
     listener.subscribe_all(Kind::ALL.into_iter().collect());
@@ -29,33 +29,33 @@ fn poll(listener: &Listener) -> Poll<Option<ListenEvent>> {
     listener.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-fn told(heard: ListenEvent) -> String {
-    let ListenEvent::Notice(notice) = heard else { return "missed".to_owned() };
+fn text_of(event: ListenEvent) -> String {
+    let ListenEvent::Notice(notice) = event else { return "missed".to_owned() };
     let tasks = match notice.tasks {
         NoticeTasks::Count(count) => count.to_string(),
         NoticeTasks::Ids(ids) => ids.iter().map(TaskId::to_string).collect::<Vec<_>>().join(" "),
-        NoticeTasks::Foreign(_) => unreachable!("no other program has a say in this"),
+        NoticeTasks::Foreign(_) => unreachable!("no other program publishes here"),
     };
     format!("{} {} {tasks}", notice.kind.name(), String::from_utf8_lossy(&notice.queue))
 }
 
-/// All that can be heard now.
+/// All notices that can be received now.
 fn heard(listener: &Listener) -> Vec<String> {
     let mut all = Vec::new();
-    while let Poll::Ready(Some(heard)) = poll(listener) {
-        all.push(told(heard));
+    while let Poll::Ready(Some(event)) = poll(listener) {
+        all.push(text_of(event));
     }
     all
 }
 
-/// All that is heard of what has happened, once it is durable.
+/// All notices of events so far, once they are durable.
 fn heard_by_now(engine: &Engine, listener: &Listener) -> Vec<String> {
     engine.commit();
     assert!(engine.wait(engine.end()), "{:?}", engine.failure());
     heard(listener)
 }
 
-/// A store, what it is asked, and someone who listens to it.
+/// A store and a listener to it.
 struct Story {
     engine: Engine,
     clock: Arc<ManualClock>,
@@ -69,7 +69,7 @@ impl Story {
         Self { engine, clock, listener }
     }
 
-    /// Executes a command, and checks what is heard of it.
+    /// Executes a command, and checks its notices.
     fn check(&self, command: Command<'_>, expect: &[&str]) -> Replies<Payload> {
         let (replies, _) = execute(&self.engine, &[command]);
         assert!(!matches!(replies.list[0], Reply::Refused(_)), "{:?}", replies.list);
@@ -77,7 +77,7 @@ impl Story {
         replies
     }
 
-    /// Lets time pass, and checks what is heard of it.
+    /// Lets time pass, and checks the notices.
     fn check_time(&self, ms: u64, expect: &[&str]) {
         self.clock.pass(ms);
         self.engine.tick();
@@ -109,7 +109,7 @@ const fn back(id: &[u8], to: Place) -> Command<'_> {
 }
 
 #[test]
-fn whatever_makes_tasks_ready_is_work() {
+fn every_event_that_makes_tasks_ready_publishes_work() {
     let it = Story::new();
     let ids = it.check_push(&[b"a", b"b"]);
     let id = ids[0].as_bytes();
@@ -189,12 +189,12 @@ fn finished_and_cancelled_tasks_are_published_by_id() {
     it.check(ack_of(&done), &[&format!("done q {} {}", ids[0], ids[1])]);
     it.check(ack_of(&done), &[]);
     cancel(&ids[2], &format!("cancel q {}", ids[2]));
-    // It was marked before; now it is gone.
+    // The task was marked before; now it is removed.
     it.check(back(ids[2].as_bytes(), Place::Front), &[&format!("cancel q {}", ids[2])]);
 }
 
 #[test]
-fn whatever_else_takes_tasks_away_is_counted() {
+fn other_removals_publish_the_number_of_tasks() {
     let it = Story::new();
     let ids = it.check_push(&[b"a", b"b", b"c"]);
     let two = [ids[0].as_bytes(), ids[1].as_bytes(), ids[1].as_bytes()];
@@ -214,7 +214,7 @@ fn whatever_else_takes_tasks_away_is_counted() {
     it.check(Command::Drop { queues: &[b"q"] }, &[]);
 }
 
-/// A flood is moved in slices, so that it holds nobody up; each is told by itself, and nothing is told twice.
+/// Many tasks are moved in slices, so that other commands are not delayed. Each slice is published once.
 #[test]
 fn many_due_tasks_are_published_slice_by_slice() {
     let it = Story::new();
@@ -227,11 +227,11 @@ fn many_due_tasks_are_published_slice_by_slice() {
     }
     let all = heard_by_now(&it.engine, &it.listener);
     let sum: usize =
-        all.iter().map(|told| told.strip_prefix("work q ").unwrap().parse::<usize>().unwrap()).sum();
+        all.iter().map(|text| text.strip_prefix("work q ").unwrap().parse::<usize>().unwrap()).sum();
     assert_eq!((sum, all.len()), (tasks, 3), "{all:?}");
 }
 
-/// Rule 2, for those who listen.
+/// Rule 2, for listeners.
 #[test]
 fn nothing_is_heard_before_it_is_durable() {
     let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
@@ -243,15 +243,15 @@ fn nothing_is_heard_before_it_is_durable() {
     let text = ids[0].to_string();
     let acked = engine.execute(&[ack_of(&[text.as_bytes()])], &mut Replies::default());
     valve.wait_until_held();
-    assert!(poll(&listener).is_pending(), "it is told before the sync");
+    assert!(poll(&listener).is_pending(), "it is published before the sync");
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| listener.wait());
         valve.open();
         assert!(engine.wait(acked.position));
-        assert_eq!(waiting.join().unwrap().map(told), Some(format!("done q {text}")));
+        assert_eq!(waiting.join().unwrap().map(text_of), Some(format!("done q {text}")));
     });
     engine.close().unwrap();
-    assert_eq!(listener.wait(), None, "a closed store tells nothing more");
+    assert_eq!(listener.wait(), None, "a closed store publishes nothing more");
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn changes_in_doubt_after_a_failed_sync_are_never_published() {
 
 /// At `none` replies wait for nothing, and neither do notices.
 #[test]
-fn where_nothing_is_promised_nothing_is_waited_for() {
+fn at_the_level_none_notices_do_not_wait_for_a_sync() {
     let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
     let engine = open(&valve.shared(), &clock, Durability::None);
     let listener = listen(&engine);
@@ -292,7 +292,7 @@ fn a_listener_created_after_the_close_ends_at_once() {
 }
 
 #[test]
-fn a_replay_tells_nothing() {
+fn a_replay_publishes_nothing() {
     let (engine, disk, clock) = fresh();
     push(&engine, &[b"x"]);
     let conn = LeaseAsk { conn: Some(ConnId(1)), ..LeaseAsk::NONE };
@@ -313,7 +313,7 @@ fn only_subscribed_notices_arrive_and_only_while_subscribed() {
         let ids = push(&engine, &[b"x"]);
         pop(&engine, 1);
         assert_eq!(ack(&engine, &ids), 1);
-        let kinds = heard(&listener).into_iter().map(|told| told.split(' ').next().unwrap().to_owned());
+        let kinds = heard(&listener).into_iter().map(|text| text.split(' ').next().unwrap().to_owned());
         kinds.collect::<Vec<_>>()
     };
     assert_eq!(life(), [""; 0]);
@@ -325,15 +325,15 @@ fn only_subscribed_notices_arrive_and_only_while_subscribed() {
     assert_eq!(life(), ["work", "done"]);
     listener.unsubscribe(Kind::Work, b"q");
     listener.unsubscribe_all(done);
-    assert_eq!(life(), ["work"], "wanted twice, and taken back once");
+    assert_eq!(life(), ["work"], "subscribed twice, and unsubscribed once");
     listener.unsubscribe(Kind::Work, b"q");
     listener.unsubscribe(Kind::Work, b"q");
     assert_eq!(life(), [""; 0]);
     listener.subscribe(Kind::Work, b"q");
-    assert_eq!(life(), ["work"], "taking back too much does no harm");
+    assert_eq!(life(), ["work"], "a surplus unsubscribe has no effect");
 }
 
-/// The order in which tasks are told to be finished is the order in which the log has it, whoever finished them.
+/// Notices of finished tasks arrive in the order of the log, even if several threads finish tasks.
 #[test]
 fn notices_of_several_threads_arrive_in_the_order_of_the_log() {
     let (engine, disk, _) = fresh();
@@ -353,7 +353,7 @@ fn notices_of_several_threads_arrive_in_the_order_of_the_log() {
     });
     let all = heard_by_now(&engine, &listener);
     engine.close().unwrap();
-    let done: Vec<&str> = all.iter().filter_map(|told| told.strip_prefix("done q ")).collect();
+    let done: Vec<&str> = all.iter().filter_map(|text| text.strip_prefix("done q ")).collect();
     let mut logged = Vec::new();
     for event in events_in(&disk) {
         codec::decode(&event, |event| {
@@ -378,7 +378,7 @@ fn a_listener_that_falls_behind_learns_that_it_missed_notices() {
     }
     let all = heard(&listener);
     assert_eq!(all[0], "missed");
-    assert!(all.len() < 1_000, "and is kept from then on: {}", all.len());
+    assert!(all.len() < 1_000, "later notices are kept: {}", all.len());
     assert_eq!(heard(&listener), [""; 0]);
     drop(execute(&engine, &[push]));
     assert!(heard(&listener)[0].starts_with("work n"));

@@ -1,5 +1,5 @@
-//! Checkpoints of very many queues. Their images are taken slice by slice while commands go on, and still are of one
-//! moment; and commands about very many tasks let others in between two slices.
+//! Checkpoints of very many queues: their images are taken in slices while commands are executed, and still are
+//! consistent. And commands about very many tasks let other commands run between two slices.
 
 mod engine_support;
 
@@ -18,14 +18,14 @@ use sureq_testkit::load::scale;
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::sim_disk::{Kept, SimDisk};
 
-/// More than a few slices of an image.
+/// The number of queues, more than a few slices of an image.
 const QUEUES: usize = 3_000;
 
 fn name(n: usize) -> String {
     format!("queue-{}", n % QUEUES)
 }
 
-/// Where each task is, by what was confirmed.
+/// The queue and the state of each task, as confirmed.
 type Tasks = BTreeMap<TaskId, (String, StateOf)>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ enum StateOf {
     Leased,
 }
 
-/// One change of one queue, of a kind and a queue that follow from `n`.
+/// One change of one queue. `n` determines the kind and the queue.
 fn change(engine: &Engine, n: usize, tasks: &mut Tasks) {
     let queue = name(n * 7_919);
     let bytes = queue.as_bytes();
@@ -80,7 +80,7 @@ fn tasks_in(engine: &Engine) -> Tasks {
 }
 
 #[test]
-fn a_checkpoint_of_very_many_queues_is_of_one_moment() {
+fn a_checkpoint_of_very_many_queues_is_consistent() {
     let (disk, clock) = (SimDisk::new(3), Arc::new(ManualClock::default()));
     let segment_bytes = 256 << 10;
     let engine = open_small(&disk.shared(), &clock, Durability::Always, segment_bytes);
@@ -89,7 +89,7 @@ fn a_checkpoint_of_very_many_queues_is_of_one_moment() {
     while engine.status().checkpoints < 4 * scale() {
         change(&engine, n, &mut tasks);
         n += 1;
-        // A crash now and then, most of them while a checkpoint is being taken.
+        // Now and then a crash, mostly while a checkpoint is being taken.
         if n.is_multiple_of(4_000) || n.is_multiple_of(300) && engine.status().is_checkpointing {
             let left = disk.crash(Kept::Nothing, Kept::Nothing);
             let other = open_small(
@@ -141,13 +141,14 @@ fn others_are_served_between_two_slices_of_a_purge() {
         other.join().expect("it only looks")
     });
     let partly = left_seen.iter().filter(|&&left| left > 0 && left < 50_000).count();
-    assert!(partly > 0, "nobody saw a purge that was half done in {} looks", left_seen.len());
+    assert!(partly > 0, "no look of {} saw a partial purge", left_seen.len());
     engine.close().expect("nothing is kept");
 }
 
-/// A store that closes while a command is in the middle of its slices does not say that it was done, unless it was.
+/// If the store closes between two slices of a command, the reply does not confirm it, unless it was executed
+/// completely.
 #[test]
-fn a_store_that_closes_between_two_slices_refuses_a_partial_list() {
+fn a_purge_is_not_confirmed_if_the_store_closes_between_two_slices() {
     let (engine, _, _) = fresh();
     let mut replies = Replies::default();
     let add = Command::Add(Add { priority: 1, ..Add::plain(b"q", b"x") });

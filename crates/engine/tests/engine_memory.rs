@@ -1,4 +1,4 @@
-//! The memory limit: above it no command adds a record, and everything that an operator needs to get below it again works.
+//! The memory limit: above it no command adds a record, and all commands that reduce memory still work.
 
 mod engine_support;
 
@@ -133,7 +133,7 @@ fn workers_can_start_and_a_backlog_can_be_worked_off_at_the_memory_limit() {
         Command::Pause { queue: b"known" },
         Command::Resume { queue: b"known" },
         config(b"known", &clear),
-        // What does not change anything needs no memory.
+        // Commands without an effect need no memory.
         config(b"new queue", &[]),
         Command::Resume { queue: b"new queue" },
     ];

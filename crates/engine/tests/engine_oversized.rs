@@ -1,5 +1,5 @@
-//! Commands whose events are larger than a segment, on disks with and without room for them: they are refused before
-//! they are executed, and hold nobody up. And a store that ends with such a frame starts on a full disk.
+//! Commands whose events are larger than a segment. Without disk space for them they are refused before they are
+//! executed, and they delay no other command. And a store that ends with such a frame starts on a full disk.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -32,11 +32,11 @@ fn open(disk: Arc<dyn Disk>, options: &Options) -> Engine {
     Engine::open_on(disk, Arc::new(ManualClock::default()), options).unwrap()
 }
 
-/// Executes, and sees to it that it is confirmed in bounded time.
+/// Executes a command, which must be confirmed in bounded time.
 fn execute(engine: &Engine, command: Command<'_>) -> Replies<Payload> {
     let mut replies = Replies::default();
     let executed = engine.execute(&[command], &mut replies);
-    until("the reply may leave", || engine.durable() >= executed.position || engine.failure().is_some());
+    until("the reply may be sent", || engine.durable() >= executed.position || engine.failure().is_some());
     assert!(engine.failure().is_none(), "{:?}", engine.failure());
     replies
 }
@@ -66,7 +66,7 @@ fn oversized(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at * 31 / 7) as u8).collect()
 }
 
-/// Waits until the files that are to be ready are.
+/// Waits until all spare files are prepared.
 fn wait_for_spares(disk: &SimDisk) {
     until("spares are prepared", || spares(disk) == 4);
 }
@@ -75,12 +75,12 @@ fn spares(disk: &SimDisk) -> usize {
     disk.files().keys().filter(|name| name.starts_with("spare-")).count()
 }
 
-/// Segments are named by their numbers, of twenty digits.
+/// Names of segments are numbers with twenty digits.
 fn is_segment(name: &str) -> bool {
     name.starts_with('0')
 }
 
-/// A task's name is logged with it, so that room is reserved for both before the task is added.
+/// A task's name is logged with its payload, so that space is reserved for both.
 #[test]
 fn a_name_counts_towards_the_size_of_a_command() {
     let engine = open(SimDisk::new(1).shared(), &options(Durability::Always, SEGMENT_BYTES));
@@ -112,7 +112,7 @@ fn a_push_larger_than_the_free_space_is_refused_and_delays_no_other() {
         for _ in 0..3 {
             assert_eq!(push(&engine, &oversized(11 * SEGMENT_BYTES as usize)), None, "{level:?}");
         }
-        // Many that are small alone are as large together.
+        // Many small payloads are as large together.
         let payload = oversized(1000);
         let batch = vec![&payload[..]; 11 * SEGMENT_BYTES as usize / 1000];
         let replies = execute(&engine, Command::Push { queue: b"q", payloads: &batch });
@@ -120,7 +120,7 @@ fn a_push_larger_than_the_free_space_is_refused_and_delays_no_other() {
         assert!(push(&engine, b"small").is_some(), "there is room for it");
         assert_eq!(pop(&engine).unwrap().0, first);
         assert!(ack(&engine, first));
-        // What fits is taken, and so is everything once there is room.
+        // A push that fits is accepted, and any push once there is space.
         let fits = oversized(4 * SEGMENT_BYTES as usize);
         assert!(push(&engine, &fits).is_some(), "{level:?}");
         disk.leave_room(None);
@@ -135,14 +135,14 @@ fn a_push_larger_than_the_free_space_is_refused_and_delays_no_other() {
     }
 }
 
-/// What is reserved for a command that does not need it in the end is given back.
+/// A reserved file that the command did not need is removed.
 #[test]
-fn room_that_is_not_needed_is_given_back() {
+fn unused_reserved_space_is_released() {
     let disk = SimDisk::new(7);
     let engine = open(disk.shared(), &options(Durability::Always, SEGMENT_BYTES));
     let id = push(&engine, b"there").unwrap();
     wait_for_spares(&disk);
-    // So many that their ids might not fit, and all but one are of no task.
+    // Too many ids for a segment, none of which is the id of a task.
     let texts: Vec<String> = (0..10_000).map(|n| format!("{}-{}", id.ms() - 1, n + 1)).collect();
     let list: Vec<&[u8]> = texts.iter().map(String::as_bytes).collect();
     for _ in 0..3 {
@@ -151,7 +151,7 @@ fn room_that_is_not_needed_is_given_back() {
         assert_eq!(replies.list, [Reply::Count(0)]);
         assert_eq!(spares(&disk), 4);
     }
-    // One that is refused for another reason needs none either.
+    // A command that is refused for another reason needs no space either.
     let large = oversized(3 * SEGMENT_BYTES as usize);
     let long = vec![b'q'; 1 << 20];
     let replies = execute(&engine, Command::Push { queue: &long, payloads: &[&large] });
@@ -214,10 +214,10 @@ fn a_start_that_keeps_its_tail_survives_a_crash_at_every_step() {
     }
 }
 
-/// A newest segment of which there is less than its header was being made when the power was cut: the one before it
-/// stays where it is, and so do the payloads in it.
+/// If the newest segment is shorter than its header, the power was cut while it was created. The segment before it is
+/// kept unchanged, with its payloads.
 #[test]
-fn payloads_before_a_segment_that_was_being_made_are_where_they_were() {
+fn payloads_before_an_incomplete_segment_keep_their_places() {
     let disk = SimDisk::new(7);
     let options = Options { keeps_log: true, ..options(Durability::Always, 4096) };
     let engine = open(disk.shared(), &options);
@@ -234,8 +234,7 @@ fn payloads_before_a_segment_that_was_being_made_are_where_they_were() {
     engine.close().unwrap();
 }
 
-/// However full the last segment is, a start knows all segments that there are: the frame that it writes itself may be
-/// the first of another.
+/// A start knows all segments, however full the last one is: its own frame may begin a new segment.
 #[test]
 fn a_start_knows_the_segment_that_it_begins() {
     let disk = SimDisk::new(7);
@@ -250,25 +249,25 @@ fn a_start_knows_the_segment_that_it_begins() {
         push(&engine, &oversized(bytes)).unwrap();
         engine.close().unwrap();
     }
-    assert!(has_rolled > 0, "the start itself was to begin a segment");
+    assert!(has_rolled > 0, "some start must begin a segment");
 }
 
-/// The real thing: one push of 10 MB where 8 MB are free.
+/// A real disk with 8 MB of free space, and a push of 10 MB.
 fn push_too_much(dir: &Path) {
     let options = options(Durability::Always, 1 << 20);
     let engine = Engine::open(dir, &options).unwrap();
-    until("the spares are there", || engine.status().disk_free_bytes < 9 << 20);
+    until("the spares are prepared", || engine.status().disk_free_bytes < 9 << 20);
     let first = push(&engine, b"first").unwrap();
     let (machine, since) = (MachineWatch::start(), Instant::now());
     assert_eq!(push(&engine, &oversized(10 << 20)), None);
     assert_eq!(pop(&engine).unwrap().0, first);
     assert!(ack(&engine, first));
-    machine.assert_within(since.elapsed(), Duration::from_secs(10), "what was asked behind the large push");
+    machine.assert_within(since.elapsed(), Duration::from_secs(10), "the commands after the large push");
     let large = oversized(4 << 20);
     let id = push(&engine, &large).unwrap();
     engine.close().unwrap();
     drop(engine);
-    // Another takes what is left, and the tail is larger than a segment.
+    // Another file fills the disk, and the tail is larger than a segment.
     let filler = dir.join("filler");
     let mut file = std::fs::File::create(&filler).unwrap();
     while std::io::Write::write_all(&mut file, &[b'x'; 4096]).is_ok() {}

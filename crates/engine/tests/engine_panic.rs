@@ -1,4 +1,5 @@
-//! A thread of the engine that panics: all who wait are told, the end comes, and the directory is free.
+//! A thread of the engine that panics: all waiting callers get an error, the store can be closed, and the directory
+//! is released.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,18 +18,18 @@ use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::patience::{PATIENCE, until};
 use sureq_testkit::valve::Valve;
 
-/// Waits for an answer on a thread of its own.
-fn told(ticket: Ticket) -> Vec<Reply> {
-    let (answered, is_answered) = mpsc::channel();
-    thread::spawn(move || answered.send(ticket.wait().replies.list));
-    is_answered.recv_timeout(PATIENCE).expect("whoever waits is told")
+/// Waits for an answer on another thread, with a time limit.
+fn answered(ticket: Ticket) -> Vec<Reply> {
+    let (answers, is_answered) = mpsc::channel();
+    thread::spawn(move || answers.send(ticket.wait().replies.list));
+    is_answered.recv_timeout(PATIENCE).expect("a waiting caller gets an answer")
 }
 
 fn closed(engine: &Engine) -> bool {
     let (done, is_done) = mpsc::channel();
     let engine = engine.clone();
     thread::spawn(move || done.send(engine.close().is_ok()));
-    is_done.recv_timeout(PATIENCE).expect("the end comes")
+    is_done.recv_timeout(PATIENCE).expect("closing ends")
 }
 
 fn wait_for_a_task(engine: &Engine) -> Ticket {
@@ -36,7 +37,7 @@ fn wait_for_a_task(engine: &Engine) -> Ticket {
     engine.submit(&[Command::Pop(pop)], &mut Replies::default()).into_ticket().unwrap()
 }
 
-/// Whichever thread it is that panics in a call to the disk.
+/// A panic of each of these threads in a call to the disk.
 #[test]
 fn a_thread_that_panics_leaves_no_caller_waiting() {
     for name in ["sureq-log", "sureq-prealloc", "sureq-compactor", "sureq-loader"] {
@@ -51,7 +52,7 @@ fn a_thread_that_panics_leaves_no_caller_waiting() {
         let engine = open();
         let waiting = wait_for_a_task(&engine);
         valve.panic_in(name);
-        // Each of the threads has a reason to go to the disk now.
+        // Each of the threads has a reason to access the disk now.
         clock.pass(3_600_000);
         let look = Command::Inspect { queue: b"q", view: View::Ready, start: 0, count: 20 };
         let reading = engine.submit(&[look], &mut Replies::default()).into_ticket();
@@ -64,18 +65,18 @@ fn a_thread_that_panics_leaves_no_caller_waiting() {
             engine.commit();
             engine.failure().is_some()
         });
-        assert_eq!(told(waiting), [Reply::Refused(Refusal::Poisoned)], "{name}");
+        assert_eq!(answered(waiting), [Reply::Refused(Refusal::Poisoned)], "{name}");
         if let Some(reading) = reading {
-            assert_eq!(told(reading).len(), 1, "{name}");
+            assert_eq!(answered(reading).len(), 1, "{name}");
         }
         let mut replies = Replies::default();
         let _ = engine.submit(&[Command::Size], &mut replies);
         assert_eq!(replies.list, [Reply::Refused(Refusal::Poisoned)], "{name}");
-        assert!(!closed(&engine), "{name}: not all of it is confirmed");
+        assert!(!closed(&engine), "{name}: not all changes are confirmed");
     }
 }
 
-/// A panic under the lock, which leaves the state in doubt, whoever it was that panicked.
+/// A panic of any thread under the lock leaves the state in doubt.
 #[test]
 fn a_panic_under_the_lock_leaves_no_caller_waiting() {
     let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
@@ -85,12 +86,12 @@ fn a_panic_under_the_lock_leaves_no_caller_waiting() {
     let other = engine.clone();
     let panicked = thread::spawn(move || other.inspect(|_| panic!("under the lock"))).join();
     assert!(panicked.is_err());
-    assert_eq!(told(waiting), [Reply::Refused(Refusal::Poisoned)]);
+    assert_eq!(answered(waiting), [Reply::Refused(Refusal::Poisoned)]);
     assert!(!closed(&engine));
     assert!(engine.failure().is_some());
 }
 
-/// A handle that someone still holds does not keep the directory, however the store came to its end.
+/// A remaining handle does not keep the directory locked, whether the store was closed or failed.
 #[test]
 fn a_closed_store_can_be_opened_again_while_a_handle_lives() {
     let dir = tempfile::tempdir().unwrap();
@@ -104,5 +105,5 @@ fn a_closed_store_can_be_opened_again_while_a_handle_lives() {
     assert!(!closed(&second));
     let third = Engine::open(dir.path(), &Options::default()).unwrap();
     third.close().unwrap();
-    assert!(first.close().is_ok(), "once more changes nothing");
+    assert!(first.close().is_ok(), "closing again changes nothing");
 }

@@ -1,4 +1,4 @@
-//! Rules 2, 5 and 8: what a reply waits for at each durability level, and what time and ids do over restarts.
+//! Rules 2, 5 and 8: replies wait as each durability level demands, and time and ids do not go back over restarts.
 
 mod engine_support;
 
@@ -17,7 +17,7 @@ use sureq_testkit::valve::Valve;
 
 const YEAR_MS: i64 = 365 * 86_400_000;
 
-/// Rule 2: a reader sees what is not durable yet, and so its reply waits as long as the writer's.
+/// Rule 2: a reader sees changes that are not durable yet, so its reply waits as long as the writer's.
 #[test]
 fn a_read_waits_until_its_result_is_durable() {
     let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
@@ -46,7 +46,7 @@ fn a_read_waits_until_its_result_is_durable() {
 
 /// At the level `always` a confirmed push survives a cut of the power at once; at `none` it need not.
 #[test]
-fn a_confirmation_keeps_the_promise_of_its_level() {
+fn a_confirmed_push_survives_as_its_durability_level_promises() {
     for (durability, survives) in [(Durability::Always, true), (Durability::None, false)] {
         let (disk, clock) = (SimDisk::new(7), Arc::new(ManualClock::default()));
         let engine = open(&disk.shared(), &clock, durability);
@@ -59,9 +59,9 @@ fn a_confirmation_keeps_the_promise_of_its_level() {
     }
 }
 
-/// At `interval` a reply waits until the system has the bytes; a sync follows without anyone asking for it.
+/// At `interval` a reply waits until the bytes are written to the system. A sync follows without further commands.
 #[test]
-fn at_the_level_interval_the_end_of_the_process_takes_nothing() {
+fn at_the_level_interval_a_killed_process_loses_nothing() {
     let (disk, clock) = (SimDisk::new(7), Arc::new(ManualClock::default()));
     let engine = open(&disk.shared(), &clock, Durability::Interval);
     push(&engine, &[b"x"]);
@@ -73,7 +73,7 @@ fn at_the_level_interval_the_end_of_the_process_takes_nothing() {
     let written = events_in(&disk).len();
     let since = Instant::now();
     let cut = loop {
-        assert!(since.elapsed() < Duration::from_secs(20), "no sync comes");
+        assert!(since.elapsed() < Duration::from_secs(20), "there is no sync");
         let cut = disk.crash(Kept::Nothing, Kept::Nothing);
         if events_in(&cut).len() == written {
             break cut;
@@ -87,7 +87,7 @@ fn at_the_level_interval_the_end_of_the_process_takes_nothing() {
 }
 
 #[test]
-fn a_close_in_good_order_keeps_everything_at_every_level() {
+fn closing_makes_everything_durable_at_every_level() {
     for durability in [Durability::Always, Durability::Interval, Durability::None] {
         let (disk, clock) = (SimDisk::new(7), Arc::new(ManualClock::default()));
         let engine = open(&disk.shared(), &clock, durability);
@@ -101,7 +101,8 @@ fn a_close_in_good_order_keeps_everything_at_every_level() {
     }
 }
 
-/// Ids and incarnations only grow, whatever the wall clock does while a store is open, closed or cut off.
+/// Ids and incarnations only grow, even if the wall clock is set while a store is open or closed, or after a power
+/// cut.
 #[test]
 fn ids_and_incarnations_never_go_back() {
     let (mut disk, clock) = (SimDisk::new(7), Arc::new(ManualClock::default()));
@@ -113,7 +114,7 @@ fn ids_and_incarnations_never_go_back() {
         let e = engine.inspect(sureq_core::Broker::incarnation);
         assert!(e > last_e, "round {round}: incarnation {e} after {last_e}");
         last_e = e;
-        // The first push of a round comes at the very millisecond of the last one of the round before.
+        // The first push of a round is in the same millisecond as the last one of the round before.
         for (jump, pass_ms) in [(0, 0), (YEAR_MS, 40_000), (-2 * YEAR_MS, 40_000)] {
             clock.jump(jump);
             clock.pass(pass_ms);
@@ -121,7 +122,7 @@ fn ids_and_incarnations_never_go_back() {
             assert!(id > last_id, "round {round}: {id} after {last_id}");
             last_id = id;
         }
-        // Every other time the power is cut, and nothing that was pushed is on disk.
+        // In every other round the power is cut, and no pushed task is on disk.
         let cut = disk.crash(Kept::Nothing, Kept::Nothing);
         engine.close().unwrap();
         if round % 2 == 1 {
@@ -130,9 +131,9 @@ fn ids_and_incarnations_never_go_back() {
     }
 }
 
-/// Ids do not run away either: a store that closes in good order goes on near the clock.
+/// After a regular close, new ids are near the clock.
 #[test]
-fn a_restart_does_not_leap_ahead() {
+fn ids_do_not_jump_ahead_after_a_restart() {
     let (engine, disk, clock) = fresh();
     push(&engine, &[b"x"]);
     engine.close().unwrap();
@@ -146,10 +147,10 @@ fn delayed(engine: &Engine, payload: &[u8], when: When) {
     let _ = execute(engine, &[Command::Add(Add { when, ..Add::plain(b"q", payload) })]);
 }
 
-/// Rule 8: delays and leases follow log time, which a set clock neither hurries nor holds up; appointments follow the
-/// wall clock.
+/// Rule 8: delays and leases follow log time, which setting the clock does not change; tasks with a time of day
+/// follow the wall clock.
 #[test]
-fn a_set_clock_moves_appointments_alone() {
+fn setting_the_clock_affects_only_tasks_with_a_time_of_day() {
     for jump in [YEAR_MS, -YEAR_MS] {
         let (engine, disk, clock) = fresh();
         push(&engine, &[b"leased"]);
@@ -168,7 +169,7 @@ fn a_set_clock_moves_appointments_alone() {
         now.sort();
         assert_eq!(now, [b"delayed".to_vec(), b"leased".to_vec()], "{jump}");
 
-        // Over a restart with the clock still wrong nothing stands still; set forth, it looks like downtime.
+        // Log time advances over a restart with a wrong clock. A clock that was set forward looks like downtime.
         delayed(&engine, b"next", When::After(5_000));
         engine.close().unwrap();
         let engine = open(&disk.shared(), &clock, Durability::Always);
@@ -181,10 +182,9 @@ fn a_set_clock_moves_appointments_alone() {
     }
 }
 
-/// Time that passed without anything happening has passed all the same, also for a store that opens with its clock set
-/// back.
+/// Time without any event counts too, also for a store that opens with its clock set back.
 #[test]
-fn quiet_time_counts_over_a_restart() {
+fn idle_time_counts_over_a_restart() {
     let (engine, disk, clock) = fresh();
     delayed(&engine, b"delayed", When::After(5_000));
     clock.pass(4_000);
@@ -198,8 +198,8 @@ fn quiet_time_counts_over_a_restart() {
     engine.close().unwrap();
 }
 
-/// A clock set forth a year while the store is closed looks like a year of downtime: what is due then is due, and
-/// leases get their time anew.
+/// A clock that is set forward a year while the store is closed looks like a year of downtime: delayed tasks become
+/// due, and leases last for some time after the start.
 #[test]
 fn downtime_counts_for_delays_and_not_for_leases() {
     let (engine, disk, clock) = fresh();
@@ -228,9 +228,9 @@ fn a_store_in_memory_waits_for_nothing() {
     engine.close().unwrap();
 }
 
-/// Whoever asks after the close is refused: what it says would be nowhere.
+/// Commands after the close are refused, since they could not be stored.
 #[test]
-fn nothing_is_taken_after_the_close() {
+fn commands_after_the_close_are_refused() {
     let (engine, disk, clock) = fresh();
     push(&engine, &[b"x"]);
     engine.close().unwrap();

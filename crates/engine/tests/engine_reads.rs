@@ -1,5 +1,5 @@
-//! Rule 10, reads: a read that fails ends nothing. It costs the tasks whose payload it was, after a few tries, and is
-//! told.
+//! Rule 10, reads: a failed read does not end the store. After a few tries the task of that payload is dead, and this
+//! is reported.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,12 +20,12 @@ use sureq_testkit::sim_disk::SimDisk;
 
 const SEGMENT_BYTES: u64 = 16 << 10;
 
-/// Those of fewer than 256 tasks differ.
+/// The payload of a task. Those of up to 256 tasks differ.
 fn payload(n: usize) -> Vec<u8> {
     (0..600).map(|at| (n * 7 + at) as u8).collect()
 }
 
-/// A store of which nothing is in memory.
+/// A store with no payloads in memory.
 struct Cold {
     disk: SimDisk,
     clock: Arc<ManualClock>,
@@ -33,21 +33,21 @@ struct Cold {
     ids: Vec<TaskId>,
 }
 
-static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static NOTICES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn open(disk: &SimDisk, clock: &Arc<ManualClock>, keeps_log: bool) -> Engine {
     let options = Options {
         segment_bytes: Some(SEGMENT_BYTES),
         cache_bytes: 0,
         keeps_log,
-        notice: Some(|line| TOLD.lock().unwrap().push(line.to_owned())),
+        notice: Some(|line| NOTICES.lock().unwrap().push(line.to_owned())),
         ..Options::default()
     };
     Engine::open_on(disk.shared(), Arc::clone(clock) as _, &options).unwrap()
 }
 
 impl Cold {
-    /// With so many tasks in it.
+    /// A store with this many tasks.
     fn new(tasks: usize) -> Self {
         let (disk, clock) = (SimDisk::new(7), Arc::new(ManualClock::default()));
         let engine = open(&disk, &clock, true);
@@ -57,7 +57,7 @@ impl Cold {
         Self { disk, clock, engine, ids }
     }
 
-    /// Where the payload of a task lies.
+    /// The place of a task's payload.
     fn place(&self, n: usize) -> (String, Range<u64>) {
         let payload = payload(n);
         let files = self.disk.files();
@@ -68,7 +68,7 @@ impl Cold {
         found.next().expect("it is in the log")
     }
 
-    /// The tasks that a pop gets, or why it gets none.
+    /// Pops tasks. An error is the damage because of which there are none.
     fn pop(&self, count: u32) -> Result<Vec<TaskId>, (TaskId, Box<str>)> {
         let (replies, _) = execute(&self.engine, &[Command::Pop(Pop::plain(&[b"q"], count))]);
         match &replies.list[0] {
@@ -78,7 +78,7 @@ impl Cold {
         }
     }
 
-    /// The tasks of a reply, whose payloads are what was pushed.
+    /// The tasks of a reply. Checks their payloads.
     fn sound(&self, replies: &Replies<Payload>) -> Vec<TaskId> {
         for task in &replies.tasks {
             let n = self.ids.iter().position(|id| *id == task.id).expect("it was pushed");
@@ -116,19 +116,19 @@ fn an_unreadable_payload_affects_only_its_task_and_delays_no_other() {
     cold.disk.break_reads(&file, place.start + 100..place.start + 101);
     let ids = |tasks: &[usize]| tasks.iter().map(|n| cold.ids[*n]).collect::<Vec<_>>();
     assert_eq!(cold.pop(6), Ok(ids(&[0, 1, 2, 4, 5])), "its neighbours are delivered");
-    assert_eq!(cold.counts(), [54, 1, 5, 0], "it waits for another try");
-    assert_eq!(cold.pop(2), Ok(ids(&[6, 7])), "and those behind it do not wait for it");
+    assert_eq!(cold.counts(), [54, 1, 5, 0], "its read will be retried");
+    assert_eq!(cold.pop(2), Ok(ids(&[6, 7])), "later tasks do not wait for it");
     cold.pass(1_000);
     let rest: Vec<usize> = (8..60).collect();
-    assert_eq!(cold.pop(100), Ok(ids(&rest)), "it has been tried again");
+    assert_eq!(cold.pop(100), Ok(ids(&rest)), "the read was retried");
     assert_eq!(cold.counts(), [0, 1, 59, 0]);
     cold.pass(10_000);
     let (id, why) = cold.pop(1).expect_err("there is nothing else");
     assert!(id == cold.ids[3] && why.contains(&format!("{file}: ")), "{id}: {why}");
     assert!(why.ends_with(&format!(", at offset {}", place.start)), "{why}");
-    assert_eq!(cold.counts(), [0, 0, 59, 1], "that was the last try");
+    assert_eq!(cold.counts(), [0, 0, 59, 1], "that was the last attempt");
     cold.pass(1_000_000);
-    assert_eq!(cold.pop(1), Ok(Vec::new()), "nobody tries it any more");
+    assert_eq!(cold.pop(1), Ok(Vec::new()), "it is not retried any more");
 
     let dead = cold.dead();
     let more = dead.tasks[0].more.as_ref().unwrap();
@@ -139,18 +139,19 @@ fn an_unreadable_payload_affects_only_its_task_and_delays_no_other() {
     assert!(status.read_errors >= 3 && status.unreadable_tasks == 1, "{status:?}");
     assert!(cold.engine.failure().is_none());
     cold.engine.check().unwrap();
-    let told = TOLD.lock().unwrap().iter().filter(|line| line.contains(&cold.ids[3].to_string())).count();
-    assert_eq!(told, 3, "the operator is told of each try");
+    let notices =
+        NOTICES.lock().unwrap().iter().filter(|line| line.contains(&cold.ids[3].to_string())).count();
+    assert_eq!(notices, 3, "each attempt is reported to the operator");
 
     cold.disk.mend_reads();
     cold.revive(cold.ids[3]);
-    assert_eq!(cold.pop(1), Ok(ids(&[3])), "it was kept");
+    assert_eq!(cold.pop(1), Ok(ids(&[3])), "the task was kept");
     assert_eq!(ack(&cold.engine, &cold.ids), 60);
     cold.engine.close().unwrap();
 }
 
 #[test]
-fn a_disk_that_fails_for_a_moment_costs_nothing() {
+fn a_disk_that_fails_for_a_moment_loses_no_task() {
     let cold = Cold::new(60);
     let (file, _) = cold.place(3);
     cold.disk.break_reads(&file, 0..SEGMENT_BYTES);
@@ -163,9 +164,9 @@ fn a_disk_that_fails_for_a_moment_costs_nothing() {
     assert_eq!((cold.counts(), cold.engine.status().unreadable_tasks), ([0, 0, 60, 0], 0));
 }
 
-/// Where very much fails, each answer gives up after a while, and there is still an end to it.
+/// If very many reads fail, each answer stops retrying after a while, and finally all tasks of the file are dead.
 #[test]
-fn a_file_that_is_gone_costs_its_tasks_and_no_others() {
+fn an_unreadable_file_affects_only_its_tasks() {
     const TASKS: usize = 250;
     let cold = Cold::new(TASKS);
     let (file, _) = cold.place(3);
@@ -219,7 +220,7 @@ fn inspecting_ready_tasks_reports_unreadable_payloads_and_changes_nothing() {
 }
 
 #[test]
-fn a_search_goes_on_after_an_unreadable_payload() {
+fn a_search_continues_after_an_unreadable_payload() {
     let cold = Cold::new(60);
     let (file, place) = cold.place(3);
     cold.disk.break_reads(&file, place);
@@ -227,7 +228,7 @@ fn a_search_goes_on_after_an_unreadable_payload() {
     let cancel = Command::Cancel { queue: b"q", which: Cancel::Payload(&last) };
     let (replies, _) = execute(&cold.engine, &[cancel]);
     assert!(matches!(&replies.list[..], [Reply::Refused(Refusal::Damaged { id, .. })] if *id == cold.ids[3]));
-    assert_eq!(cold.counts(), [59, 0, 0, 0], "the one that it found is gone");
+    assert_eq!(cold.counts(), [59, 0, 0, 0], "the task that it found is cancelled");
 }
 
 /// Deletes tasks, a few at a time.
@@ -240,7 +241,7 @@ fn delete(engine: &Engine, ids: &[TaskId]) {
     }
 }
 
-/// Fills some segments and leaves a few tasks in each, so that tasks are copied forward. Answers how many are left.
+/// Fills some segments and leaves a few tasks in each, so that tasks are copied forward. Returns the number of those.
 fn waste_room(engine: &Engine) -> u64 {
     let ids: Vec<TaskId> = (0..120).flat_map(|n| push(engine, &[&payload(n)])).collect();
     let (left, others): (Vec<_>, Vec<_>) = ids.iter().enumerate().partition(|(n, _)| n % 8 == 0);
@@ -248,8 +249,8 @@ fn waste_room(engine: &Engine) -> u64 {
     left.len() as u64
 }
 
-/// A bad sector in a segment that lies before the checkpoints ends neither this life of the store nor the next ones.
-/// The log behind the checkpoint is needed whole: see [`the_log_that_a_start_needs_is_refused_by_name`].
+/// A bad sector in a segment before the checkpoints ends neither the running store nor later starts. The log after
+/// the checkpoint is needed completely: see [`the_log_that_a_start_needs_is_refused_by_name`].
 #[test]
 fn a_segment_that_cannot_be_read_is_kept_and_ends_nothing_at_any_start() {
     let (disk, clock) = (SimDisk::new(7), Arc::new(ManualClock::default()));
@@ -258,13 +259,13 @@ fn a_segment_that_cannot_be_read_is_kept_and_ends_nothing_at_any_start() {
     let cold = Cold { disk, clock, engine, ids };
     let ((file, place), (other, _)) = (cold.place(3), cold.place(120));
     let taken = cold.engine.status().checkpoints;
-    until("no start reads it any more", || {
+    until("no start reads the segment any more", || {
         push(&cold.engine, &[b"more"]);
         cold.engine.status().checkpoints >= taken + 2
     });
     let more = cold.counts()[0] - 200;
     cold.disk.break_reads(&file, place);
-    // Less is left in the one that cannot be read than in any other, so that it is the first to be copied.
+    // The unreadable segment has the fewest live bytes, so that it is the first to be copied.
     let is_left = |n: usize| n == 0 || n >= 30 && n.is_multiple_of(8);
     let gone: Vec<TaskId> = (0..200).filter(|n| !is_left(*n)).map(|n| cold.ids[n]).collect();
     delete(&cold.engine, &gone);
@@ -273,23 +274,24 @@ fn a_segment_that_cannot_be_read_is_kept_and_ends_nothing_at_any_start() {
     for life in 1..=3 {
         let engine = open(&cold.disk, &cold.clock, false);
         left += waste_room(&engine);
-        until("it is noticed", || engine.status().unreadable_segments == 1 || engine.failure().is_some());
+        until("it is counted", || engine.status().unreadable_segments == 1 || engine.failure().is_some());
         assert!(engine.failure().is_none(), "life {life}: {:?}", engine.failure());
-        until("others are copied and go", || !cold.disk.files().contains_key(&other));
-        assert!(cold.disk.files().contains_key(&file), "life {life}: its tasks are there");
+        until("other segments are copied and removed", || !cold.disk.files().contains_key(&other));
+        assert!(cold.disk.files().contains_key(&file), "life {life}: it has live tasks");
         engine.check().unwrap();
         engine.close().unwrap();
     }
     cold.disk.mend_reads();
     let engine = open(&cold.disk, &cold.clock, false);
     left += waste_room(&engine);
-    until("it is copied and goes", || !cold.disk.files().contains_key(&file));
+    until("it is copied and removed", || !cold.disk.files().contains_key(&file));
     assert_eq!(engine.inspect(|broker| broker.queue(b"q").unwrap().counts()), [left, 0, 0, 0]);
     engine.check().unwrap();
     engine.close().unwrap();
 }
 
-/// What no checkpoint holds is only in the log: without all of it nothing is served, and nothing is changed.
+/// Events after the checkpoint are only in the log: if a part of it is unreadable, the start fails and changes
+/// nothing.
 #[test]
 fn the_log_that_a_start_needs_is_refused_by_name() {
     let cold = Cold::new(60);
@@ -308,8 +310,7 @@ fn the_log_that_a_start_needs_is_refused_by_name() {
     engine.close().unwrap();
 }
 
-/// FAULTS H6: a bad sector anywhere in the files of a running store costs those whose payload is there, and nothing
-/// else.
+/// FAULTS H6: a bad sector anywhere in the files of a running store affects only the tasks whose payloads are there.
 #[test]
 fn no_bad_sector_of_any_file_costs_more_than_the_payloads_in_it() {
     const SECTOR: u64 = 512;
@@ -322,7 +323,7 @@ fn no_bad_sector_of_any_file_costs_more_than_the_payloads_in_it() {
         for start in (0..bytes.len() as u64).step_by(SECTOR as usize) {
             let disk = SimDisk::with_files(5, &files);
             let engine = open(&disk, &cold.clock, true);
-            // What was open when the store was closed was written anew under another name, where it has the same place.
+            // The last segment was rewritten under another name, with payloads at the same offsets.
             let there = disk.files();
             let now = if there.contains_key(name) {
                 name
@@ -332,7 +333,7 @@ fn no_bad_sector_of_any_file_costs_more_than_the_payloads_in_it() {
             disk.break_reads(now, start..start + SECTOR);
             let this = Cold { disk, clock: Arc::clone(&cold.clock), engine, ids: cold.ids.clone() };
             let hit = |(file, place): &(String, Range<u64>)| {
-                // Its checksum stands before it.
+                // The checksum is before the payload.
                 file == name && place.start - 4 < start + SECTOR && start < place.end
             };
             let lost: BTreeSet<TaskId> = (0..60).filter(|n| hit(&places[*n])).map(|n| this.ids[n]).collect();

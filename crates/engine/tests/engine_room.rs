@@ -1,5 +1,5 @@
-//! The disk that a store takes up: never more than three times what is live and eight segments, checkpoints aside,
-//! whatever its tasks do.
+//! The disk space of a store without its checkpoints: never more than three times the live bytes plus eight segments,
+//! for any load.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,16 +20,16 @@ use sureq_testkit::patience::until;
 
 const SEGMENT_BYTES: u64 = 256 << 10;
 
-/// What a task takes up in the log besides its payload.
+/// The bytes that a task takes up in the log besides its payload.
 const RECORD_BYTES: u64 = 48;
 
 const LEVELS: [Durability; 3] = [Durability::Always, Durability::Interval, Durability::None];
 
-/// How soon the disk must follow.
+/// The time in which space must be freed.
 const SOON: Duration = Duration::from_secs(5);
 
-/// How long it may be too much where live tasks do not go in droves. Where nobody waits for the disk a segment or two
-/// may be begun before those are gone that can go.
+/// The time for which the bound may be exceeded while tasks are finished one by one. If replies do not wait for the
+/// disk, a segment or two may be begun before old ones are removed.
 fn patience(level: Durability) -> Duration {
     if level == Durability::Always { Duration::ZERO } else { SOON }
 }
@@ -38,9 +38,10 @@ fn patience(level: Durability) -> Duration {
 struct Measured {
     engine: Engine,
     dir: tempfile::TempDir,
-    /// The most that it has taken up beyond three times what was live, in segments.
+    /// The most space beyond three times the live bytes, in segments.
     worst: f64,
-    /// How long it may be too much. What is live can go at once, and the disk cannot follow as fast.
+    /// The time for which the bound may be exceeded. Many tasks can be removed at once, and freeing their space takes
+    /// time.
     patience: Duration,
     longest: Duration,
     rng: Rng,
@@ -78,7 +79,7 @@ impl Measured {
             let files = files_in(self.dir.path());
             assert!(
                 since.elapsed() < self.patience,
-                "{beyond:.1} segments beyond what is live: {files:?}, {status:?}"
+                "{beyond:.1} segments beyond the live bytes: {files:?}, {status:?}"
             );
             std::thread::yield_now();
             beyond = self.beyond();
@@ -86,7 +87,7 @@ impl Measured {
         (self.worst, self.longest) = (self.worst.max(beyond), self.longest.max(since.elapsed()));
     }
 
-    /// How much is taken up beyond three times what is live, in segments.
+    /// The space beyond three times the live bytes, in segments.
     #[expect(clippy::cast_precision_loss, reason = "a part of a segment is near enough")]
     fn beyond(&self) -> f64 {
         let used = segment_bytes(self.dir.path());
@@ -118,12 +119,12 @@ impl Measured {
         assert_eq!(replies.indexes.len(), ids.len());
     }
 
-    /// What is live by its own account is what is live.
+    /// Compares the counted live bytes with the existing tasks, and closes the store.
     fn end(self) {
         let mut live = 0;
         self.engine.inspect(|broker| broker.bodies(&mut |body| live += body.len() as u64 + RECORD_BYTES));
-        // What was dropped may be in the hands of the checkpoint that releases it.
-        until("all that is live by its own account is there", || self.live_bytes() == live);
+        // A checkpoint may still be releasing the tasks of dropped queues.
+        until("the counted live bytes are those of the tasks", || self.live_bytes() == live);
         self.engine.check().unwrap();
         println!(
             "at most {:.1} segments beyond, for {:?}; {:?}",
@@ -143,7 +144,7 @@ fn segment_bytes(dir: &Path) -> u64 {
 fn files_in(dir: &Path) -> BTreeMap<String, u64> {
     let entries = std::fs::read_dir(dir).unwrap().map(Result::unwrap);
     let files = entries.map(|entry| {
-        // One that is gone by now takes up nothing.
+        // A file that was removed meanwhile takes up nothing.
         (entry.file_name().into_string().unwrap(), entry.metadata().map_or(0, |metadata| metadata.len()))
     });
     files.filter(|(name, _)| name.starts_with('0') || name.starts_with("spare-")).collect()
@@ -165,7 +166,7 @@ fn one_task_that_is_held_does_not_pin_the_log() {
 }
 
 #[test]
-fn tasks_that_are_taken_and_returned_do_not_pin_the_log() {
+fn tasks_that_are_popped_and_returned_do_not_pin_the_log() {
     for level in LEVELS {
         let mut store = Measured::new(level, patience(level));
         let tasks = 700 * scale() as usize;
@@ -213,9 +214,9 @@ fn tasks_that_are_finished_at_random_do_not_pin_the_log() {
     }
 }
 
-/// The drop itself takes nothing from the disk: what follows from it is done within a moment.
+/// The drop itself frees no space, but compaction does so soon.
 #[test]
-fn a_queue_that_is_dropped_gives_its_room_back() {
+fn dropping_a_queue_frees_its_space() {
     for level in LEVELS {
         let mut store = Measured::new(level, SOON);
         for _ in 0..3 * scale() {

@@ -1,4 +1,4 @@
-//! Where dead segments have gone, nothing but checkpoints tells what was in them: either of the two alone is enough.
+//! After segments were removed, only checkpoints have their contents: each of the two kept ones is sufficient.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,7 +16,7 @@ use sureq_testkit::sim_disk::SimDisk;
 use sureq_testkit::valve::Valve;
 
 const SEGMENT_BYTES: u64 = 64 << 10;
-/// Tasks that are finished, and those that are left: so many that a checkpoint consists of little else.
+/// The number of finished tasks, and of the remaining ones, which make up most of a checkpoint.
 const DONE: usize = 900;
 const LEFT: usize = 1500;
 
@@ -34,10 +34,10 @@ fn checkpoints(disk: &SimDisk) -> Vec<String> {
 }
 
 #[test]
-fn no_flipped_bit_of_a_checkpoint_that_made_room_is_a_loss() {
+fn no_flipped_bit_of_a_checkpoint_that_replaced_segments_is_a_loss() {
     let valve = Valve::new();
     let (disk, engine) = (&valve.disk, open(valve.shared()));
-    // No checkpoint stands before all is over, so that it takes two to give the dead segments up.
+    // No checkpoint is completed before all commands, so that two are needed to remove the dead segments.
     valve.hold_compactor();
     let large = vec![b'x'; 1000];
     let ids: Vec<_> = (0..DONE).flat_map(|_| push(&engine, &[&large])).collect();
@@ -46,12 +46,12 @@ fn no_flipped_bit_of_a_checkpoint_that_made_room_is_a_loss() {
     assert_eq!(pop(&engine, DONE as u32).len(), DONE);
     let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
     let ids: Vec<&[u8]> = ids.iter().map(String::as_bytes).collect();
-    // In one go, so that no other checkpoint has any of them in it.
+    // In one batch, so that no other checkpoint contains any of them.
     let (replies, _) = execute(&engine, &[Command::Push { queue: b"q", payloads: &payloads }, ack_of(&ids)]);
     assert_eq!((replies.ids.len(), replies.indexes.len()), (LEFT, DONE));
     valve.release_compactor();
     let since = Instant::now();
-    // Nothing more is logged, so that the last two were taken for the sake of room.
+    // Nothing more is logged, so that the last two were taken to free space.
     while engine.status().segments > 2 || engine.status().is_checkpointing || checkpoints(disk).len() != 2 {
         assert!(since.elapsed() < Duration::from_secs(20), "{:?}", engine.status());
         std::thread::yield_now();

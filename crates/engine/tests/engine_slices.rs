@@ -1,5 +1,5 @@
-//! Commands about very many tasks are executed in slices, and others get the lock in between: what they answer is what
-//! they would answer in one go, as far as nobody interferes, and nothing is lost, doubled or stuck when somebody does.
+//! Commands about very many tasks are executed in slices, and other commands run in between. Without other commands
+//! their replies are the same as without slices; with others, no task is lost, duplicated or stuck.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -25,14 +25,14 @@ use sureq_testkit::valve::Valve;
 
 const SLICE: usize = limits::SLICE_TASKS;
 
-/// No more than this is done under the lock in one go: a slice, and what serves those who wait.
+/// The most tasks under one hold of the lock: a slice, and the work for waiting pops.
 const HELD_TASKS_MAX: usize = 3 * SLICE;
 
 fn in_memory() -> Engine {
     Engine::in_memory_by(Arc::new(ManualClock::default()), &Options::default())
 }
 
-/// Pushes tasks whose payloads are numbers, no more at once than a slice.
+/// Pushes tasks with numbers as payloads, at most a slice at a time.
 fn fill(engine: &Engine, queue: &[u8], from: usize, count: usize) -> Vec<TaskId> {
     let payloads: Vec<String> = (from..from + count).map(|n| n.to_string()).collect();
     let mut ids = Vec::new();
@@ -56,7 +56,7 @@ fn begin(engine: &Engine, command: Command<'_>) -> Ticket {
     executed.into_ticket().unwrap()
 }
 
-/// Takes one step; answers whether it was the last.
+/// Executes one step. Returns the answer if it was the last.
 fn step(ticket: &Ticket) -> Option<Answer> {
     match ticket.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => Some(answer),
@@ -98,7 +98,7 @@ fn a_large_pop_has_the_same_reply_as_small_ones() {
             replies.tasks.iter().filter(|task| task.queue == 1).map(|task| task.id).collect();
         assert_eq!(from_p, ids);
         assert!(replies.tasks.iter().all(|task| task.deliveries == 1 && task.queue > 0));
-        // Receipts are good, also those of the first slice.
+        // All receipts are valid, also those of the first slice.
         let receipts: Vec<String> =
             replies.tasks[1_500..].iter().map(|task| task.receipt().to_string()).collect();
         let acked = execute(&engine, &[ack_of(&list(&receipts))]).0;
@@ -110,9 +110,9 @@ fn a_large_pop_has_the_same_reply_as_small_ones() {
     drop(disk);
 }
 
-/// Whoever comes between two slices gets what is at the head then, and the pop goes on behind it.
+/// Another pop between two slices gets the tasks that are at the head then, and the large pop continues after them.
 #[test]
-fn others_come_between_two_slices() {
+fn other_commands_are_executed_between_two_slices() {
     let engine = in_memory();
     fill(&engine, b"p", 0, SLICE + 10);
     fill(&engine, b"q", 5_000, 3 * SLICE);
@@ -120,7 +120,7 @@ fn others_come_between_two_slices() {
     let other = execute(&engine, &[Command::Pop(Pop::plain(&[b"p"], 3))]).0;
     assert_eq!(numbers(&other), [SLICE, SLICE + 1, SLICE + 2]);
     assert!(step(&ticket).is_none());
-    // It has gone on to the next queue, and does not come back to the first.
+    // The large pop continues with the next queue, and does not return to the first.
     fill(&engine, b"p", 100, 1);
     let answer = ticket.wait();
     let expected: Vec<usize> = (0..SLICE).chain(SLICE + 3..SLICE + 10).chain(5_000..8_000).collect();
@@ -128,14 +128,14 @@ fn others_come_between_two_slices() {
     engine.close().unwrap();
 }
 
-/// A connection that closes between two slices gives everything back, in order and at no cost.
+/// If a connection closes between two slices, all tasks are requeued in order, at no cost.
 #[test]
-fn a_pop_that_is_given_up_between_two_slices_gives_all_back() {
+fn dropping_a_pop_between_two_slices_requeues_all_its_tasks() {
     let (engine, ..) = fresh();
     let ids = fill(&engine, b"q", 0, 3_500);
     for steps in 0..3 {
         let ticket = begin(&engine, Command::Pop(Pop::plain(&[b"q"], 3_400)));
-        assert!(!ticket.waits_for_tasks(), "it has some");
+        assert!(!ticket.waits_for_tasks(), "it has tasks already");
         for _ in 0..steps {
             assert!(step(&ticket).is_none());
         }
@@ -172,7 +172,7 @@ fn a_pop_ends_with_its_deliveries_if_the_store_closes_between_two_slices() {
 }
 
 #[test]
-fn a_store_whose_log_fails_between_two_slices_says_that_it_does_not_know() {
+fn the_outcome_is_unknown_if_the_log_fails_between_two_slices() {
     let valve = Valve::new();
     let clock = Arc::new(ManualClock::default());
     let engine = Engine::open_on(valve.shared(), clock, &Options::default()).unwrap();
@@ -199,7 +199,7 @@ fn delete<'a>(queue: &'a [u8], list: &'a [&'a [u8]]) -> Command<'a> {
     Command::Delete { queue, tasks: TaskRefs { list, form: IdForm::Long } }
 }
 
-/// Pops that wait get their first slice in order of arrival; none gets all before the next gets any.
+/// Waiting pops get their first slice in order of arrival; none gets all tasks before the next one gets any.
 #[test]
 fn waiting_pops_share_new_tasks_and_none_is_stuck() {
     let (engine, ..) = fresh();
@@ -211,7 +211,7 @@ fn waiting_pops_share_new_tasks_and_none_is_stuck() {
     let payloads: Vec<String> = (0..3_500).map(|n| n.to_string()).collect();
     let all = list(&payloads);
     let _ = execute(&engine, &[Command::Push { queue: b"q", payloads: &all }]);
-    assert_eq!(engine.waiters(), 0, "there was something for each");
+    assert_eq!(engine.waiters(), 0, "each got some tasks");
     let (first, second, third) = (first.wait(), second.wait(), third.wait());
     let got: Vec<Vec<usize>> = [first, second, third].iter().map(|answer| numbers(&answer.replies)).collect();
     assert_eq!(
@@ -225,13 +225,13 @@ fn waiting_pops_share_new_tasks_and_none_is_stuck() {
     engine.close().unwrap();
 }
 
-/// A pop that waits while a large one goes on is served by the next push, not behind the large one.
+/// A pop that waits while a large one is in progress is served by the next push, before the large one.
 #[test]
 fn a_large_pop_does_not_overtake_waiting_pops() {
     let engine = in_memory();
     fill(&engine, b"q", 0, 2 * SLICE);
     let large = begin(&engine, Command::Pop(Pop::plain(&[b"q"], 9_000)));
-    assert!(step(&large).is_none(), "it has all that is there, and looks once more");
+    assert!(step(&large).is_none(), "it has all tasks, and checks once more");
     let waiting = begin(&engine, Command::Pop(Pop { block: Some(Block::Forever), ..Pop::plain(&[b"q"], 1) }));
     fill(&engine, b"q", 7_000, 1);
     assert_eq!(numbers(&waiting.wait().replies), [7_000]);
@@ -253,15 +253,15 @@ fn limits_hold_for_all_slices_together() {
     let _ = execute(&engine, &[Command::Push { queue: b"later", payloads: &[b"small"] }]);
     let popped = execute(&engine, &[Command::Pop(Pop::plain(&[b"large", b"later"], 100))]).0;
     let bytes: usize = popped.tasks.iter().map(|task| task.body.as_ref().len()).sum();
-    assert_eq!(bytes, 63 << 20, "as many as fit, and none out of turn");
+    assert_eq!(bytes, 63 << 20, "as many as fit, in order");
     let rest = execute(&engine, &[Command::Pop(Pop::plain(&[b"large", b"later"], 100))]).0;
     assert_eq!(rest.tasks.len(), 5);
     engine.close().unwrap();
 }
 
-/// A worker that is lost between two slices is answered what it was given; its leases have ended.
+/// If a worker is lost between two slices, the reply has the tasks so far; their leases have ended.
 #[test]
-fn a_worker_that_is_lost_between_two_slices() {
+fn a_pop_ends_if_its_worker_is_lost_between_two_slices() {
     let engine = in_memory();
     fill(&engine, b"q", 0, 2_500);
     let started = execute(&engine, &[Command::Worker(Worker::Start { name: b"w", ttl_ms: 60_000 })]).0;
@@ -276,7 +276,8 @@ fn a_worker_that_is_lost_between_two_slices() {
     engine.close().unwrap();
 }
 
-/// Long lists of ids: each counts once, whatever is repeated or unknown, and one that is no id refuses all.
+/// Long lists of ids: each task counts once, even if ids are repeated or unknown, and one malformed id refuses the
+/// list.
 #[test]
 fn long_lists_have_the_same_effect_as_short_ones() {
     let (engine, ..) = fresh();
@@ -301,7 +302,7 @@ fn long_lists_have_the_same_effect_as_short_ones() {
     assert_eq!(
         order,
         (2_500..4_000).chain(0..2_500).collect::<Vec<_>>(),
-        "revived ones are at the back, in order"
+        "revived tasks are at the back, in order"
     );
     let acked = execute(&engine, &[ack_of(&some)]).0;
     assert_eq!(acked.indexes, (0..2_500).collect::<Vec<u32>>());
@@ -314,7 +315,7 @@ fn long_lists_have_the_same_effect_as_short_ones() {
     engine.close().unwrap();
 }
 
-/// What a long list holds in memory is accounted for while it is there.
+/// The memory of a long list is accounted for while the list exists.
 #[test]
 fn a_long_list_counts_as_memory() {
     let engine = in_memory();
@@ -327,7 +328,7 @@ fn a_long_list_counts_as_memory() {
     engine.close().unwrap();
 }
 
-/// A queue that is there all the time is listed exactly once, whatever comes and goes beside it.
+/// A queue that exists all the time is listed exactly once, although other queues are made and dropped meanwhile.
 #[test]
 fn all_queues_are_listed_once_while_others_come_and_go() {
     let engine = in_memory();
@@ -411,12 +412,12 @@ fn each_task_is_recovered_once_and_inspected_in_order() {
             .iter()
             .map(|task| task.deliveries)
             .collect();
-    assert_eq!(receipts.into_iter().collect::<Vec<_>>(), [3, 4], "each was handed out once by each call");
+    assert_eq!(receipts.into_iter().collect::<Vec<_>>(), [3, 4], "each call has delivered each task once");
     assert!(engine.held().tasks <= HELD_TASKS_MAX, "{:?}", engine.held());
     engine.close().unwrap();
 }
 
-/// Many small commands sent at once are no more under one lock than one large one.
+/// Many small commands sent at once do no more work under one lock than one large command.
 #[test]
 fn a_long_batch_is_executed_in_parts() {
     let engine = in_memory();
@@ -431,7 +432,7 @@ fn a_long_batch_is_executed_in_parts() {
     engine.close().unwrap();
 }
 
-/// A pop looks at each queue that it names, also if nothing is there.
+/// A pop checks each queue that it names, also if none has tasks.
 #[test]
 fn pops_of_many_queues_are_executed_in_parts() {
     let engine = in_memory();
@@ -445,7 +446,7 @@ fn pops_of_many_queues_are_executed_in_parts() {
     engine.close().unwrap();
 }
 
-/// Very many who wait are served in order of arrival, and not all under one lock.
+/// Very many waiting pops are served in order of arrival, and not all under one lock.
 #[test]
 fn thousands_of_waiting_pops_are_served_in_slices() {
     let (engine, ..) = fresh();
@@ -477,10 +478,10 @@ fn wait_for_many_queues(engine: &Engine, pops: usize, queues: usize, block: Bloc
     (0..pops).map(|_| begin(engine, pop)).collect()
 }
 
-/// Two pops that leave at once are as much work as is done under one lock.
+/// With this many queues each, two pops that end are as much work as is done under one lock.
 const MANY_QUEUES: usize = SLICE;
 
-/// Longer than the test takes: the ticker goes by real time, and looks by itself only then.
+/// Longer than the test takes: the ticker wakes by real time, so it does not wake by itself meanwhile.
 const HOUR_MS: u64 = 3_600_000;
 
 #[test]
@@ -490,7 +491,7 @@ fn very_many_pops_that_time_out_together_are_answered_in_slices() {
     let tickets = wait_for_many_queues(&engine, 40, MANY_QUEUES, Block::Millis(HOUR_MS));
     clock.pass(HOUR_MS);
     engine.tick();
-    // A command that has nothing to do with them.
+    // A command about another queue.
     let info = execute(&engine, &[Command::Info { queue: b"other" }]).0;
     assert!(matches!(info.list[..], [Reply::Info(_)]), "{:?}", info.list);
     while engine.waiters() > 0 {
@@ -503,9 +504,9 @@ fn very_many_pops_that_time_out_together_are_answered_in_slices() {
     engine.close().unwrap();
 }
 
-/// The pops that time out leave no time to serve another one under the same lock.
+/// The pops that time out are so much work that no other pop is served under the same lock.
 #[test]
-fn a_task_that_is_pushed_while_pops_time_out_reaches_a_pop_that_waits() {
+fn a_task_that_is_pushed_while_pops_time_out_is_delivered_to_a_waiting_pop() {
     let clock = Arc::new(ManualClock::default());
     let engine = Engine::in_memory_by(Arc::clone(&clock) as _, &Options::default());
     let _timed_out = wait_for_many_queues(&engine, 2, MANY_QUEUES, Block::Millis(HOUR_MS));
@@ -532,7 +533,7 @@ fn very_many_waiting_pops_are_dismissed_in_slices() {
     assert!(engine.held().tasks <= HELD_TASKS_MAX, "{:?}", engine.held());
 }
 
-/// Each of them leaves the waiters of all queues that it names.
+/// Each of them is removed from the waiters of all queues that it names.
 #[test]
 fn pops_that_wait_for_many_queues_are_served_in_slices() {
     let engine = in_memory();
@@ -545,7 +546,7 @@ fn pops_that_wait_for_many_queues_are_served_in_slices() {
     engine.close().unwrap();
 }
 
-/// However many commands come at once, they do not serve waiting pops again and again under one lock.
+/// Even a batch of many commands does not serve waiting pops again and again under one lock.
 #[test]
 fn tasks_that_waiting_pops_get_count_as_work_of_a_batch() {
     const POPS: usize = 20;
@@ -567,7 +568,7 @@ fn tasks_that_waiting_pops_get_count_as_work_of_a_batch() {
     engine.close().unwrap();
 }
 
-/// A store whose payloads are on the disk and not in memory, with so many tasks.
+/// A store with this many tasks, whose payloads are on disk and not in memory.
 fn cold(tasks: usize) -> (Engine, SimDisk, Arc<ManualClock>) {
     let (disk, clock) = (SimDisk::new(9), Arc::new(ManualClock::default()));
     let engine = open_small(&disk.shared(), &clock, Durability::Always, 64 << 10);
@@ -599,9 +600,9 @@ fn a_cold_pop_is_answered_although_the_store_closes_between_its_slices() {
     assert!(tasks.iter().enumerate().all(|(n, task)| is_cold_payload(task, n)));
 }
 
-/// What a slice has shown is read before the segment goes in which it lies.
+/// The payloads of a slice are read before their segment is removed.
 #[test]
-fn segments_that_go_between_two_slices_take_no_payload_along() {
+fn segments_removed_between_two_slices_lose_no_payload() {
     let (engine, ..) = cold(3_400);
     let mut replies = Replies::default();
     let inspect = Command::Inspect { queue: b"q", view: View::Ready, start: 0, count: 3_400 };
@@ -614,7 +615,7 @@ fn segments_that_go_between_two_slices_take_no_payload_along() {
         let ids: Vec<TaskId> = popped.tasks.iter().map(|task| task.id).collect();
         assert_eq!(ack(&engine, &ids), ids.len());
     }
-    until("old segments are gone", || {
+    until("old segments are removed", || {
         let _ = push(&engine, &[&[b'x'; 1_000]]);
         engine.status().segments < segments
     });

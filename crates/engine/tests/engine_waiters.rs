@@ -1,4 +1,4 @@
-//! The line of waiting pops: order of arrival, timeouts, and what becomes of those who leave.
+//! Waiting pops: order of arrival, timeouts, and dropped tickets.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -32,14 +32,14 @@ fn poll(ticket: &Ticket) -> Option<Answer> {
     }
 }
 
-/// Its answer; a ticket that is never answered fails its test instead of holding it up.
+/// Waits for the answer of a ticket. Panics if there is none in time, so that the test does not hang.
 fn answer_of(ticket: &Ticket) -> Answer {
     let since = Instant::now();
     loop {
         if let Some(answer) = poll(ticket) {
             return answer;
         }
-        assert!(since.elapsed() < Duration::from_secs(20), "nobody answers {ticket:?}");
+        assert!(since.elapsed() < Duration::from_secs(20), "there is no answer for {ticket:?}");
         std::thread::yield_now();
     }
 }
@@ -75,7 +75,7 @@ fn a_ticket_can_be_waited_for_on_another_thread() {
 }
 
 #[test]
-fn time_runs_out_and_not_sooner() {
+fn a_waiting_pop_times_out_in_time_and_not_before() {
     let (engine, _, clock) = fresh();
     let ticket = wait_for(&engine, &[b"q"], Block::Millis(1_000));
     clock.pass(999);
@@ -102,7 +102,8 @@ fn a_dropped_ticket_is_no_waiter() {
     engine.close().unwrap();
 }
 
-/// What was handed to someone who is gone goes back to the front, at no cost, and to the next in line at once.
+/// A task in the answer of a dropped ticket is requeued at the front, at no cost, and delivered to the next waiter at
+/// once.
 #[test]
 fn an_answer_that_is_not_taken_is_requeued() {
     let (engine, ..) = fresh();
@@ -115,7 +116,7 @@ fn an_answer_that_is_not_taken_is_requeued() {
     );
     let order: Vec<_> = replies.tasks.iter().map(|task| task.id).collect();
     assert_eq!(order, ids, "back at the front");
-    assert_eq!(ack(&engine, &ids[..1]), 0, "a delivery that never was is not late");
+    assert_eq!(ack(&engine, &ids[..1]), 0, "the delivery does not count as one that lapsed");
 
     let (gone, next) =
         (wait_for(&engine, &[b"w"], Block::Forever), wait_for(&engine, &[b"w"], Block::Forever));
@@ -127,7 +128,7 @@ fn an_answer_that_is_not_taken_is_requeued() {
 }
 
 #[test]
-fn an_answer_that_was_taken_stays_taken() {
+fn dropping_a_ticket_after_its_answer_was_taken_requeues_nothing() {
     let (engine, ..) = fresh();
     let ticket = wait_for(&engine, &[b"q"], Block::Forever);
     let ids = push(&engine, &[b"x"]);
@@ -138,7 +139,7 @@ fn an_answer_that_was_taken_stays_taken() {
     engine.close().unwrap();
 }
 
-/// A pop that waits in the middle of a batch: what stands before it is done, what stands behind it is not.
+/// A waiting pop in the middle of a batch: the commands before it are executed, those after it are not.
 #[test]
 fn a_batch_stops_at_a_pop_that_waits() {
     let (engine, ..) = fresh();
@@ -156,7 +157,7 @@ fn a_batch_stops_at_a_pop_that_waits() {
     assert!(engine.wait(executed.position));
     let ticket = executed.into_ticket().unwrap();
 
-    // One that finds something does not wait, also if that something is in the same batch.
+    // A pop that finds a task does not wait, even if the task was pushed in the same batch.
     let mut replies = Replies::default();
     let executed = engine.execute(
         &[push_p, Command::Pop(Pop { block: Some(Block::Forever), ..Pop::plain(&[b"p"], 1) })],
@@ -168,7 +169,7 @@ fn a_batch_stops_at_a_pop_that_waits() {
     engine.close().unwrap();
 }
 
-/// Rule 2 for those who wait: the answer is there, but may not leave before its delivery is durable.
+/// Rule 2 for waiting pops: the answer must not be returned before its delivery is durable.
 #[test]
 fn an_answer_waits_for_its_sync() {
     let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
@@ -179,7 +180,7 @@ fn an_answer_waits_for_its_sync() {
         engine.execute(&[Command::Push { queue: b"q", payloads: &[b"x"] }], &mut Replies::default());
     valve.wait_until_held();
     assert_eq!(engine.waiters(), 0, "it has been served");
-    assert!(poll(&ticket).is_none(), "but nothing of it is durable");
+    assert!(poll(&ticket).is_none(), "but its delivery is not durable");
     assert!(engine.durable() < executed.position);
     valve.open();
     assert_eq!(body(&answer_of(&ticket)), b"x");
@@ -196,9 +197,9 @@ fn closing_answers_all_waiting_pops() {
     }
 }
 
-/// A lease that ends with its connection wakes who waits.
+/// A lease that ends with its connection serves a waiting pop.
 #[test]
-fn a_closed_connection_serves_the_line() {
+fn tasks_of_a_closed_connection_are_delivered_to_a_waiting_pop() {
     let (engine, ..) = fresh();
     push(&engine, &[b"x"]);
     let lease = LeaseAsk { conn: Some(ConnId(1)), ..LeaseAsk::NONE };

@@ -1,4 +1,4 @@
-//! Wakers are called when nobody has the lock: what they do is their own business.
+//! Wakers are called without the lock, so that they may call the store.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,7 +17,7 @@ use sureq_home_api::{Home as _, Ticket};
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::patience::{PATIENCE, until};
 
-/// Asks the store how it is doing, as soon as it is woken.
+/// A waker that calls the store as soon as it is woken.
 struct Curious {
     engine: Engine,
     woken: AtomicUsize,
@@ -46,9 +46,9 @@ fn at_once(what: &str, act: impl FnOnce() + Send + 'static) {
     is_done.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{what} waits for itself"));
 }
 
-/// Where replies wait for nothing, whoever is woken is woken at once.
+/// In a store in memory replies wait for nothing, so wakers are called at once.
 #[test]
-fn a_waker_may_ask_the_store_whatever_it_is_woken_for() {
+fn a_waker_may_call_the_store_for_any_reason_of_the_wake_up() {
     let clock = Arc::new(ManualClock::default());
     let engine = Engine::in_memory_by(Arc::clone(&clock) as _, &Options::default());
     let curious = Arc::new(Curious { engine: engine.clone(), woken: AtomicUsize::new(0) });
@@ -71,7 +71,7 @@ fn a_waker_may_ask_the_store_whatever_it_is_woken_for() {
     until("it is woken", || curious.woken.load(Ordering::SeqCst) == 3);
     drop(late);
     let last = waiting(&engine, Block::Forever, &waker);
-    at_once("the end", move || {
+    at_once("closing", move || {
         let _ = engine.close();
     });
     until("it is woken", || curious.woken.load(Ordering::SeqCst) >= 4);

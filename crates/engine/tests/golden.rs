@@ -1,9 +1,9 @@
-//! A store that an earlier release wrote opens in this one, with all that was in it.
+//! A store that an earlier release wrote opens in this one, with all its tasks.
 //!
-//! `tests/golden/v1` was written by the release that introduced format 1 and is never changed; `v2`, whose log has lost
-//! a part, by the one that introduced checkpoints; `v3` by the one whose checkpoints hold longer runs, and code tasks
-//! once that differ alike. A new format gets a directory of its own beside it: raise `VERSION`, run this test once with
-//! `SUREQ_BLESS=1`, commit what it made.
+//! `tests/golden/v1` was written by the release that introduced format 1 and is never changed; `v2`, of which old
+//! segments were removed, by the release that introduced checkpoints; `v3` by the one whose checkpoints have longer
+//! runs, and encode tasks once that differ from their neighbours in the same way. A new format gets a new directory:
+//! raise `VERSION`, run this test once with `SUREQ_BLESS=1`, and commit the new directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,11 +23,11 @@ use sureq_home_api::{Home as _, Payload};
 
 const VERSION: u32 = 3;
 
-/// Tasks that differ from their neighbours in the same way, one more of which was deleted from their midst, and one
-/// that does not.
+/// The number of tasks that differ from their neighbours in the same way. One more among them was deleted, and
+/// another one follows that differs otherwise.
 const ALIKE: usize = 600;
 
-/// Tasks that stay behind in segments of their own.
+/// The number of tasks that stay, each in a segment without other live tasks.
 const KEPT: usize = 8;
 
 fn golden(version: u32) -> PathBuf {
@@ -46,7 +46,7 @@ fn execute(engine: &Engine, command: Command<'_>) -> Replies<Payload> {
     replies
 }
 
-/// A queue with tasks in every state, and all else that a log can hold.
+/// A queue with tasks in every state, and everything else that a log can contain.
 fn fill(engine: &Engine) {
     let day = 86_400_000;
     execute(
@@ -86,7 +86,7 @@ fn fill(engine: &Engine) {
     execute(engine, Command::Pause { queue: b"settled" });
 }
 
-/// Has tasks come and go until the log has lost a part, and some that stay were copied forward.
+/// Pushes and acks tasks until old segments were removed, and some of the tasks that stay were copied forward.
 fn churn(engine: &Engine) {
     let since = Instant::now();
     let second = golden(VERSION).join("00000000000000000002.seg");
@@ -151,7 +151,7 @@ fn check(engine: &Engine, version: u32) {
         let queue = |name: &[u8]| broker.queue(name).expect("it was made");
         assert_eq!(queue(b"timed").counts(), [0, 0, 1, 0]);
         assert!(queue(b"settled").info(engine.now()).paused.is_some());
-        broker.check().expect("all is in its place");
+        broker.check().expect("the state is consistent");
     });
 }
 
@@ -181,7 +181,7 @@ fn every_format_that_was_ever_written_opens() {
     }
 }
 
-/// A copy of the golden store, since whoever opens it writes to it.
+/// A copy of the golden store, since opening a store writes to it.
 fn copied(version: u32) -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("there is room for a directory");
     for file in fs::read_dir(golden(version)).expect("each format has its directory").map(Result::unwrap) {
@@ -192,9 +192,9 @@ fn copied(version: u32) -> tempfile::TempDir {
 
 fn open_and_check(dir: &Path, version: u32) {
     let engine = open(dir);
-    engine.check().expect("the store agrees with itself");
+    engine.check().expect("the store is consistent");
     check(&engine, version);
-    engine.close().expect("nothing is in the way");
+    engine.close().expect("the disk works");
 }
 
 #[test]

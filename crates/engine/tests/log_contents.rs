@@ -1,5 +1,5 @@
-//! What a log may hold and be surrounded by: nothing, one batch, a full segment, a batch larger than a segment,
-//! payloads that look like the log itself, recycled files, and other people's files.
+//! Possible contents of a log and of its directory: nothing, one batch, a full segment, a batch larger than a
+//! segment, payloads that look like the log itself, recycled files, and foreign files.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -46,7 +46,7 @@ fn a_log_that_ends_with_its_segment_goes_on() {
     assert_eq!(run.segments().len(), 2, "the next batch began a segment");
 }
 
-/// However full a segment is, there is room for its seal: no file ever grows.
+/// A segment always has space for its seal, so that no file ever grows.
 #[test]
 fn a_full_segment_has_room_for_its_seal() {
     for body_bytes in room(4096) - 256..room(4096) {
@@ -78,7 +78,7 @@ fn a_log_moves_on_to_smaller_and_larger_segments() {
     assert_goes_on(&run.disk, &run.options, &run.batches);
 }
 
-/// Bodies are found where the append and the replay say they lie, also after the tail was rewritten.
+/// Bodies are found at the places that the append and the replay state, also after the tail was rewritten.
 #[test]
 fn bodies_are_read_back_from_their_places() {
     let mut run = Run::new(4096, Durability::Always);
@@ -99,9 +99,9 @@ fn bodies_are_read_back_from_their_places() {
     }
 }
 
-/// A place that was told before the tail was rewritten is found in what stands for its segment now.
+/// A place from before the tail was rewritten is found in the segment that replaces its segment.
 #[test]
-fn places_of_before_a_recovery_are_still_good() {
+fn places_from_before_a_recovery_stay_valid() {
     let mut run = Run::new(4096, Durability::Always);
     run.session(60);
     let disk = run.disk.shared();
@@ -118,14 +118,14 @@ fn places_of_before_a_recovery_are_still_good() {
     }
 }
 
-/// B5: what the log is made of, as a payload, is a payload.
+/// B5: the bytes of a log are an ordinary payload.
 #[test]
-fn payloads_that_hold_the_log_itself_are_payloads() {
+fn payloads_that_contain_the_log_itself_are_not_replayed() {
     let mut run = Run::new(16 << 10, Durability::Always);
     run.session(70);
     let segments: Vec<Vec<u8>> = run.segments().iter().map(|name| run.disk.files()[name].to_vec()).collect();
     let mut shifted = segments.clone();
-    // Frames within the payload come to lie on the boundaries of frames.
+    // Frames within the payload are at offsets where frames may begin.
     for payload in &mut shifted {
         payload.drain(..64);
     }
@@ -133,8 +133,8 @@ fn payloads_that_hold_the_log_itself_are_payloads() {
     assert_goes_on(&run.disk, &run.options, &run.batches);
 }
 
-/// B5: the torn frame of such a payload, a copy of the very segment that it lies in, brings nothing back and is not
-/// taken for damage.
+/// B5: a torn frame whose payload is a copy of its own segment is a torn tail: the copied frames are neither replayed
+/// nor taken for damage.
 #[test]
 fn a_torn_payload_that_holds_its_own_segment_is_a_torn_tail() {
     let disk = SimDisk::new(1);
@@ -159,9 +159,9 @@ fn count_bytes(batches: &[Vec<u8>]) -> usize {
     128 + batches.iter().map(|body| 64 + body.len().next_multiple_of(64)).sum::<usize>()
 }
 
-/// B5: the open segment lies in a file full of old frames, at the very offsets where its own would go on.
+/// B5: the open segment is in a recycled file, which has old frames at the offsets of its next frames.
 #[test]
-fn a_recycled_file_brings_nothing_back() {
+fn old_frames_of_a_recycled_file_are_not_replayed() {
     let mut run = Run::new(4096, Durability::Always);
     run.session(30);
     let old = run.disk.files()[&run.segments()[0]].to_vec();
@@ -178,7 +178,7 @@ fn a_recycled_file_brings_nothing_back() {
 }
 
 #[test]
-fn retired_segments_are_recycled_and_not_missed_before_the_checkpoint() {
+fn retired_segments_are_recycled_and_not_needed_after_a_checkpoint() {
     let mut run = Run::new(4096, Durability::Always);
     run.session(60);
     let from = position(50);
@@ -194,7 +194,7 @@ fn retired_segments_are_recycled_and_not_missed_before_the_checkpoint() {
     for segment in &log.segments[..2] {
         log.spares.retire(&[segment.number]).unwrap();
         cut = run.disk.crash(Kept::Nothing, Kept::Nothing);
-        assert!(!cut.files().contains_key(&format!("{:020}.seg", segment.number)), "gone for good");
+        assert!(!cut.files().contains_key(&format!("{:020}.seg", segment.number)), "it stays removed");
     }
     assert_eq!(log.spares.ready(), 2, "one was kept as a spare, as configured");
     recover(&cut.shared(), &options, &mut |_| Ok(())).unwrap();
@@ -220,7 +220,7 @@ fn a_replay_that_fails_stops_the_start_and_changes_nothing() {
     assert_eq!(run.disk.trace_len(), before);
 }
 
-/// B7: only files that bear our names exactly are ours.
+/// B7: files whose names do not match exactly are foreign.
 #[test]
 fn foreign_files_are_left_alone() {
     let mut run = Run::new(4096, Durability::Always);
@@ -249,7 +249,7 @@ fn leftover_spares_are_used_again_or_removed() {
     assert_eq!((segment.len(), segment.last()), (4096, Some(&7)), "it was the spare of the right length");
 }
 
-/// One frame per append, one write per frame, one sync per sync; nothing else on the way.
+/// One frame per append, one write per frame, one fdatasync per sync, and no other calls.
 #[test]
 fn an_append_is_one_write_and_a_sync_one_sync() {
     let mut run = Run::new(64 << 10, Durability::Always);
@@ -264,7 +264,6 @@ fn an_append_is_one_write_and_a_sync_one_sync() {
     assert_eq!((run.disk.trace_len() - changes, run.disk.syncs() - syncs), (200, 100));
 }
 
-/// The same on a real directory.
 #[test]
 fn a_real_directory_keeps_the_log() {
     let path = std::env::temp_dir().join(format!("sureq-log-{}", std::process::id()));

@@ -1,5 +1,5 @@
-//! Rules 2 and 3: after a power cut at any moment the log holds a prefix of what was appended, with everything that was
-//! promised, at every durability level, and also if recoveries are cut in turn.
+//! Rules 2 and 3: after a power cut at any moment the log has a prefix of the appended batches, with all confirmed
+//! ones, at every durability level, and also if recoveries are cut in turn.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,7 +9,8 @@ use log_support::{Run, assert_goes_on, batches_in, refusal};
 use sureq_engine::log::{Durability, LogOptions};
 use sureq_testkit::sim_disk::{Crash, Kept, Op, SimDisk};
 
-/// Three sessions over several segments, so that the record holds creations, rolls, recoveries and rewritten tails.
+/// Three sessions over several segments, so that the record contains creations, rolls, recoveries and rewritten
+/// tails.
 fn recorded(durability: Durability) -> Run {
     let mut run = Run::new(4096, durability);
     run.session(40).session(3).session(40);
@@ -17,7 +18,7 @@ fn recorded(durability: Durability) -> Run {
     run
 }
 
-/// Calls `check` with what every cut during every change of `trace` leaves of `base`.
+/// Calls `check` with the disk after each possible power cut during each change of `trace` on `base`.
 fn crash_everywhere(base: &SimDisk, trace: &[Op], mut check: impl FnMut(usize, Crash, SimDisk)) {
     for (change, op) in trace.iter().enumerate() {
         for crash in Crash::during(op, change as u64) {
@@ -55,7 +56,8 @@ fn a_cut_at_any_moment_leaves_a_prefix_without_any_sync() {
     crash_a_run_everywhere(Durability::None);
 }
 
-/// Cuts a recovery of `disk` at every moment, and the recoveries after it, `depth` deep: all of them give the same.
+/// Cuts a recovery of `disk` at every moment, and the recoveries after it, `depth` deep: all of them give the same
+/// batches.
 fn crash_recoveries(disk: &SimDisk, options: &LogOptions, expected: &[Vec<u8>], depth: usize) -> usize {
     let before = SimDisk::with_files(3, &disk.files());
     let list = batches_in(disk, options).unwrap();
@@ -102,7 +104,7 @@ fn cuts_during_recovery_after_recovery_change_nothing() {
 /// A roll that was cut before the old segment was sealed is completed by the recovery: a lost successor is noticed then
 /// too.
 #[test]
-fn a_recovery_seals_what_a_cut_roll_left_open() {
+fn a_recovery_seals_a_segment_that_an_interrupted_roll_left_open() {
     let run = recorded(Durability::Always);
     let replayed = SimDisk::new(2);
     let trace = run.disk.trace();
@@ -117,8 +119,8 @@ fn a_recovery_seals_what_a_cut_roll_left_open() {
     assert!(refusal(&disk, &run.options).what.ends_with("00000000000000000002.seg is expected and missing"));
 }
 
-/// A failed sync leaves pages that can be read but are not on disk: a start reads them, and a later cut must not take
-/// back what that start has served.
+/// A failed sync leaves pages that can be read but are not on disk: a start reads them, and a later power cut must
+/// not lose events that this start has replayed.
 #[test]
 fn replayed_events_survive_a_later_power_cut() {
     for durability in [Durability::Always, Durability::Interval, Durability::None] {

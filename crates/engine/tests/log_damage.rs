@@ -1,5 +1,5 @@
-//! Content that changed behind our back: found and refused by name, or of no consequence, or a torn tail; never a wrong
-//! state, never a panic.
+//! Content that other programs or the disk have changed: it is refused with the name of the file, or has no effect,
+//! or is a torn tail. It never leads to a wrong state or a panic.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -23,7 +23,7 @@ fn written(segment_bytes: u64, durability: Durability) -> Run {
     run
 }
 
-/// Where each frame of a log in one segment ends, the end of the header first.
+/// The ends of the frames of a log in one segment, with the end of the header first.
 fn frame_ends(batches: &[Vec<u8>]) -> Vec<usize> {
     let mut ends = vec![SEGMENT_HEADER_BYTES];
     for body in batches {
@@ -41,7 +41,7 @@ fn the_last_segment_cut_at_every_byte_gives_the_largest_whole_batch() {
     let files = run.disk.files();
     let whole = &files[&run.last()];
     assert!(ends.last().unwrap() > &(whole.len() * 9 / 10));
-    // A frame is whole if its body is; padding holds nothing.
+    // A frame is complete if its body is; the padding does not matter.
     let body_end = |index: usize| ends[index] + 64 + run.batches[index].len();
     let mut held = 0;
     for bytes in 0..whole.len() {
@@ -49,14 +49,14 @@ fn the_last_segment_cut_at_every_byte_gives_the_largest_whole_batch() {
         let disk = SimDisk::new(5);
         disk.put(&run.last(), Arc::new(whole[..bytes].to_vec()));
         assert_eq!(count_in(&disk, &run.options, &run.batches).unwrap(), held, "{bytes} bytes");
-        // Going on costs far more time than reading; a prime step meets every alignment.
+        // Appending takes far more time than reading. A prime step covers every alignment.
         if bytes % 61 == 0 {
             assert_goes_on(&disk, &run.options, &run.batches[..held]);
         }
     }
 }
 
-/// Flips every bit of a file, one at a time, and has `judge` say whether the outcome is right.
+/// Flips every bit of a file, one at a time. `judge` returns whether the outcome is right.
 fn flip_every_bit(run: &Run, name: &str, judge: impl Fn(&Result<usize, Damage>) -> bool) {
     let disk = run.copy();
     let bits = run.disk.files()[name].len() * 8;
@@ -93,7 +93,7 @@ fn every_bit_of_the_last_segment_costs_the_last_batch_at_most() {
     flip_every_bit(&run, &run.last(), |outcome| outcome.as_ref().map_or(true, |&count| count >= all - 1));
 }
 
-/// A synced mark is seen in the frame after the sync: nothing below the highest one is ever given up.
+/// A synced mark is in the frame after the sync: nothing below the highest one is ever cut off.
 #[test]
 fn every_bit_of_the_last_segment_costs_nothing_below_the_synced_mark() {
     let run = written(8 << 10, Durability::Interval);
@@ -119,7 +119,7 @@ fn a_rewritten_tail_loses_nothing_to_a_flipped_bit() {
     flip_every_bit(&run, &run.last(), |outcome| outcome.as_ref().map_or(true, |&count| count == 15));
 }
 
-/// Damages a fresh log with `damage`, which gets the names of its segments, and fails unless that is refused.
+/// Damages a new log with `damage`, which gets the names of its segments, and fails unless a recovery refuses it.
 fn refused(damage: impl FnOnce(&SimDisk, &[String])) -> Damage {
     let run = written(4096, Durability::Always);
     let disk = run.copy();
@@ -213,8 +213,8 @@ fn a_segment_of_another_store_is_refused() {
 
 type Damaging<'a> = dyn Fn(&mut Vec<u8>) + 'a;
 
-/// B4: pages that were lost, zeroed, misdirected or swapped, in every segment. If the page in which the log ends is
-/// gone as a whole, nothing is left that could tell of the batches in it; all others must be there.
+/// B4: pages that were lost, zeroed, misdirected or swapped, in every segment. If the whole page in which the log
+/// ends is lost, nothing shows that there were batches in it; all others must be there.
 #[test]
 fn a_damaged_page_is_found_unless_the_log_ends_in_it() {
     const PAGE: usize = 4096;

@@ -1,5 +1,5 @@
-//! Rule 10: the n-th call to the disk fails, for every n. Nothing is confirmed after that, no file is synced again
-//! whose sync has failed, and a restart finds everything that was confirmed.
+//! Rule 10: the n-th call to the disk fails, for every n. After that nothing is confirmed, no failed sync of a file
+//! is retried, and a restart finds all confirmed batches.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,8 +12,8 @@ use sureq_testkit::sim_disk::{FailureKind, Kept, Repeat, SimDisk};
 
 const BATCHES: usize = 45;
 
-/// Opens the log twice and appends to it each time, confirming after each sync, until something fails. Answers how many
-/// batches were appended and how many of them confirmed.
+/// Opens the log twice and appends to it each time, confirming after each sync, until a call fails. Returns the
+/// number of appended and of confirmed batches.
 fn work(disk: &SimDisk, options: &LogOptions) -> (usize, usize) {
     let mut confirmed = 0;
     for _ in 0..2 {
@@ -43,7 +43,7 @@ fn frame(index: usize) -> FrameBuf {
     frame
 }
 
-/// A fault poisons for ever. A full disk poisons as well, unless it was met while a segment was being prepared.
+/// A fault poisons the log. So does a full disk, unless it prevented only the preparation of a segment.
 fn assert_ends(writer: &mut Writer, error: &LogError, index: usize) {
     if matches!(error, LogError::NoSpace(_)) {
         assert!(!writer.is_poisoned());
@@ -56,7 +56,7 @@ fn assert_ends(writer: &mut Writer, error: &LogError, index: usize) {
     }
 }
 
-/// Lets each call of the work fail in turn and answers how many runs that took.
+/// Lets each call of the work fail in turn. Returns the number of runs.
 fn fail_each_call(kind: FailureKind, repeat: Repeat) -> u64 {
     let options = LogOptions { spare_segments: 2, ..options(4096) };
     for call in 1.. {
@@ -72,7 +72,7 @@ fn fail_each_call(kind: FailureKind, repeat: Repeat) -> u64 {
     unreachable!("the work makes finitely many calls")
 }
 
-/// A restart finds what was confirmed, and a power cut before or after it changes nothing about that.
+/// A restart finds all confirmed batches, also if the power is cut before or after it.
 fn assert_restarts(disk: &SimDisk, options: &LogOptions, appended: usize, confirmed: usize, call: u64) {
     disk.heal();
     let cut = disk.crash(Kept::Nothing, Kept::Nothing);
@@ -119,7 +119,7 @@ fn short_and_interrupted_calls_are_continued() {
     }
 }
 
-/// Rule 10: on a full disk the log goes on in what it has, and by itself when there is room again.
+/// Rule 10: on a full disk the log continues in prepared files, and without a restart when there is space again.
 #[test]
 fn a_full_disk_refuses_and_recovers_without_a_restart() {
     let options = options(4096);
@@ -142,17 +142,14 @@ fn a_full_disk_refuses_and_recovers_without_a_restart() {
     assert!(matches!(refused, LogError::NoSpace(_)), "{refused}");
     assert!(index > 30, "the prepared segment was used up first");
     assert!(matches!(log.spares.prepare(), Err(LogError::NoSpace(_))));
-    assert!(
-        !disk.files().keys().any(|name| name.starts_with("spare")),
-        "nothing half prepared takes up room"
-    );
+    assert!(!disk.files().keys().any(|name| name.starts_with("spare")), "no incomplete file takes up space");
     disk.heal();
     append_and_sync(&mut log.writer, index).unwrap();
     let all: Vec<_> = (0..=index).map(batch).collect();
     assert_goes_on(&disk, &options, &all);
 }
 
-/// A frame that may be written in part leaves nothing to go on from.
+/// A frame may have been written in part, so the log cannot continue after it.
 #[test]
 fn a_full_disk_in_the_write_of_a_frame_poisons() {
     let disk = SimDisk::new(1);

@@ -1,5 +1,5 @@
-//! B6: headers that say anything at all, with checksums that match. Written against docs/understand/log-format.md,
-//! not against the code: never a panic, never memory beyond the file, never a batch that was not appended.
+//! B6: headers with arbitrary values and matching checksums. Written against docs/understand/log-format.md, not
+//! against the code: no panic, no memory beyond the size of the file, no batch that was not appended.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,7 +13,7 @@ const SEGMENT_HEADER_BYTES: usize = 128;
 const FRAME_HEADER_BYTES: usize = 64;
 const CRC_BYTES: usize = 4;
 
-/// Where the body's checksum stands in a frame's header.
+/// The offset of the body's checksum in a frame's header.
 const BODY_CRC: usize = 40;
 
 const WORDS: [u64; 9] = [0, 1, 2, 63, 64, 0x7fff_ffff, u32::MAX as u64, i64::MAX as u64, u64::MAX];
@@ -36,7 +36,7 @@ fn fix_segment(bytes: &mut [u8]) {
     rest[..CRC_BYTES].copy_from_slice(&crc32c::crc32c(fields).to_le_bytes());
 }
 
-/// Where the frames of a segment begin, by the lengths in their headers.
+/// The offsets of the frames of a segment, by the lengths in their headers.
 fn frame_offsets(bytes: &[u8]) -> Vec<usize> {
     let salt = u64_at(bytes, 48);
     let mut offsets = Vec::new();
@@ -49,7 +49,7 @@ fn frame_offsets(bytes: &[u8]) -> Vec<usize> {
     offsets
 }
 
-/// Changes the segment `name` and fails unless the log is refused, or still a prefix of what it was. A recovery of the
+/// Changes the segment `name` and fails unless the log is refused, or is a prefix of the original. A recovery of the
 /// changed log must not panic either.
 fn assert_harmless(run: &Run, name: &str, context: &str, change: impl Fn(&mut Vec<u8>)) {
     let disk = run.copy();
@@ -68,11 +68,11 @@ fn written() -> Run {
 }
 
 #[test]
-fn frames_that_say_anything_are_harmless() {
+fn frame_headers_with_arbitrary_values_are_harmless() {
     let run = written();
     for name in run.segments() {
         for offset in frame_offsets(&run.disk.files()[&name]) {
-            // A forged checksum of a body is one of the body's own: whoever can forge that can write anything.
+            // Not the checksum of the body: with a forged body checksum any body would be valid.
             let fields = (0..FRAME_HEADER_BYTES - CRC_BYTES).step_by(4).filter(|&field| field != BODY_CRC);
             for (field, word) in fields.flat_map(|field| WORDS.map(|word| (field, word))) {
                 for bytes in [4, 8] {
@@ -90,7 +90,7 @@ fn frames_that_say_anything_are_harmless() {
 }
 
 #[test]
-fn segments_that_say_anything_are_harmless() {
+fn segment_headers_with_arbitrary_values_are_harmless() {
     let run = written();
     for name in run.segments() {
         for field in (0..SEGMENT_HEADER_BYTES - CRC_BYTES - 4).step_by(4) {
@@ -105,7 +105,7 @@ fn segments_that_say_anything_are_harmless() {
     }
 }
 
-/// Fails unless the log is refused once `value` stands at `field` of a frame in the middle of the open segment.
+/// Fails unless the log is refused with `value` in `field` of a frame in the middle of the open segment.
 fn assert_frame_refused(field: usize, value: &[u8]) {
     let run = written();
     let offsets = frame_offsets(&run.disk.files()[&run.last()]);
@@ -143,7 +143,7 @@ fn a_segment_that_continues_another_is_refused() {
     assert!(refusal(&run.disk, &run.options).what.ends_with(".seg does not continue it"));
 }
 
-/// The documented format is the one that is written: the checksums computed here match those on disk.
+/// The written format is the documented one: the checksums computed here match those on disk.
 #[test]
 fn the_documented_checksums_are_those_on_disk() {
     let run = written();

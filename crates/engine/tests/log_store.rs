@@ -1,4 +1,4 @@
-//! The `store` file: what it remembers never goes back, whatever is torn, flipped or cut.
+//! The `store` file: its values never go back, whether a write is torn, a bit flips or the power is cut.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,12 +13,12 @@ fn open(disk: &SimDisk) -> Result<Store, OpenError> {
     Store::open(&disk.shared())
 }
 
-/// The values after so many updates.
+/// The values after this many updates.
 fn nth(store: &Store, n: u64) -> StoreValues {
     StoreValues { incarnation: n, id_mark: n * 1000, log_time: n * 7, ..*store.values() }
 }
 
-/// A store after so many updates.
+/// A store after this many updates.
 fn updated(disk: &SimDisk, updates: u64) -> Store {
     let mut store = open(disk).unwrap();
     for n in 1..=updates {
@@ -38,7 +38,7 @@ fn a_new_store_has_an_identity_and_keeps_it() {
 }
 
 #[test]
-fn a_cut_at_any_moment_takes_nothing_back() {
+fn a_power_cut_at_any_moment_loses_no_update() {
     let disk = SimDisk::new(1);
     let mut store = open(&disk).unwrap();
     let mut confirmed_at = vec![(disk.trace_len(), 0)];
@@ -63,7 +63,7 @@ fn a_cut_at_any_moment_takes_nothing_back() {
 }
 
 #[test]
-fn no_flipped_bit_takes_anything_back() {
+fn no_flipped_bit_loses_an_update() {
     for updates in 0..3 {
         let disk = SimDisk::new(1);
         let values = *updated(&disk, updates).values();

@@ -64,9 +64,9 @@ impl Delivery {
 /// Whether a task had been delivered before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// It had not.
+    /// This is its first delivery.
     First,
-    /// It had.
+    /// It was delivered before.
     Again,
 }
 
@@ -110,7 +110,7 @@ impl History {
                     task.clear(Entry::INVOKED);
                     if task.has(Entry::DELIVERED) {
                         self.found.phantom += 1;
-                        self.tell(format_args!("{number} was delivered, and its push failed"));
+                        self.report(format_args!("{number} was delivered, and its push failed"));
                     }
                 }
             }
@@ -139,7 +139,7 @@ impl History {
         } else if *known != id {
             let known = *known;
             self.found.repeated_ids += 1;
-            self.tell(format_args!("{number} has the ids {known} and {id}"));
+            self.report(format_args!("{number} has the ids {known} and {id}"));
         }
     }
 
@@ -151,7 +151,7 @@ impl History {
             .filter(|number| self.tasks.get(*number as usize).is_some_and(|task| task.has(Entry::INVOKED)));
         let Some(number) = known else {
             self.found.phantom += 1;
-            self.tell(format_args!("never pushed: {delivery:?}"));
+            self.report(format_args!("never pushed: {delivery:?}"));
             return Seen::First;
         };
         if let Some(id) = delivery.id {
@@ -171,11 +171,12 @@ impl History {
         Seen::First
     }
 
-    /// It may have been in flight when the finish was confirmed to another client.
+    /// Records the delivery of a finished task, which is legal if it was in flight when the finish was confirmed to
+    /// another client.
     fn deliver_finished(&mut self, number: u64, task: Entry, delivery: &Delivery) {
         if !task.has(Entry::TIMED) || self.holds.was_finished_before(number, delivery.asked) {
             self.found.resurrected += 1;
-            self.tell(format_args!("{number} was finished before: {delivery:?}"));
+            self.report(format_args!("{number} was finished before: {delivery:?}"));
         }
     }
 
@@ -189,7 +190,7 @@ impl History {
         let overlapped = hold.and_then(|hold| self.holds.add(number, hold));
         if overlapped.is_some() || task.has(Entry::HELD) {
             self.found.double_held += 1;
-            self.tell(format_args!("{number} was held, {overlapped:?}: {delivery:?}"));
+            self.report(format_args!("{number} was held, {overlapped:?}: {delivery:?}"));
         }
     }
 
@@ -239,7 +240,7 @@ impl History {
         let later = own.number.and_then(|number| self.holds.later(number, own.received, sent));
         if let Some(later) = later {
             self.found.stale += 1;
-            self.tell(format_args!("{own:?} was finished by its receipt at {sent}, after {later:?}"));
+            self.report(format_args!("{own:?} was finished by its receipt at {sent}, after {later:?}"));
         }
     }
 
@@ -250,7 +251,7 @@ impl History {
         // Another finish of the same task may have succeeded, with a lost reply.
         if is_held && task.open_finishes() == 1 && !task.has(Entry::FINISHED) {
             self.found.denied += 1;
-            self.tell(format_args!("{number} was held, and its finish refused at {at}"));
+            self.report(format_args!("{number} was held, and its finish refused at {at}"));
         }
         self.complete_finish(number, Outcome::Failed, at);
     }
@@ -258,7 +259,7 @@ impl History {
     fn note_finished(&mut self, number: u64, before: Entry, at: Time) {
         if before.has(Entry::FINISHED) {
             self.found.finished_twice += 1;
-            self.tell(format_args!("{number} was finished again at {at}"));
+            self.report(format_args!("{number} was finished again at {at}"));
             return;
         }
         self.counts.finished += 1;
@@ -266,7 +267,7 @@ impl History {
             && let Some(hold) = self.holds.finish(number, at)
         {
             self.found.resurrected += 1;
-            self.tell(format_args!("{number} was finished at {at}, before {hold:?}"));
+            self.report(format_args!("{number} was finished at {at}, before {hold:?}"));
         }
     }
 
@@ -297,13 +298,13 @@ impl History {
         Findings { lost, torn, repeated_ids: self.found.repeated_ids + repeated, ..self.found }
     }
 
-    /// Once no task is left, all tasks of a push were seen, or none.
+    /// Once the queue is empty, either all tasks of a push must have been delivered, or none.
     fn is_torn(&self, push: Push) -> bool {
         let seen = self.tasks[range(push)].iter().filter(|task| task.has(Entry::DELIVERED)).count() as u64;
         seen != 0 && seen != push.count
     }
 
-    fn tell(&mut self, words: fmt::Arguments<'_>) {
+    fn report(&mut self, words: fmt::Arguments<'_>) {
         if self.examples.len() < EXAMPLES_MAX {
             self.examples.push(words.to_string());
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::Time;
 
-/// How much earlier than its holder computes a lease may end: homes round to whole milliseconds.
+/// How much earlier a lease may end than its holder computes, since homes round to whole milliseconds.
 pub const EPSILON: Duration = Duration::from_millis(2);
 
 /// How long the time of a finish is remembered.

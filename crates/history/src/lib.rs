@@ -18,8 +18,9 @@
 //! assert_eq!(history.findings(0), Findings { lost: 1, ..Findings::default() }, "{second}");
 //! ```
 //!
-//! A finding is always true: whatever the unknown operations did, and whenever between request and reply an operation
-//! took effect, something went wrong. Therefore a violation may go unnoticed, but a legal history is never reported.
+//! A finding is never a false alarm: it is reported only if the history is illegal for all outcomes of the unknown
+//! operations, and for all moments between request and reply at which the operations may have taken effect. Therefore
+//! a violation may go unnoticed, but a legal history is never reported.
 //!
 //! * `entry`: the state of one task, in one byte.
 //! * `holds`: when a client certainly held a task, and when its finish was confirmed; only for leases with a time.

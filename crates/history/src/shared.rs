@@ -4,13 +4,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::History;
 
-/// A history that threads record together. Each operation is recorded under its lock, so that a time taken before
-/// [`SharedHistory::lock`] belongs to what is recorded then.
+/// A history that threads record together. Each operation is recorded under the lock, with a time that was taken
+/// before [`SharedHistory::lock`].
 #[derive(Debug, Default)]
 pub struct SharedHistory(Mutex<History>);
 
 impl SharedHistory {
-    /// The history, for one thread at a time. A thread that panicked has recorded only what was so.
+    /// The history, for one thread at a time. Poisoning is ignored: the records of a panicked thread are still true.
     pub fn lock(&self) -> MutexGuard<'_, History> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -15,7 +15,7 @@ fn leased(number: u64, asked: u64, received: u64) -> Delivery {
     Delivery { asked: ms(asked), received: ms(received), lease: Some(LEASE), ..Delivery::untimed(number) }
 }
 
-/// A history of so many confirmed tasks.
+/// A history of this many confirmed tasks.
 fn confirmed(count: u64) -> History {
     let mut history = History::default();
     for _ in 0..count {
@@ -42,7 +42,8 @@ fn expect(history: &History, expected: Findings) {
 #[test]
 fn a_confirmed_task_that_is_gone_is_lost() {
     let mut history = confirmed(5);
-    // 0 was finished; of 1 nobody knows; 2 was never seen; 3 was delivered; the finish of 4 was refused after its lease.
+    // 0 was finished; the finish of 1 has an unknown outcome; 2 was never delivered; 3 was delivered; the finish of 4
+    // was refused after its lease.
     history.deliver(&leased(0, 0, 1));
     finish(&mut history, 0, Outcome::Ok, 2);
     history.deliver(&leased(1, 0, 1));
@@ -51,7 +52,7 @@ fn a_confirmed_task_that_is_gone_is_lost() {
     history.deliver(&leased(4, 0, 1));
     deny(&mut history, 4, 2_000);
     expect(&history, Findings { lost: 3, ..Findings::default() });
-    assert_eq!(history.findings(2).lost, 1, "what the queue still has is not lost");
+    assert_eq!(history.findings(2).lost, 1, "a task that is still in the queue is not lost");
     assert_eq!(history.findings(9).lost, 0);
 }
 
@@ -61,7 +62,7 @@ fn a_finish_without_an_answer_may_have_happened() {
     history.deliver(&leased(0, 0, 1));
     history.invoke_finish(0);
     expect(&history, Findings::default());
-    // However often it is refused to others: the first may have done it.
+    // Refusals of other finishes prove nothing: the first one may have taken effect.
     for at in 2..9 {
         deny(&mut history, 0, at);
     }
@@ -102,7 +103,7 @@ fn a_delivery_without_a_push_is_a_phantom() {
     for push in failed {
         history.complete_push(push, Outcome::Failed);
     }
-    // Delivered before and after the push failed; never pushed at all; and with a payload that is no task's.
+    // Delivered before and after the push failed; never pushed at all; and with a payload that belongs to no task.
     history.deliver(&leased(failed[1].first, 0, 1));
     history.deliver(&leased(77, 0, 1));
     history.deliver(&Delivery { number: None, ..leased(0, 0, 1) });
@@ -122,7 +123,7 @@ fn a_finished_task_that_is_delivered_is_resurrected() {
 }
 
 #[test]
-fn it_does_not_matter_which_is_recorded_first() {
+fn a_delivery_recorded_before_the_finish_can_be_a_resurrection() {
     let mut history = confirmed(1);
     history.invoke_finish(0);
     history.deliver(&leased(0, 21, 30));
@@ -133,7 +134,7 @@ fn it_does_not_matter_which_is_recorded_first() {
 #[test]
 fn a_delivery_that_crosses_a_finish_is_legal() {
     let mut history = confirmed(1);
-    // Its lease lapsed, somebody else asked for it, and then the first finished it by its id.
+    // Its lease lapsed, another client requested it, and then the first client finished it by its id.
     history.deliver(&leased(0, 0, 10));
     finish(&mut history, 0, Outcome::Ok, 1_020);
     history.deliver(&leased(0, 1_019, 1_030));
@@ -148,7 +149,7 @@ fn a_finish_of_long_ago_is_not_forgotten() {
         history.deliver(&leased(number, at - 10, at - 5));
         finish(&mut history, number, Outcome::Ok, at);
     }
-    // When exactly 0 was finished is forgotten: before 20 s for certain.
+    // The time of the finish of 0 is forgotten, but it was certainly before 20 s.
     history.deliver(&leased(0, 900, 40_000));
     expect(&history, Findings::default());
     history.deliver(&leased(0, 20_001, 40_000));
@@ -162,7 +163,7 @@ fn two_leases_that_certainly_overlap_are_reported() {
         (500, ends - 1, true),
         (500, ends, false),
         (ends, ends + 1, false),
-        // Asked for before the first had it: both have it at 10 all the same.
+        // Requested before the first client received it; but at 10 ms both clients hold it.
         (1, 9, true),
     ] {
         let mut history = confirmed(1);
@@ -235,9 +236,9 @@ fn a_finish_by_the_holder_must_not_be_refused() {
     let mut history = confirmed(4);
     history.deliver(&Delivery::untimed(0));
     history.deliver(&leased(1, 0, 10));
-    // That the queue cannot be reached is no refusal.
+    // An unreachable queue is not a refusal.
     finish(&mut history, 0, Outcome::Failed, 15);
-    // The lease of 2 is over, and somebody else has 3 as well.
+    // The lease of 2 is over, and another client holds 3 as well.
     history.deliver(&leased(2, 0, 10));
     history.deliver(&leased(3, 0, 10));
     history.deliver(&leased(3, 999, 1_001));
@@ -249,7 +250,8 @@ fn a_finish_by_the_holder_must_not_be_refused() {
 
 #[test]
 fn a_stale_receipt_finishes_nothing() {
-    // Delivered for certain after the first had it, and received before that one's finish was sent; and neither.
+    // A finding only if the second delivery was certainly granted after the first was received, and was received
+    // before the finish was sent.
     for (asked, received, is_found) in [(1_010, 1_020, true), (1_010, 1_040, false), (5, 1_020, false)] {
         let mut history = confirmed(1);
         let own = leased(0, 0, 10);

@@ -5,9 +5,9 @@ use sureq_core::Refusal;
 /// How thoroughly to clean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cleaning {
-    /// Returns tasks that were taken and will not be finished.
+    /// Requeues tasks that were taken and will not be finished.
     Light,
-    /// Also returns tasks that are in no list, and removes ids without a task. Looks at every key of the database.
+    /// Also requeues tasks that are in no list, and removes ids without a task. Scans every key of the database.
     Deep,
 }
 
@@ -23,7 +23,7 @@ pub struct Cleaned {
 /// The outcome for one queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CleanedQueue {
-    /// Its name.
+    /// The name of the queue.
     pub queue: Vec<u8>,
     /// The outcome, or the refusal.
     pub outcome: Result<Cleaned, Refusal>,

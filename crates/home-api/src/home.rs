@@ -23,14 +23,15 @@ use crate::waiting::wait;
 /// 1. The caller **submits** a batch. The home executes commands in order and appends one reply for each. It stops
 ///    where it must ([`Flow`]); the caller submits the rest later.
 /// 2. A reply may be **sent** only once its position is [durable](Self::durable), or after [`Self::failure`] as an
-///    error. This holds for reads too: no client sees a state that a crash could take back.
+///    error. This holds for reads too: no client sees a state that a crash could undo.
 /// 3. After one or more batches the caller **commits**. Until then a home may keep what it executed in memory.
-/// 4. A [`Ticket`] states for how many commands it stands and **resolves once**. Its answer contains one reply for each of
-///    them, and is durable.
-/// 5. A ticket of a pop that is **dropped** before its answer was taken gives back the tasks in it, to the front of their
-///    queues. Tasks in a reply that could not be sent go back by [`Self::requeue`]. Recovered tasks stay with their caller.
+/// 4. A [`Ticket`] states for how many commands it stands and **resolves once**. Its answer contains one reply for
+///    each of them, and is durable.
+/// 5. If the ticket of a pop is **dropped** before its answer was taken, the home requeues the tasks in it, at the
+///    front of their queues. The caller requeues the tasks in a reply that could not be sent, by [`Self::requeue`].
+///    Recovered tasks are not requeued.
 /// 6. A [`Listener`] delivers only what is durable, in order. If it falls behind, it reports that it missed something.
-/// 7. [`Self::close`] takes bounded time, whatever the disk or the network does. Everything after it is refused.
+/// 7. [`Self::close`] takes bounded time, even if the disk or the network hangs. Everything after it is refused.
 ///
 /// No method but [`Self::execute`], [`Self::wait`], [`Self::clean`] and [`Self::close`] waits for a disk, a network or
 /// a task. Others may wait a moment for the home's own lock.
@@ -43,7 +44,8 @@ pub trait Home: fmt::Debug + Send + Sync + 'static {
         Position::START
     }
 
-    /// All changes before this position are as durable as the home promises. By default a home answers only what is.
+    /// All changes before this position are as durable as the home promises. By default, all replies of a home are
+    /// durable.
     fn durable(&self) -> Position {
         Position::START
     }
@@ -54,7 +56,7 @@ pub trait Home: fmt::Debug + Send + Sync + 'static {
         waker.wake_by_ref();
     }
 
-    /// Why the home confirms nothing any more, if it has failed.
+    /// The reason, if the home has failed. A failed home confirms no more changes.
     fn failure(&self) -> Option<Broken> {
         None
     }
@@ -82,7 +84,7 @@ pub trait Home: fmt::Debug + Send + Sync + 'static {
         &[]
     }
 
-    /// Numbers about the store; none from a home that knows nothing of how its server is doing.
+    /// Numbers about the store; `None` from a home on a server that does not report them.
     fn status(&self) -> Option<Status> {
         None
     }
@@ -107,8 +109,8 @@ pub trait Home: fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// Returns tasks that other programs took and will not finish, in layouts where nothing does so by itself. Cleans
-    /// all queues if none is named.
+    /// Requeues tasks that other programs took and will not finish, in layouts where no program does so by itself.
+    /// Cleans all queues if `queues` is empty.
     fn clean(&self, queues: &[&[u8]], how: Cleaning) -> Result<CleanReport, Refusal> {
         let _ = (queues, how);
         Err(Refusal::not_there(
@@ -130,7 +132,7 @@ pub trait Home: fmt::Debug + Send + Sync + 'static {
                 return Poll::Ready(outcome);
             }
             self.wake_at(position, cx.waker());
-            // It may have become durable before the waker was there.
+            // The position may have become durable before the waker was registered.
             outcome().map_or(Poll::Pending, Poll::Ready)
         })
     }
@@ -154,7 +156,7 @@ pub trait Home: fmt::Debug + Send + Sync + 'static {
                     replies.append(answer.replies);
                 }
                 Flow::Backpressure(Some(until)) if all.executed < commands.len() => {
-                    // If that never becomes durable, the rest is refused.
+                    // If the position never becomes durable, the home has failed and refuses the rest.
                     self.wait(until);
                 }
                 flow => {
@@ -179,11 +181,11 @@ pub struct Submitted {
     pub position: Position,
     /// Whether waiting pops received tasks. They waited longer than the caller, so their replies should leave first.
     pub served_waiters: bool,
-    /// How to go on with the rest.
+    /// How to continue with the rest.
     pub flow: Flow,
 }
 
-/// How the caller goes on after a batch.
+/// How the caller continues after a batch.
 #[derive(Debug, Default)]
 pub enum Flow {
     /// All commands were executed; submit more at any time.
@@ -196,7 +198,7 @@ pub enum Flow {
 }
 
 impl Submitted {
-    /// Of a batch that was sent elsewhere: the ticket stands for all of it.
+    /// The outcome of a batch that was sent to a server: the ticket stands for all of it.
     pub fn waiting(ticket: Ticket) -> Self {
         Self { flow: Flow::Waiting(ticket), ..Self::default() }
     }
@@ -210,12 +212,12 @@ impl Submitted {
     }
 }
 
-/// Why a home confirms nothing any more. It has to be opened again.
+/// The reason why a home has failed. It confirms no more changes and must be opened again.
 #[derive(Clone, Debug)]
 pub struct Broken(Arc<dyn Error + Send + Sync>);
 
 impl Broken {
-    /// For this reason.
+    /// Wraps the reason.
     pub fn new(reason: Arc<dyn Error + Send + Sync>) -> Self {
         Self(reason)
     }

@@ -31,7 +31,7 @@ pub trait NoticeSource: Send + Sync {
 pub struct Listener(Box<dyn NoticeSource>);
 
 impl Listener {
-    /// A listener to this home.
+    /// A listener that receives from this source.
     pub fn new(source: impl NoticeSource + 'static) -> Self {
         Self(Box::new(source))
     }

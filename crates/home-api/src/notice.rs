@@ -3,7 +3,7 @@
 use sureq_core::notice::Kind;
 use sureq_core::{TaskId, id};
 
-/// Something that happened to tasks of a queue, and is durable.
+/// A durable event that concerns tasks of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// The kind of event.
@@ -17,11 +17,11 @@ pub struct Notice {
 /// The tasks that a notice is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoticeTasks {
-    /// Their number.
+    /// The number of tasks.
     Count(u64),
-    /// Which, in order.
+    /// The ids of the tasks, in order.
     Ids(Box<[TaskId]>),
-    /// As published by another program that shares the queue.
+    /// The message as published by another program that shares the queue.
     Foreign(Box<[u8]>),
 }
 
@@ -39,7 +39,7 @@ impl NoticeTasks {
 }
 
 impl Notice {
-    /// Its memory, approximately.
+    /// The approximate memory of the notice.
     pub fn bytes(&self) -> usize {
         let ids = match &self.tasks {
             NoticeTasks::Count(_) => 0,
@@ -53,14 +53,14 @@ impl Notice {
 /// An event that a listener receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenEvent {
-    /// Something happened.
+    /// A notice about a subscribed queue.
     Notice(Notice),
     /// The listener fell behind or the connection was lost: some notices are missing.
     Missed,
 }
 
 impl ListenEvent {
-    /// Its memory, approximately.
+    /// The approximate memory of the event.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Notice(notice) => notice.bytes(),
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tasks_are_counted_or_named_as_their_kind_has_it() {
+    fn parses_a_count_or_ids_depending_on_the_kind() {
         let two = [TaskId::new(5, 1).unwrap(), TaskId::new(5, 2).unwrap()];
         let ids = NoticeTasks::Ids(two.into());
         for (kind, text, expect) in [

@@ -1,7 +1,7 @@
 //! The queue between a home and one of its listeners.
 //!
-//! It is bounded: a listener that falls behind loses what is in it, and learns that it missed something. Each event has
-//! a position, and is delivered once that is durable.
+//! It is bounded: a listener that falls behind loses the events in it, and learns that it missed some. Each event has
+//! a position, and is delivered once that position is durable.
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;
@@ -51,21 +51,20 @@ impl NoticeQueue {
         inner.waker.take()
     }
 
-    /// There will be no more events. Wakes the listener.
+    /// Ends the queue: no more events will be added. Wakes the listener.
     pub fn end(&self) {
         self.end_later().into_iter().for_each(Waker::wake);
     }
 
-    /// There will be no more events. Returns the listener's waker for the caller to wake.
+    /// Ends the queue: no more events will be added. Returns the listener's waker for the caller to wake.
     pub fn end_later(&self) -> Option<Waker> {
         let mut inner = self.lock();
         inner.is_ended = true;
         inner.waker.take()
     }
 
-    /// The next event that is durable, given how far everything is; `None` when there will be no more. Otherwise the
-    /// waker is woken by the next event, and `Err` names the position of the first event that is not durable yet, if
-    /// there is one.
+    /// The next event whose position is at most `durable`; `None` after the end. If there is no such event yet, the
+    /// next one to be added wakes the waker, and `Err` is the position of the first event that is not durable yet.
     pub fn poll(
         &self,
         durable: Position,

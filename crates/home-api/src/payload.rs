@@ -64,7 +64,7 @@ impl fmt::Debug for Payload {
     }
 }
 
-/// Equal to any bytes that are the same.
+/// Compares the bytes.
 impl<T: AsRef<[u8]> + ?Sized> PartialEq<T> for Payload {
     fn eq(&self, other: &T) -> bool {
         self.as_ref() == other.as_ref()

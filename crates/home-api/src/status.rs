@@ -11,9 +11,9 @@ pub struct Status {
     pub checkpoint: Position,
     /// The number of checkpoints taken.
     pub checkpoints: u64,
-    /// Whether one is being taken.
+    /// Whether a checkpoint is being taken.
     pub is_checkpointing: bool,
-    /// Whether tasks are being copied forward.
+    /// Whether compaction is copying tasks forward.
     pub is_copying: bool,
     /// Bytes written to the log.
     pub logged_bytes: u64,
@@ -27,15 +27,15 @@ pub struct Status {
     pub copied_bytes: u64,
     /// Segments of the log.
     pub segments: u64,
-    /// Their bytes.
+    /// Bytes of all segments of the log.
     pub segments_bytes: u64,
-    /// Bytes that the tasks which are there would take up in the log.
+    /// Bytes that the existing tasks need in the log.
     pub live_bytes: u64,
-    /// Payloads in memory.
+    /// Bytes of payloads in memory.
     pub cache_bytes: u64,
     /// Memory that is accounted for: tasks, workers, payloads, waiting pops, connections.
     pub memory_bytes: u64,
-    /// Its limit; 0 is no limit.
+    /// The limit of that memory; 0 is no limit.
     pub memory_bytes_max: u64,
     /// Whether pushes are refused because the disk is full.
     pub is_full: bool,

@@ -1,4 +1,4 @@
-//! Tickets: the right to a reply that is not there yet.
+//! Tickets: the right to replies that have not arrived yet.
 
 use std::fmt;
 use std::task::{Context, Poll};
@@ -11,7 +11,7 @@ use crate::payload::Payload;
 use crate::position::Position;
 use crate::waiting::unparks;
 
-/// How often [`Ticket::wait`] looks by itself: a panic may have ended the thread that would have woken it.
+/// How often [`Ticket::wait`] polls without being woken: a panic may have ended the thread that would have woken it.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The replies to commands that had to wait.
@@ -19,9 +19,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub struct Answer {
     /// One reply for each command.
     pub replies: Replies<Payload>,
-    /// They are durable at this position, or an error.
+    /// The position at which the replies are durable, unless they are errors.
     pub position: Position,
-    /// When they arrived, which may be long before they were taken. Leases in them began by then.
+    /// When they arrived, which may be long before they were taken. Leases in them began no later.
     pub at: Instant,
 }
 
@@ -30,7 +30,8 @@ pub trait Pending: Send + Sync {
     /// The answer, once it is there and durable. It is returned once.
     fn poll(&self, cx: &mut Context<'_>) -> Poll<Answer>;
 
-    /// Whether it stands for a pop that waits for tasks, which a client that has disconnected must not be given.
+    /// Whether it stands for a pop that waits for tasks. Those must not be delivered to a client that has
+    /// disconnected.
     fn waits_for_tasks(&self) -> bool;
 }
 

@@ -1,4 +1,4 @@
-//! One connection: made, greeted, asked one thing at a time, and left in good order.
+//! One connection: it connects, authenticates, sends one command at a time, and shuts down cleanly.
 
 use std::io;
 use std::net::Shutdown;
@@ -14,78 +14,78 @@ use crate::Patience;
 use crate::inbox::Inbox;
 use crate::target::Target;
 
-/// A silent peer is asked after so long whether it is still there, and again after so long.
+/// TCP keepalive: a silent peer is probed after the first time, and then again at the second interval.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVE_AGAIN: Duration = Duration::from_secs(5);
 const KEEPALIVE_TRIES: u32 = 3;
 
-/// How much the system takes at most that it has not sent yet. With more, a large payload on a slow line would look as if nothing
-/// moved: megabytes lie in the socket's buffer, and no write shows that they become fewer.
+/// The most unsent bytes in the socket's buffer. With more, a large payload on a slow network would look stalled:
+/// megabytes would drain from the buffer without any write that shows the progress.
 const UNSENT_BYTES: u32 = 128 << 10;
 
-/// Why there is no connection.
+/// Why connecting failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// Nobody is there, or the connection broke.
+    /// No server listens there, or the connection broke.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// It took too long.
+    /// The server did not accept or did not answer within this time.
     #[error("no answer within {0:?}")]
     Silent(Duration),
-    /// The server said no.
-    #[error("it says: {0}")]
+    /// The server refused this client, for example because of a wrong password.
+    #[error("the server refuses: {0}")]
     Refused(String),
-    /// It is no sureq.
-    #[error("this is no sureq server: {0}")]
+    /// The peer is not a sureq server.
+    #[error("not a sureq server: {0}")]
     NotSureq(String),
 }
 
 impl ConnectError {
-    /// Whether the server will do once it has loaded its data.
+    /// Whether the server refused only because it is still loading its data.
     pub(crate) fn is_loading(&self) -> bool {
         matches!(self, Self::Refused(text) if text.starts_with("LOADING"))
     }
 }
 
-/// Why there is no answer.
+/// Why a command has no reply.
 #[derive(Debug)]
 pub(crate) struct Lost {
-    /// The server may have got the whole command.
+    /// The server may have received the whole command.
     pub(crate) was_sent: bool,
     pub(crate) why: String,
 }
 
-/// A whole answer.
+/// A complete reply.
 #[derive(Clone, Copy)]
 pub(crate) struct Frame<'a> {
     pub(crate) bytes: &'a [u8],
-    /// When its first bytes came.
+    /// When its first bytes arrived.
     pub(crate) began: Instant,
 }
 
-/// When to give an answer up.
+/// When to give up waiting for a reply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AnswerBy {
-    /// When it has to have begun; at any time if there is none.
+    /// When its first bytes are due; `None` is no limit.
     first: Option<Instant>,
-    /// How long the rest of a reply may make no progress.
+    /// How long the rest of the reply may make no progress.
     progress: Duration,
-    /// How long it was waited for, for the error.
+    /// The time that the error names.
     wait: Duration,
 }
 
 impl AnswerBy {
-    /// Whenever it comes.
+    /// No limit.
     pub(crate) const ANY: Self = Self { first: None, progress: Duration::MAX, wait: Duration::MAX };
 
-    /// Within this time and the patience, and then for as long as more of it comes.
+    /// The reply begins within this time plus the patience, and makes progress from then on.
     pub(crate) fn within(time: Duration, patience: Duration) -> Self {
         let wait = time.saturating_add(patience);
         Self { first: Instant::now().checked_add(wait), progress: patience, wait }
     }
 
-    /// Whenever it begins, and then for as long as more of it comes.
+    /// The reply begins at any time, and makes progress from then on.
     pub(crate) const fn once_begun(patience: Duration) -> Self {
         Self { first: None, progress: patience, wait: patience }
     }
@@ -95,14 +95,14 @@ impl AnswerBy {
     }
 }
 
-/// A connection that was greeted.
+/// A connection after a successful HELLO.
 pub(crate) struct Conn {
     pub(crate) stream: Arc<TcpStream>,
     pub(crate) inbox: Inbox,
 }
 
 impl Conn {
-    /// Connects and says who asks.
+    /// Connects and authenticates.
     pub(crate) async fn open(target: &Target, patience: Patience) -> Result<Self, ConnectError> {
         let silent = |_| ConnectError::Silent(patience.connect);
         let connecting = TcpStream::connect((target.host.as_str(), target.port));
@@ -128,14 +128,14 @@ impl Conn {
         match is_sureq(answer.bytes) {
             Ok(true) => Ok(()),
             Ok(false) => Err(ConnectError::NotSureq(
-                "it speaks RESP, but knows no queues; is it a Redis? Write redis://".to_owned(),
+                "it speaks RESP, but has no queues; is it a Redis? Write redis://".to_owned(),
             )),
             Err(Greeted::Refused(text)) => Err(ConnectError::Refused(text)),
             Err(Greeted::Odd(odd)) => Err(ConnectError::NotSureq(odd.to_string())),
         }
     }
 
-    /// Sends a command, and waits for its answer. Whoever stops waiting can go on with [`Self::withdraw`].
+    /// Sends a command and waits for its reply. A caller that stops waiting can call [`Self::withdraw`] next.
     pub(crate) async fn ask(&mut self, command: &[u8], by: AnswerBy) -> Result<Frame<'_>, Lost> {
         let mut rest = command;
         while !rest.is_empty() {
@@ -166,7 +166,7 @@ impl Conn {
         self.read_by(AnswerBy::ANY).await
     }
 
-    /// The same, and gives up in time.
+    /// Waits for the next reply, no longer than these limits; `None` at the end of the connection.
     async fn read_by(&mut self, by: AnswerBy) -> io::Result<Option<()>> {
         let mut deadline = by.first;
         loop {
@@ -191,7 +191,7 @@ impl Conn {
         }
     }
 
-    /// The next message of the server that is not a reply.
+    /// Waits for the next message that the server sends on its own.
     pub(crate) async fn hear(&mut self) -> io::Result<&[u8]> {
         match self.read().await? {
             Some(()) => Ok(self.inbox.taken()),
@@ -199,8 +199,8 @@ impl Conn {
         }
     }
 
-    /// Says that nothing more will be asked. A server then gives up a pop that waits; an answer that it gave before comes
-    /// first. `None` if it gave none.
+    /// Shuts down the sending side, which makes the server give up a waiting pop. Returns the reply if the server had
+    /// sent one before, and otherwise `None`.
     pub(crate) async fn withdraw(&mut self, patience: Patience) -> Result<Option<Frame<'_>>, Lost> {
         let lost = |why: String| Lost { was_sent: true, why };
         SockRef::from(&*self.stream).shutdown(Shutdown::Write).map_err(|error| lost(error.to_string()))?;
@@ -211,7 +211,7 @@ impl Conn {
         }
     }
 
-    /// Whether the server has closed it, or sends what was not asked for.
+    /// Whether the server has closed the connection, or has sent something unrequested.
     pub(crate) fn is_stale(&self) -> bool {
         let mut one = [std::mem::MaybeUninit::uninit()];
         match SockRef::from(&*self.stream).peek(&mut one) {
@@ -221,12 +221,12 @@ impl Conn {
     }
 }
 
-/// A peer that speaks something else.
+/// The error for bytes that are not a RESP3 reply.
 pub(crate) fn garbage(bad: BadReply) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("it sent what is no answer: {bad}"))
+    io::Error::new(io::ErrorKind::InvalidData, format!("it sent an invalid reply: {bad}"))
 }
 
-/// The bytes of a command.
+/// Encodes a command.
 pub(crate) fn words_of(words: &[&[u8]]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let w = &mut Writer::new(&mut bytes, Version::Resp2);
@@ -237,13 +237,13 @@ pub(crate) fn words_of(words: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// Why a reply to HELLO is refused.
+/// Why the reply to HELLO is not accepted.
 enum Greeted {
     Refused(String),
     Odd(BadReply),
 }
 
-/// Whether a greeting is of a sureq, or of a Redis that has it loaded.
+/// Whether the reply to HELLO is from a sureq server, or from a Redis with the sureq module.
 fn is_sureq(greeting: &[u8]) -> Result<bool, Greeted> {
     let mut pieces = PieceReader::new(greeting);
     let mut is_sureq = false;

@@ -1,4 +1,4 @@
-//! The home: a thread of its own that talks to a server, and the handle of those who use it.
+//! The home: a thread that talks to the server, and the handle through which callers use it.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -25,28 +25,28 @@ use crate::pipe::{Batch, Pipe, Said, spelt};
 use crate::target::Target;
 use crate::waiting::{Common, Place, WAITING_MAX, Waiting, unreachable};
 
-/// How long to wait before the next attempt to connect, at first and at most.
+/// The backoff between attempts to connect, at first and at most.
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// Why a server did not become a home.
+/// The error of [`RemoteHome::open`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// It cannot be asked.
+    /// The server cannot be reached, or refuses this client.
     #[error("sureq at {address}: {source}")]
     Server {
-        /// Where it should be.
+        /// The host and port.
         address: String,
-        /// Why not.
+        /// The reason.
         source: ConnectError,
     },
-    /// There is no thread for it.
+    /// The thread that talks to the server could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
 }
 
-/// Queues on a server. When the last clone is dropped, it is closed.
+/// Queues on a server. Dropping the last clone closes the home.
 #[derive(Clone)]
 pub struct RemoteHome {
     shared: Arc<Shared>,
@@ -55,14 +55,15 @@ pub struct RemoteHome {
 struct Shared {
     address: String,
     pipe: Arc<Pipe>,
-    /// A connection of its own for what keeps leases and workers alive: behind a large payload it would come too late.
+    /// A second connection, for commands that keep leases and workers alive: behind a large payload they would be
+    /// late.
     control: Arc<Pipe>,
     has_control: AtomicBool,
     jobs: mpsc::UnboundedSender<Job>,
-    /// The number of pops on connections of their own.
+    /// The number of pops in progress on dedicated connections.
     waiting: Arc<AtomicUsize>,
     dismissals: watch::Sender<u64>,
-    /// False once the server has refused one: the home behind it may know no leases.
+    /// False once the server has refused a lease: the home behind it may not support them.
     has_leases: AtomicBool,
     clock: Clock,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -73,7 +74,7 @@ enum Job {
     Wait(Option<ConnId>, Waiting),
     CloseConn(ConnId),
     Listen(Arc<NoticeQueue>, mpsc::UnboundedReceiver<Subscription>),
-    /// Connects for what must not wait behind large payloads.
+    /// Opens the connection for commands that must not wait behind large payloads.
     Control,
     Close(std_mpsc::Sender<()>),
 }
@@ -84,7 +85,7 @@ impl RemoteHome {
         Self::open_by(target, Patience::default())
     }
 
-    /// Connects to a server, with these timeouts.
+    /// Connects to a server with these timeouts.
     pub fn open_by(target: Target, patience: Patience) -> Result<Self, OpenError> {
         let address = target.to_string();
         let (pipe, control) = (Arc::new(Pipe::new()), Arc::new(Pipe::new()));
@@ -123,8 +124,8 @@ impl RemoteHome {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Sends commands, in order and at once: all up to the first that needs a connection of its own, or that one alone, and no
-    /// more than whose replies are expected to fit into memory. The ticket stands for those.
+    /// Sends the first of these commands: those before the first one that needs a dedicated connection, or that one
+    /// alone. Sends fewer if their replies may not fit into memory. [`Ticket::commands`] says how many were sent.
     pub fn send(&self, commands: &[Command<'_>]) -> Ticket {
         let upto_own = commands.iter().position(|command| own_of(command).is_some());
         let n = upto_own.unwrap_or(commands.len()).max(1).min(commands.len());
@@ -147,18 +148,18 @@ impl RemoteHome {
         Ticket::new(n, pending)
     }
 
-    /// The connection for what must not wait behind large payloads. It is made when it is first needed; while there is none, the
-    /// one for everything will do.
+    /// The connection for commands that must not wait behind large payloads. The first call opens it. While it is not
+    /// connected, the shared connection is used.
     fn control(&self) -> &Pipe {
         let shared = &self.shared;
         if !shared.has_control.swap(true, Ordering::AcqRel) {
-            // A home that is closed refuses on any connection.
+            // Sending fails only if the home is closed; then both connections refuse commands.
             let _ = shared.jobs.send(Job::Control);
         }
         if shared.control.is_connected() { &shared.control } else { &shared.pipe }
     }
 
-    /// Has a pop served on a connection of its own.
+    /// Sends a pop to the thread, which serves it on a dedicated connection.
     fn wait(&self, own: Own, batch: Batch) {
         let shared = &self.shared;
         let Batch { bytes, mut said, slot } = batch;
@@ -171,7 +172,7 @@ impl RemoteHome {
             return slot.refuse(1, &Refusal::Closed);
         }
         let Some(place) = Place::take(&shared.waiting) else {
-            let why = format!("{WAITING_MAX} pops wait already, each on a connection of its own").into();
+            let why = format!("{WAITING_MAX} pops are waiting already: try again later").into();
             return slot.refuse(1, &Refusal::Unavailable { why });
         };
         let dismissals = *shared.dismissals.borrow();
@@ -182,16 +183,17 @@ impl RemoteHome {
         }
     }
 
-    /// Disconnects. Earlier commands are answered by then, if the server answers at all.
+    /// Disconnects after the replies to earlier commands have arrived. Waits for them no longer than
+    /// [`Patience::answer`].
     pub fn close(&self) {
         self.shared.dismiss();
         let (done, is_done) = std_mpsc::channel();
         if self.shared.jobs.send(Job::Close(done)).is_ok() {
-            // The thread says so, or has ended.
+            // An error means that the thread has ended already.
             let _ = is_done.recv();
         }
         let thread = self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // A panic there was reported there.
+        // A panic of the thread was reported on that thread.
         if let Some(thread) = thread {
             let _ = thread.join();
         }
@@ -205,12 +207,13 @@ impl Home for RemoteHome {
 
     fn requeue(&self, queue: &[u8], receipts: &[Receipt]) {
         let tasks = receipts.iter().map(|receipt| spelt(*receipt)).collect();
-        self.shared.pipe.give_back(vec![Untaken { queue: queue.into(), tasks }]);
+        self.shared.pipe.requeue_tasks(vec![Untaken { queue: queue.into(), tasks }]);
     }
 
-    /// Dropping the ticket of such a pop that waits does the same: the server forgets it only with its connection.
+    /// Dropping the ticket of a waiting pop does the same to its connection: only a closed connection makes the
+    /// server give up the pop.
     fn close_conn(&self, conn: ConnId) {
-        // Closing ended them all.
+        // Sending fails only if the home is closed, which has ended all such leases.
         let _ = self.shared.jobs.send(Job::CloseConn(conn));
     }
 
@@ -218,7 +221,7 @@ impl Home for RemoteHome {
         self.shared.dismiss();
     }
 
-    /// Only those on connections of their own.
+    /// Counts the pops on dedicated connections.
     fn waiters(&self) -> usize {
         self.shared.waiting.load(Ordering::Acquire)
     }
@@ -239,7 +242,7 @@ impl Home for RemoteHome {
         self.shared.has_leases.swap(false, Ordering::SeqCst)
     }
 
-    /// By the clocks of this machine; the server goes by its own.
+    /// The time by this machine's clocks, which may differ from the server's.
     fn now(&self) -> Now {
         self.shared.clock.now()
     }
@@ -257,10 +260,10 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// Does not wait: it may be the thread itself that drops the last one.
+    /// Does not wait for the thread: the last clone may be dropped on that thread.
     fn drop(&mut self) {
         self.dismiss();
-        // A thread that has ended needs no telling.
+        // Sending fails only if the thread has ended already.
         let _ = self.jobs.send(Job::Close(std_mpsc::channel().0));
     }
 }
@@ -271,21 +274,22 @@ impl fmt::Debug for RemoteHome {
     }
 }
 
-/// Why a pop needs a connection of its own.
+/// Why a pop needs a dedicated connection: it waits for tasks, or its leases end with a connection.
 #[derive(Clone, Copy)]
 struct Own {
     block: Option<Block>,
     conn: Option<ConnId>,
 }
 
-/// What keeps a worker or a lease alive: late, it costs what it is to keep. Nothing else depends on the order in which it comes.
+/// Whether a command keeps a worker or a lease alive. Such a command must not be late, and its order among other
+/// commands does not matter.
 const fn is_urgent(command: &Command<'_>) -> bool {
     matches!(command, Command::Extend { .. } | Command::Worker(Worker::Start { .. } | Worker::Beat(_)))
 }
 
 fn own_of(command: &Command<'_>) -> Option<Own> {
     let Command::Pop(Pop { block, count, lease, .. }) = command else { return None };
-    // There is nothing to wait for where nothing is wanted.
+    // A pop of zero tasks does not wait.
     let block = block.filter(|_| *count > 0);
     (block.is_some() || lease.conn.is_some()).then_some(Own { block, conn: lease.conn })
 }
@@ -322,7 +326,7 @@ fn run(
     });
 }
 
-/// The first connection. A server that is loading its data is waited for.
+/// Opens the first connection. Retries while the server is loading its data.
 async fn first(common: &Common) -> Result<Conn, ConnectError> {
     let since = Instant::now();
     loop {
@@ -335,7 +339,7 @@ async fn first(common: &Common) -> Result<Conn, ConnectError> {
     }
 }
 
-/// Serves a shared connection, and makes it anew whenever it is lost, until the home is closed.
+/// Serves a shared connection, and reconnects whenever it is lost, until the home is closed.
 async fn keep_connected(common: &Common, pipe: &Pipe, first: Option<Conn>) {
     let mut next = match first {
         Some(first) => Some(first),
@@ -349,7 +353,7 @@ async fn keep_connected(common: &Common, pipe: &Pipe, first: Option<Conn>) {
     }
 }
 
-/// A new connection, however long it takes; none if the home is closed.
+/// Tries until a connection is open. Returns `None` if the home is closed meanwhile.
 async fn reconnect(common: &Common, pipe: &Pipe) -> Option<Conn> {
     let mut wait = RETRY_MIN;
     loop {
@@ -375,12 +379,13 @@ async fn reconnect(common: &Common, pipe: &Pipe) -> Option<Conn> {
     }
 }
 
-/// Somewhere between half of it and all, so that those who lost the same server do not come back all at once.
+/// Adds jitter: returns between half of `wait` and all of it, so that the clients of a lost server do not reconnect
+/// all at the same time.
 fn jittered(wait: Duration) -> Duration {
     wait.mul_f64(0.5 + fastrand::f64() / 2.0)
 }
 
-/// Does what is asked for, until the home is closed.
+/// Executes the jobs of callers until the home is closed.
 async fn work(
     common: &Rc<Common>,
     mut jobs: mpsc::UnboundedReceiver<Job>,
@@ -400,7 +405,7 @@ async fn work(
                     under_way.spawn_local(Rc::clone(common).serve_lane(pops));
                     lane
                 });
-                // A lane lives as long as it is in the map.
+                // The receiver of a lane lives as long as its sender is in the map.
                 let _ = lane.send(pop);
             }
             Job::CloseConn(conn) => _ = lanes.remove(&conn),
@@ -430,7 +435,7 @@ async fn work(
         }
     }
     let pipes = async {
-        // A panic in them was reported there.
+        // A panic of these tasks was reported when it happened.
         let _ = pipe.await;
         if let Some(control) = control {
             let _ = control.await;
@@ -441,7 +446,7 @@ async fn work(
         while under_way.join_next().await.is_some() {}
         pipes.as_mut().await;
     };
-    // A server that does not answer delays closing by a bounded time. Commands that wait for replies get an error.
+    // A server that does not answer delays closing by at most this time. Its unanswered commands get an error.
     if timeout(common.patience.answer, ended).await.is_err() {
         common.pipe.give_up();
         common.control.give_up();

@@ -1,27 +1,28 @@
-//! Input of a connection, cut into replies. The buffer grows with the input, and shrinks after a giant reply.
+//! The input of a connection, split into replies. The buffer grows with the input, and shrinks after a very large
+//! reply.
 
 use std::time::Instant;
 
 use sureq_proto::resp::{BadReply, Scanner};
 
-/// The least bytes of one read.
+/// The least free bytes for one read.
 const READ_BYTES: usize = 16 << 10;
 
-/// Capacity that an empty buffer keeps.
+/// The capacity that an empty buffer keeps.
 const KEPT_BYTES: usize = 64 << 10;
 
-/// The largest reply: payloads, and names and numbers of as many tasks as one may carry.
+/// The largest reply: the payloads, names and numbers of as many tasks as one reply may contain.
 pub(crate) const REPLY_BYTES_MAX: usize = 512 << 20;
 
-/// Bytes that were read, and where the replies in them end.
+/// The bytes that were read, and the replies in them.
 pub(crate) struct Inbox {
     room: Vec<u8>,
-    /// Bytes that were read and are not taken yet.
+    /// `room[start..end]` was read and is not taken yet.
     start: usize,
     end: usize,
-    /// The length of the last reply.
+    /// The length of the reply that was taken last; it ends at `start`.
     taken: usize,
-    /// When the last reply began to come, when what follows it did, and when something came last.
+    /// When the first bytes of the last taken reply arrived, when those of the next one did, and when any did last.
     taken_began: Instant,
     began: Instant,
     last_read: Instant,
@@ -43,7 +44,7 @@ impl Inbox {
         }
     }
 
-    /// Where to read to.
+    /// The free part of the buffer, to read into.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         self.taken = 0;
         if self.start == self.end {
@@ -61,7 +62,7 @@ impl Inbox {
         &mut self.room[self.end..]
     }
 
-    /// So many bytes were read to where [`Self::room`] said.
+    /// Notes that this many bytes were read into [`Self::room`].
     pub(crate) fn add(&mut self, bytes: usize) {
         self.last_read = Instant::now();
         if self.start == self.end {
@@ -70,21 +71,21 @@ impl Inbox {
         self.end += bytes;
     }
 
-    /// Takes the next reply, if it is there as a whole.
+    /// Takes the next reply. Returns false if it is not complete yet.
     pub(crate) fn take(&mut self) -> Result<bool, BadReply> {
         let Some(len) = self.scanner.scan(&self.room[self.start..self.end])? else { return Ok(false) };
         (self.start, self.taken) = (self.start + len, len);
-        // What lies behind it was not there before.
+        // The bytes after this reply arrived with the last read: an earlier read would have completed the reply.
         (self.taken_began, self.began) = (self.began, self.last_read);
         Ok(true)
     }
 
-    /// When the reply that was taken last began to come.
+    /// When the first bytes of the reply that was taken last arrived.
     pub(crate) const fn taken_began(&self) -> Instant {
         self.taken_began
     }
 
-    /// The reply that was taken last, until more is read.
+    /// The reply that was taken last; valid until more is read.
     pub(crate) fn taken(&self) -> &[u8] {
         &self.room[self.start - self.taken..self.start]
     }
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_come_out_as_they_went_in_and_a_giant_leaves_no_room_behind() {
+    fn splits_input_into_replies_and_frees_the_memory_of_a_giant_one() {
         let mut inbox = Inbox::new();
         let giant = [b"$1000000\r\n", &vec![b'x'; 1_000_000][..], b"\r\n"].concat();
         for _ in 0..3 {

@@ -1,13 +1,15 @@
 //! The remote home: queues on a sureq server, over RESP3.
 //!
-//! A thread of its own talks to the server, so callers need no runtime. Commands that need not wait share one pipelined
-//! connection, and callers write to it directly. A pop that waits blocks its connection, so it gets its own. Heartbeats and
-//! extensions get another one, so that they do not wait behind large payloads.
-//! Nothing is sent twice: a command that was not sent is `Unavailable`; one that was sent and not answered is `Unknown`.
+//! One thread talks to the server, so callers need no runtime. Commands that do not wait share one pipelined
+//! connection, and callers write to it directly. A waiting pop blocks its connection, so it gets a dedicated one.
+//! Heartbeats and extensions use a separate connection, so that they do not wait behind large payloads.
 //!
-//! The map: `target` parses URLs, `conn` is one connection, `inbox` its incoming replies, `pipe` the shared connection,
-//! `waiting` the pops with connections of their own, `listener` receives notices, `home` is the thread and its handle, `clock`
-//! the time.
+//! No command is sent twice. A command that was not sent is refused as `Unavailable`; one that was sent and not
+//! answered, as `Unknown`.
+//!
+//! The map: `target` parses URLs, `conn` is one connection, `inbox` its incoming replies, `pipe` the shared
+//! connection, `waiting` the pops with dedicated connections, `listener` receives notices, `home` is the thread and
+//! its handle, `clock` the time.
 #![forbid(unsafe_code)]
 
 mod clock;
@@ -25,15 +27,15 @@ pub use conn::ConnectError;
 pub use home::{OpenError, RemoteHome};
 pub use target::{BadTarget, Target};
 
-/// Timeouts after which a server counts as gone.
+/// Timeouts after which a server counts as lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// To connect and to be greeted, each.
+    /// For the TCP connection, and again for the reply to HELLO.
     pub connect: Duration,
-    /// To answer, once it is asked; behind the time that a pop may wait. It is counted from the last moment in which something
-    /// was sent or received, so that a large payload may take as long as the line needs.
+    /// For a reply, in addition to the time that a pop may wait. It restarts whenever bytes are sent or received, so
+    /// a large payload may take as long as a slow network needs.
     pub answer: Duration,
-    /// To load its data, when a home is opened.
+    /// For the server to load its data while the home is being opened.
     pub load: Duration,
 }
 

@@ -1,5 +1,5 @@
-//! Listeners: the server publishes what happens, and this receives it. After a lost connection a listener learns that it may have
-//! missed something.
+//! Listeners: receive the notices that the server publishes. After a lost connection a listener receives
+//! [`ListenEvent::Missed`].
 
 use std::io;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use crate::waiting::Common;
 
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Where listeners send their subscriptions.
+/// Sends the subscriptions of a listener to the task that receives for it.
 pub(crate) struct ListenerChannels(pub(crate) mpsc::UnboundedSender<Subscription>);
 
 impl ChannelNames for ListenerChannels {
@@ -33,12 +33,12 @@ impl ChannelNames for ListenerChannels {
     }
 
     fn change(&self, subscription: Subscription) {
-        // A home that is closed publishes nothing.
+        // Sending fails only if the home is closed, which publishes nothing.
         let _ = self.0.send(subscription);
     }
 }
 
-/// The command that begins or ends a subscription.
+/// Encodes the command that begins or ends a subscription.
 fn words(by: By, name: &[u8], begins: bool) -> Vec<u8> {
     let verb: &[u8] = match (by, begins) {
         (By::Channel, true) => b"SUBSCRIBE",
@@ -69,7 +69,7 @@ pub(crate) async fn listen(
     }
 }
 
-/// Receives over one connection, until that is lost (an error) or the listener is gone.
+/// Receives over one connection, until that is lost (an error) or the listener is dropped.
 async fn hear(
     common: &Common,
     queue: &NoticeQueue,
@@ -114,14 +114,14 @@ async fn hear(
     }
 }
 
-/// A message of a server to a subscriber.
+/// A message from the server to a subscriber.
 enum Said {
     Notice(Notice),
     Subscribed,
     Other,
 }
 
-/// A refusal to subscribe is an error, as if the connection had been lost: it is tried again.
+/// Parses a message. A refused subscription is an error like a lost connection, so that it is retried.
 fn read(frame: &[u8]) -> io::Result<Said> {
     let mut pieces = PieceReader::new(frame);
     let mut words = Vec::new();
@@ -146,7 +146,7 @@ fn notice(channel: &[u8], payload: &[u8]) -> Option<Notice> {
     let tasks = match NoticeTasks::parse(kind, payload) {
         Some(tasks) => tasks,
         None if kind == Kind::Work => return None,
-        // The server may speak for another program's queues.
+        // The server may serve queues that it shares with another program.
         None => NoticeTasks::Foreign(payload.into()),
     };
     Some(Notice { kind, queue: queue.into(), tasks })

@@ -1,4 +1,4 @@
-//! The connection that all callers share: they write their commands one behind the other, and replies come in that order.
+//! The pipelined connection that all callers share: they append their commands, and replies arrive in the same order.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,7 +26,7 @@ const UNSENT_BYTES_MAX: usize = 64 << 20;
 /// Unanswered batches beyond which commands are refused.
 const ASKED_MAX: usize = 1 << 20;
 
-/// Commands, and who waits for what comes of them.
+/// Commands that are sent together, and the slot for their replies.
 pub(crate) struct Batch {
     /// The encoded commands.
     pub(crate) bytes: Vec<u8>,
@@ -36,9 +36,10 @@ pub(crate) struct Batch {
 
 /// One command of a batch.
 pub(crate) enum Said {
-    /// It ends behind so many bytes, and the size of its reply is remembered there.
+    /// An encoded command. `end` is the offset behind it: in its batch, and once the batch is queued, in the
+    /// connection. `place` is where the size of its reply is remembered.
     Sent { form: ReplyForm<'static>, end: u64, place: Option<SizePlace> },
-    /// There are no words for it, or it is beyond a limit.
+    /// The command cannot be encoded, or exceeds a limit.
     Unsayable(Refusal),
 }
 
@@ -72,7 +73,7 @@ impl Batch {
     }
 }
 
-/// A receipt as the server knows it. No incarnation is zero: such a delivery is known by its id alone.
+/// A receipt as the server writes it. No incarnation is 0; a delivery with that value has no receipt, only its id.
 pub(crate) fn spelt(receipt: Receipt) -> Vec<u8> {
     match receipt.incarnation {
         0 => IdText::of_id(receipt.id).as_bytes().to_vec(),
@@ -82,12 +83,12 @@ pub(crate) fn spelt(receipt: Receipt) -> Vec<u8> {
 
 impl Requeue for Pipe {
     fn requeue(&self, untaken: Vec<Untaken>) {
-        self.give_back(untaken);
+        self.requeue_tasks(untaken);
     }
 }
 
-/// Appends a command. One beyond the limits that every server has is refused here: a server would answer a protocol error, which
-/// says nothing about the limit, and close the connection.
+/// Appends a command. Refuses one that exceeds a limit of every server: the server would reply with a protocol error
+/// that does not name the limit, and close the connection.
 fn encode_within_limits(bytes: &mut Vec<u8>, command: &Command<'_>) -> Result<(), Refusal> {
     command.check()?;
     let begin = bytes.len();
@@ -96,18 +97,18 @@ fn encode_within_limits(bytes: &mut Vec<u8>, command: &Command<'_>) -> Result<()
     if bytes.len() - begin > max { Err(Refusal::TooLarge { what: "the command", max }) } else { Ok(()) }
 }
 
-/// A batch on its way.
+/// A batch that was sent or queued.
 struct Asked {
     said: Vec<Said>,
     replies: Replies<Payload>,
     slot: Arc<ReplySlot>,
     since: Instant,
-    /// When the first of its answers began to come.
+    /// When the first bytes of its first reply arrived.
     began: Option<Instant>,
 }
 
 impl Asked {
-    /// Answers what was not sent and is next; says whether all is answered.
+    /// Adds the refusals of unsent commands that are next in order. Returns whether all replies are there.
     fn settle(&mut self) -> bool {
         while let Some(Said::Unsayable(no)) = self.said.get(self.replies.list.len()) {
             self.replies.list.push(Reply::Refused(no.clone()));
@@ -115,7 +116,7 @@ impl Asked {
         self.replies.list.len() == self.said.len()
     }
 
-    /// Takes the next answer in.
+    /// Adds the reply to the next sent command.
     fn take(&mut self, frame: &[u8], sizes: &ReplySizes) {
         if let Some(Said::Sent { form, place, .. }) = self.said.get(self.replies.list.len()) {
             let first = self.replies.tasks.len();
@@ -127,12 +128,13 @@ impl Asked {
         }
     }
 
-    /// Answers the rest after the connection was lost, up to where it was written.
+    /// Refuses the remaining commands after the connection was lost. `written` is the offset up to which it was
+    /// written.
     fn lose(&mut self, written: u64, why: &str) {
         while let Some(said) = self.said.get(self.replies.list.len()) {
             let refusal = match said {
                 Said::Unsayable(no) => no.clone(),
-                // A command that was not sent as a whole was not executed.
+                // A command that was sent only in part was not executed.
                 Said::Sent { end, .. } if *end > written => Refusal::Unavailable { why: why.into() },
                 Said::Sent { .. } => Refusal::Unknown { why: why.into() },
             };
@@ -141,7 +143,7 @@ impl Asked {
     }
 }
 
-/// Puts an answer behind the others. Payloads stay in one copy of it.
+/// Decodes a reply and appends it. Its payloads share one copy of the frame.
 pub(crate) fn read_answer(form: &ReplyForm<'_>, frame: &[u8], replies: &mut Replies<Payload>) {
     let mut shared: Option<Arc<[u8]>> = None;
     let cut = |range| {
@@ -149,32 +151,32 @@ pub(crate) fn read_answer(form: &ReplyForm<'_>, frame: &[u8], replies: &mut Repl
         Payload::within(frame, range)
     };
     if let Err(bad) = decode_reply(form, frame, cut, replies) {
-        let why = format!("the server's answer makes no sense: {bad}").into();
+        let why = format!("the server sent an invalid reply: {bad}").into();
         replies.list.push(Reply::Refused(Refusal::Unknown { why }));
     }
 }
 
-/// The connection, if there is one, and what was asked over it.
+/// The current connection, if there is one, and the batches that were sent over it.
 pub(crate) struct Pipe {
-    /// The sizes of earlier replies.
+    /// The sizes of earlier replies, to limit the size of a batch.
     pub(crate) sizes: ReplySizes,
     state: Mutex<State>,
-    /// Something changed that the thread has to look at.
+    /// Wakes the thread after a change of the state.
     changed: Notify,
 }
 
 struct State {
     link: Result<Arc<TcpStream>, Refusal>,
     is_closed: bool,
-    /// Bytes that the socket did not take at once.
+    /// Bytes that the socket has not accepted yet.
     unsent: VecDeque<u8>,
-    /// Bytes that were queued for this connection, and bytes that the socket took.
+    /// The number of bytes queued for this connection so far, and of those that the socket has accepted.
     queued: u64,
     written: u64,
     asked: VecDeque<Asked>,
-    /// When the server was last seen to take or to send something.
+    /// When bytes were last sent or received.
     progress: Instant,
-    /// Replies that have not arrived are not waited for any longer.
+    /// The thread no longer waits for missing replies.
     is_given_up: bool,
 }
 
@@ -197,7 +199,7 @@ impl Pipe {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends commands, or says why not.
+    /// Sends a batch, or refuses it.
     pub(crate) fn ask(&self, mut batch: Batch) {
         let mut state = self.lock();
         let link = match state.room() {
@@ -230,10 +232,10 @@ impl Pipe {
         }
     }
 
-    /// Returns deliveries that were not taken to the front of their queues.
-    pub(crate) fn give_back(&self, untaken: Vec<Untaken>) {
+    /// Requeues deliveries that no caller took, at the front of their queues.
+    pub(crate) fn requeue_tasks(&self, untaken: Vec<Untaken>) {
         for Untaken { queue, tasks } in untaken {
-            // A task that is returned later stands before one that was returned earlier.
+            // Each return puts its task at the front, so the last task goes first.
             let back = tasks.iter().rev().map(|bytes| {
                 let task = TaskRef { bytes, form: IdForm::Long };
                 Command::Return(Return {
@@ -245,24 +247,24 @@ impl Pipe {
                 })
             });
             let commands: Vec<Command<'_>> = back.collect();
-            // Whatever cannot be given back now comes back as any delivery does whose holder is silent.
+            // If this fails, the leases of these tasks lapse.
             self.ask(Batch::of(&commands));
         }
     }
 
-    /// From now on nothing more is asked, and the connection goes when all is answered.
+    /// Refuses further commands. The connection ends once all replies have arrived.
     pub(crate) fn close(&self) {
         self.lock().is_closed = true;
         self.changed.notify_one();
     }
 
-    /// The time for closing is over: unanswered commands are lost.
+    /// Stops waiting for replies, after the timeout of closing. Unanswered commands get an error.
     pub(crate) fn give_up(&self) {
         self.lock().is_given_up = true;
         self.changed.notify_one();
     }
 
-    /// Whether something may be asked now.
+    /// Whether commands can be sent now.
     pub(crate) fn is_connected(&self) -> bool {
         self.lock().link.is_ok()
     }
@@ -271,24 +273,24 @@ impl Pipe {
         self.lock().is_closed
     }
 
-    /// Waits until there is something for the thread to look at.
+    /// Waits until the state changes.
     pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// Refuses what is asked from now on, until there is a connection.
+    /// Refuses commands with this reason until a connection is attached.
     pub(crate) fn refuse_all(&self, refusal: Refusal) {
         self.lock().link = Err(refusal);
     }
 
-    /// From now on what is asked goes over this connection.
+    /// Sends commands over this connection from now on.
     pub(crate) fn attach(&self, conn: &Conn) {
         let mut state = self.lock();
         (state.queued, state.written) = (0, 0);
         state.link = Ok(Arc::clone(&conn.stream));
     }
 
-    /// Serves the connection that was attached until it ends; answers whether that is because the pipe was closed.
+    /// Serves the attached connection until it ends. Returns whether it ended because the pipe was closed.
     pub(crate) async fn serve(&self, mut conn: Conn, target: &Target, patience: Patience) -> bool {
         let mut current = None;
         let ended = self.exchange(&mut conn, &mut current, patience).await;
@@ -298,14 +300,14 @@ impl Pipe {
         is_closed
     }
 
-    /// Writes and reads. An error is the end of the connection.
+    /// Writes and reads until the pipe is closed and all replies have arrived. An error ends the connection.
     async fn exchange(
         &self,
         conn: &mut Conn,
         current: &mut Option<Asked>,
         patience: Patience,
     ) -> io::Result<()> {
-        // Often enough, and so seldom that it costs nothing.
+        // Frequent enough to detect a timeout soon, and rare enough to cost nothing.
         let mut looks = tokio::time::interval((patience.answer / 8).max(Duration::from_millis(10)));
         while !self.is_done(current.as_ref()) {
             let (has_more, is_given_up) = {
@@ -347,11 +349,11 @@ impl Pipe {
         state.unsent.drain(..sent);
         state.written += sent as u64;
         if sent > 0 {
-            // The socket was full: the server, or the way to it, has taken some.
+            // The socket was full before, so the server or the network has accepted bytes since.
             state.progress = Instant::now();
         }
         if state.unsent.is_empty() {
-            // A giant leaves no room behind.
+            // Do not keep the capacity that a very large command needed.
             state.unsent.shrink_to(64 << 10);
         }
         Ok(())
@@ -371,7 +373,7 @@ impl Pipe {
         Ok(())
     }
 
-    /// Takes in a reply for the oldest batch.
+    /// Adds a reply to the oldest batch.
     fn answer(&self, frame: &[u8], began: Instant, current: &mut Option<Asked>) -> io::Result<()> {
         if matches!(PieceReader::new(frame).take(), Ok(Piece::Push(_))) {
             return Ok(());
@@ -384,15 +386,15 @@ impl Pipe {
         asked.take(frame, &self.sizes);
         let began = *asked.began.get_or_insert(began);
         if asked.settle() {
-            self.give_back(asked.slot.fill_at(asked.replies, began));
+            self.requeue_tasks(asked.slot.fill_at(asked.replies, began));
         } else {
             *current = Some(asked);
         }
         Ok(())
     }
 
-    /// A server that leaves the first of them unanswered for too long, and neither takes nor sends anything meanwhile, is as good
-    /// as gone. A slow line is not: a large payload may take longer than any answer.
+    /// Fails if the oldest batch has waited too long, and no bytes were sent or received meanwhile. Progress resets
+    /// the timeout, since a large payload on a slow network may take longer than any reply.
     fn check_time(&self, current: Option<&Asked>, patience: Duration) -> io::Result<()> {
         let state = self.lock();
         let first = current.or_else(|| state.asked.front());
@@ -403,7 +405,7 @@ impl Pipe {
         Ok(())
     }
 
-    /// Answers everything that will not be answered any more.
+    /// Refuses all batches whose replies can no longer arrive.
     fn lose(&self, current: Option<Asked>, why: &str) {
         let mut state = self.lock();
         state.link =
@@ -414,27 +416,27 @@ impl Pipe {
         drop(state);
         for mut asked in current.into_iter().chain(asked) {
             asked.lose(written, why);
-            // Earlier replies may hold tasks, which cannot be returned without a connection: their leases end by themselves.
+            // Earlier replies may contain tasks. They cannot be returned without a connection: their leases lapse.
             asked.slot.fill(asked.replies);
         }
     }
 }
 
 impl State {
-    /// The connection, if more may be asked over it.
+    /// The connection, unless the pipe is closed, disconnected or too far behind.
     fn room(&self) -> Result<Arc<TcpStream>, Refusal> {
         if self.is_closed {
             return Err(Refusal::Closed);
         }
         if self.unsent.len() > UNSENT_BYTES_MAX || self.asked.len() >= ASKED_MAX {
-            let why = "too much waits for the server to take it: ask again later".into();
+            let why = "too many commands wait to be sent to the server: try again later".into();
             return Err(Refusal::Unavailable { why });
         }
         self.link.clone()
     }
 }
 
-/// Writes as much as the socket takes at once. An error that follows a success is found by the next write.
+/// Writes as much as the socket accepts at once. The next write reports an error that follows a success.
 fn write_some(stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
     let mut sent = 0;
     while sent < bytes.len() {

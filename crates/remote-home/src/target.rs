@@ -1,11 +1,11 @@
-//! Which server, and who asks: what a URL says.
+//! The server and the credentials that a URL names.
 
 use std::fmt;
 
-/// Where a server listens that does not say.
+/// The port of a URL without one.
 const PORT: u16 = 7379;
 
-/// A server, and who asks it.
+/// A server, and the credentials for it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Target {
     pub(crate) host: String,
@@ -20,26 +20,26 @@ pub(crate) struct Login {
     pub(crate) password: Vec<u8>,
 }
 
-/// Why a URL is invalid.
+/// Why a `sureq://` URL is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadTarget {
-    /// It has no host.
-    #[error("it does not say which server: write sureq://[user:password@]host[:port]")]
+    /// The host is missing.
+    #[error("the host is missing: write sureq://[user:password@]host[:port]")]
     NoHost,
-    /// Its port is none.
-    #[error("its port must be a number from 1 to 65535")]
+    /// The port is not a number from 1 to 65535.
+    #[error("the port must be a number from 1 to 65535")]
     Port,
-    /// It has a path.
-    #[error("a server has no path: write nothing behind the port")]
+    /// There is a path behind the port.
+    #[error("a server URL has no path: remove everything behind the port")]
     Path,
-    /// It has options.
-    #[error("there are no options: write nothing behind the port")]
+    /// There are options behind the port.
+    #[error("a server URL has no options: remove everything behind the port")]
     Options,
-    /// It has a user without a password.
+    /// There is a user without a password.
     #[error("a user needs a password: write sureq://user:password@host")]
     NoPassword,
-    /// A `%` in it is not followed by two hexadecimal digits.
-    #[error("a % must be followed by two hexadecimal digits; one of its own is written %25")]
+    /// A `%` is not followed by two hexadecimal digits.
+    #[error("a % must be followed by two hexadecimal digits: write %25 for the character %")]
     Escape,
 }
 
@@ -47,7 +47,7 @@ impl Target {
     /// The scheme of URLs.
     pub const SCHEME: &str = "sureq://";
 
-    /// Understands `sureq://[user:password@]host[:port]`.
+    /// Parses `sureq://[user:password@]host[:port]`.
     pub fn parse(url: &str) -> Result<Self, BadTarget> {
         let rest = url.strip_prefix(Self::SCHEME).ok_or(BadTarget::NoHost)?;
         let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
@@ -78,7 +78,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// A password never reaches a log.
+/// Leaves out the credentials, so that they never reach a log.
 impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Target({self})")
@@ -91,7 +91,7 @@ fn login_of(text: &str) -> Result<Login, BadTarget> {
     Ok(Login { user: unescape(user)?, password: unescape(password)? })
 }
 
-/// The host and the port; an address of IPv6 stands in brackets.
+/// Splits host and port. An IPv6 address is in brackets.
 fn split_address(address: &str) -> Result<(&str, Option<&str>), BadTarget> {
     if let Some(rest) = address.strip_prefix('[') {
         let (host, behind) = rest.split_once(']').ok_or(BadTarget::NoHost)?;
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_say_where_and_who() {
+    fn parses_host_port_and_credentials() {
         check("sureq://localhost", "localhost:7379", None);
         check("sureq://127.0.0.1:80/", "127.0.0.1:80", None);
         check("sureq://[::1]", "[::1]:7379", None);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_urls_are_told_apart() {
+    fn names_the_error_of_an_invalid_url() {
         for (url, bad) in [
             ("sureq://", BadTarget::NoHost),
             ("sureq://:80", BadTarget::NoHost),

@@ -1,4 +1,4 @@
-//! Pops on connections of their own: those that wait, and those whose leases end with a connection.
+//! Pops on dedicated connections: pops that wait, and pops whose leases end with a connection.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -18,27 +18,27 @@ use crate::conn::{AnswerBy, Conn, ConnectError, Frame, Lost};
 use crate::pipe::{Pipe, read_answer};
 use crate::target::Target;
 
-/// Idle connections that are kept for the next pop that waits.
+/// The most idle connections that are kept for later waiting pops.
 const IDLE_MAX: usize = 8;
 
-/// The largest number of pops of one home on connections of their own.
+/// The most pops of one home on dedicated connections at a time.
 pub(crate) const WAITING_MAX: usize = 512;
 
-/// One pop.
+/// A pop on a dedicated connection.
 pub(crate) struct Waiting {
     pub(crate) bytes: Vec<u8>,
     pub(crate) form: ReplyForm<'static>,
     pub(crate) block: Option<Block>,
     pub(crate) slot: Arc<ReplySlot>,
-    /// How often all were dismissed before it came.
+    /// The value of [`Common::dismissals`] when the pop was submitted: a larger one dismisses it.
     pub(crate) dismissals: u64,
-    /// Counted for as long as this is there.
+    /// Counts the pop against [`WAITING_MAX`] until it is dropped.
     pub(crate) _place: Place,
     pub(crate) is_answered: Cell<bool>,
 }
 
 impl Waiting {
-    /// Resolves its ticket. Returns the deliveries that have to go back if the ticket was dropped.
+    /// Resolves its ticket. Returns the deliveries to requeue if the ticket was dropped.
     fn fill(&self, replies: Replies<Payload>, began: Instant) -> Vec<Untaken> {
         self.is_answered.set(true);
         self.slot.fill_at(replies, began)
@@ -51,7 +51,7 @@ impl Waiting {
 }
 
 impl Drop for Waiting {
-    /// Closing a home waits this long for its pops.
+    /// Closing a home drops pops that the server has not answered in time; their tickets must still resolve.
     fn drop(&mut self) {
         if !self.is_answered.get() {
             let why = "the home was closed before the server answered".into();
@@ -60,11 +60,11 @@ impl Drop for Waiting {
     }
 }
 
-/// A place in the count of those under way.
+/// One pop in the count of pops in progress. Dropping it decrements the count.
 pub(crate) struct Place(Arc<AtomicUsize>);
 
 impl Place {
-    /// One more, unless there are too many.
+    /// Increments the count; `None` if it is [`WAITING_MAX`] already.
     pub(crate) fn take(count: &Arc<AtomicUsize>) -> Option<Self> {
         let more = |n: usize| (n < WAITING_MAX).then_some(n + 1);
         count.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
@@ -83,9 +83,9 @@ pub(crate) struct Common {
     pub(crate) target: Target,
     pub(crate) patience: Patience,
     pub(crate) pipe: Arc<Pipe>,
-    /// For what must not wait behind large payloads, once there is anything like that.
+    /// The connection for commands that must not wait behind large payloads, once one was submitted.
     pub(crate) control: Arc<Pipe>,
-    /// How often all were dismissed.
+    /// How often all waiting pops were dismissed.
     pub(crate) dismissals: watch::Receiver<u64>,
     pub(crate) idle: RefCell<Vec<Conn>>,
 }
@@ -101,7 +101,7 @@ impl Common {
         }
     }
 
-    /// Serves pops on one connection, in order, until there will be no more.
+    /// Serves pops on one connection, in order, until the sender is dropped.
     pub(crate) async fn serve_lane(self: Rc<Self>, mut pops: mpsc::UnboundedReceiver<Waiting>) {
         let mut conn = None;
         while let Some(pop) = pops.recv().await {
@@ -114,7 +114,7 @@ impl Common {
         }
     }
 
-    /// Answers one pop; gives its connection back if that will do for another.
+    /// Answers one pop. Returns its connection if that can serve another one.
     async fn pop(&self, own: Option<Result<Conn, ConnectError>>, pop: &Waiting) -> Option<Conn> {
         let opened = match own {
             Some(own) => own,
@@ -137,7 +137,7 @@ impl Common {
                 self.answer(pop, asked.map(Some).map_err(|lost| lost_one(&self.target, &lost)));
                 return is_good.then_some(conn);
             }
-            // What does not wait is answered soon. Its connection may hold tasks, and so is not closed for it.
+            // A pop that does not wait is answered soon. Its connection may hold leases, so it is not closed.
             () = pop.slot.abandoned(), if pop.block.is_some() => {}
             // The sender lives as long as the home.
             _ = dismissals.wait_for(|n| *n > pop.dismissals), if pop.block.is_some() => {}
@@ -159,7 +159,8 @@ impl Common {
         }
     }
 
-    /// Gives a pop its answer; no frame says that its time is over. If nobody takes it, what it hands out goes back.
+    /// Resolves the ticket of a pop; no frame means that the pop timed out. If the ticket was dropped, the tasks in
+    /// the reply are requeued.
     fn answer(&self, pop: &Waiting, frame: Result<Option<Frame<'_>>, Refusal>) {
         let mut replies = Replies::default();
         let began = frame.as_ref().ok().and_then(|frame| Some(frame.as_ref()?.began));
@@ -168,11 +169,11 @@ impl Common {
             Ok(None) => replies.list.push(Reply::TimedOut),
             Err(no) => replies.list.push(Reply::Refused(no)),
         }
-        self.pipe.give_back(pop.fill(replies, began.unwrap_or_else(Instant::now)));
+        self.pipe.requeue_tasks(pop.fill(replies, began.unwrap_or_else(Instant::now)));
     }
 }
 
-/// The answer of a pop may take as long as the pop itself may wait, and then as long as any.
+/// The reply to a pop may take as long as the pop may wait, plus the time for any reply.
 fn answer_by(block: Option<Block>, patience: Patience) -> AnswerBy {
     match block {
         Some(Block::Forever) => AnswerBy::once_begun(patience.answer),
@@ -181,12 +182,12 @@ fn answer_by(block: Option<Block>, patience: Patience) -> AnswerBy {
     }
 }
 
-/// There is no connection.
+/// The refusal of a command when no connection could be opened.
 pub(crate) fn unreachable(target: &Target, error: &ConnectError) -> Refusal {
     Refusal::Unavailable { why: format!("sureq at {target}: {error}").into() }
 }
 
-/// There was one.
+/// The refusal of a command when its connection was lost.
 fn lost_one(target: &Target, lost: &Lost) -> Refusal {
     let why = format!("sureq at {target}: {}", lost.why).into();
     if lost.was_sent { Refusal::Unknown { why } } else { Refusal::Unavailable { why } }

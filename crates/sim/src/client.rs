@@ -36,9 +36,9 @@ pub(crate) struct Client {
     pub(crate) clock: Arc<SimClock>,
     pub(crate) disk: LifeDisk,
     pub(crate) rng: Rng,
-    /// When something is due because of its last command, and in which queue: a delay, a time to live or a lease ends.
+    /// The next moment when a delay, a time to live or a lease of its last commands ends, and the queue.
     pub(crate) due: Option<(Instant, usize)>,
-    /// Deliveries with leases of their own.
+    /// Deliveries with a lease of a certain length.
     pub(crate) held: Vec<Delivery>,
     /// Deliveries whose leases end with the client's worker or its connection.
     pub(crate) worker: Option<Holder>,
@@ -49,7 +49,7 @@ pub(crate) struct Client {
 #[derive(Clone, Copy)]
 pub(crate) struct Lease<'a> {
     pub(crate) ask: LeaseAsk<'a>,
-    /// Until when it certainly lasts; if none, for as long as was asked.
+    /// Until when it certainly lasts; if none, for the requested time.
     pub(crate) until: Option<Instant>,
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn queue_name(queue: usize) -> Vec<u8> {
 }
 
 impl Client {
-    /// Sends commands until it has sent enough, or the store has failed.
+    /// Sends the planned number of commands, or stops early if the store has failed.
     pub(crate) fn run(mut self) {
         for _ in 0..self.plan.commands {
             if self.engine.failure().is_some() {
@@ -191,7 +191,7 @@ impl Client {
                     position = position.max(answer.position);
                     replies.append(answer.replies);
                 }
-                // If that never becomes durable, the rest is refused.
+                // If the position never becomes durable, the store has failed and refuses the rest.
                 Flow::Backpressure(Some(until)) => _ = self.engine.wait(until),
             }
         }
@@ -243,7 +243,7 @@ impl Client {
         }
     }
 
-    /// Rests for a while, or until something is due, and sends a command at that very moment.
+    /// Rests for a random time; or until the next deadline, to send a command at that very moment.
     fn rest(&mut self) {
         let is_short = |at: Instant| at - now().min(at) <= Duration::from_millis(self.plan.rest_max_ms);
         match self.due.take().filter(|&(at, _)| is_short(at)) {
@@ -259,7 +259,7 @@ impl Client {
         }
     }
 
-    /// Notes that something is due after this many milliseconds.
+    /// Notes a deadline after this many milliseconds.
     fn note_due(&mut self, queue: usize, ms: u64) {
         if ms > 0 {
             self.due = Some((now() + Duration::from_millis(ms), queue));
@@ -307,8 +307,8 @@ impl Client {
         let mut replies = Replies::default();
         let Some(ticket) = self.engine.submit(&[Command::Pop(pop)], &mut replies).into_ticket() else {
             self.engine.commit();
-            let untaken: Vec<_> = replies.tasks.iter().map(sureq_core::reply::TaskView::receipt).collect();
-            self.engine.requeue(&name, &untaken);
+            let receipts: Vec<_> = replies.tasks.iter().map(sureq_core::reply::TaskView::receipt).collect();
+            self.engine.requeue(&name, &receipts);
             return;
         };
         self.engine.commit();
@@ -321,7 +321,7 @@ impl Client {
         thread::sleep(time);
     }
 
-    /// How long a delayed task certainly waits: one that expires meanwhile may be revived.
+    /// How long a delayed task certainly waits: no time, if it may expire meanwhile and be revived.
     pub(crate) fn waits(&self, delay_ms: u64) -> Duration {
         Duration::from_millis(if self.plan.config.ttl_ms > 0 { 0 } else { delay_ms })
     }
@@ -357,7 +357,7 @@ impl Client {
         self.push_begun(queue, &begun);
     }
 
-    /// Begins as many tasks as one push has.
+    /// Begins a random number of tasks for one push.
     fn begin_batch(&mut self, queue: usize) -> Vec<Begun> {
         // A push is executed in one go, so that a larger one would exceed the bound on work under the lock.
         let most = self.plan.batch_max.min(limits::SLICE_TASKS).min(1 + (1 << 20) / self.plan.payload_max);
@@ -469,7 +469,7 @@ impl Client {
         let mut history = self.history();
         match reply {
             Reply::Added { id, added: true, .. } => history.pushed(*number, id.to_string()),
-            // Another has the name.
+            // Another task has the name.
             Reply::Added { added: false, .. } if has_name => history.refused(*number),
             Reply::Refused(Refusal::Unknown { .. }) => {}
             Reply::Refused(_) => history.refused(*number),
@@ -618,8 +618,8 @@ impl Client {
         self.end_taking(delivery, replies.as_ref(), asked, asked + time);
     }
 
-    /// Records the reply to a command about a lease, after which the task is not delivered before a time. Returns
-    /// whether it was done.
+    /// Records the reply to a command that changes a lease. If it was executed, the task is not delivered before
+    /// `at`. Returns whether it was.
     fn end_taking(
         &self,
         delivery: &Delivery,
@@ -650,7 +650,7 @@ impl Client {
             _ => Command::Delete { queue, tasks },
         };
         if kind == Kind::Bury {
-            // It may be revived, and then comes at once.
+            // A buried task may be revived, and is then available at once.
             self.history().begin_taking(number, now(), Duration::ZERO);
         } else {
             self.history().begin_removal(number);
@@ -673,7 +673,7 @@ impl Client {
         self.history().begin_purge(queue);
         let name = queue_name(queue);
         if kind == Kind::Drop {
-            // It is no longer paused, either.
+            // A dropped queue is no longer paused, either.
             self.history().begin_resume(queue);
             let confirmed = self.history().confirmed_of(queue);
             let replies = self.ask(Command::Drop { queues: &[&name] });

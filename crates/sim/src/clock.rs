@@ -11,7 +11,7 @@ use sureq_testkit::manual_clock::ManualClock;
 pub(crate) struct SimClock {
     /// When the first life began: its wall clock was right then.
     began: Instant,
-    /// When this life began. Its monotonic clock counts from here, as a machine's does that was switched on again.
+    /// When this life began. Its monotonic clock starts here, as after a reboot of the machine.
     switched_on: Instant,
     /// How far the wall clock is ahead of the time that has passed, in milliseconds.
     ahead_ms: AtomicI64,

@@ -49,7 +49,7 @@ struct Life {
     log_end: AtomicU64,
     /// From now on no call fails or takes time.
     is_calm: AtomicBool,
-    /// There is a store on it that was opened before.
+    /// The disk has a store that was opened before.
     is_made: AtomicBool,
     /// The store is open.
     is_open: AtomicBool,
@@ -80,7 +80,7 @@ impl LifeDisk {
         Self { inner, life: Arc::new(life) }
     }
 
-    /// Notes that there is a store on it.
+    /// Notes that the disk has a store.
     pub(crate) fn note_made(&self) {
         self.life.is_made.store(true, Ordering::Relaxed);
     }
@@ -197,7 +197,7 @@ impl LifeDisk {
         }
     }
 
-    /// Violations by the store that were found.
+    /// The violations by the store so far.
     pub(crate) fn findings(&self) -> Vec<String> {
         std::mem::take(&mut *self.life.findings.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -231,7 +231,7 @@ impl Life {
         self.is_calm.load(Ordering::Relaxed)
     }
 
-    /// Fails a read, or makes the next write or sync fail, as the plan says.
+    /// Fails a read, or makes the next write or sync fail, as the plan has it.
     fn fails(&self, operation: Operation, calls: u64, inner: &SimDisk) -> io::Result<()> {
         let Faults { read_every, broken_at, .. } = self.faults;
         if self.is_calm() {

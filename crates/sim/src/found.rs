@@ -6,7 +6,7 @@ use std::{fs, io};
 use crate::plan::Plan;
 use crate::world::Outcome;
 
-/// Where the files are.
+/// The directory of the files.
 const DIR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/found");
 
 /// Reads a run.

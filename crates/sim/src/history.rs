@@ -1,4 +1,4 @@
-//! The promises that were made to clients, and the contradictions to them.
+//! The replies to all clients, and the contradictions between them.
 //!
 //! Every task has a number, with which its payload begins. A client records each command before it sends it, and the
 //! reply if one arrives; without a reply, the command may have happened or not. A command was executed at some moment
@@ -29,7 +29,7 @@ struct Task {
     not_before: Instant,
     /// The number of its last known delivery.
     deliveries: u32,
-    /// The number of commands under way that may change its lease, and when the last one ended.
+    /// The number of commands in progress that may change its lease, and when the last one ended.
     takings: u32,
     taken_at: Option<Instant>,
 }
@@ -42,18 +42,18 @@ enum Removal {
     Done(Instant),
 }
 
-/// The promises made to all clients.
+/// The replies to all clients.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     tasks: BTreeMap<u64, Task>,
     receipts: BTreeSet<Vec<u8>>,
     /// All ids that were confirmed, also of tasks that are gone.
     ids: BTreeSet<String>,
-    /// The number of purges of each queue that are under way.
+    /// The number of purges of each queue in progress.
     purges: BTreeMap<usize, usize>,
     /// Queues that are certainly paused, and since when.
     pauses: BTreeMap<usize, Instant>,
-    /// When each queue was last resumed, and the number of resumes that are under way.
+    /// When each queue was last resumed, and the number of resumes in progress.
     resumes: BTreeMap<usize, (Option<Instant>, u32)>,
     /// Tasks that die go to another queue.
     has_dead_letters: bool,
@@ -109,7 +109,7 @@ impl History {
     /// A push was confirmed.
     pub(crate) fn pushed(&mut self, number: u64, id: String) {
         if !self.ids.insert(id.clone()) {
-            self.findings.push(format!("task {number} got the id {id}, which another had"));
+            self.findings.push(format!("task {number} got the id {id} of another task"));
         }
         self.task(number).id = Some(id);
     }
@@ -130,31 +130,31 @@ impl History {
     ) -> Option<Delivery> {
         let number = number_of(payload);
         let Some(task) = number.and_then(|number| self.tasks.get_mut(&number)) else {
-            self.findings.push(format!("a task came that nobody pushed: {} bytes", payload.len()));
+            self.findings.push(format!("a task was delivered but never pushed: {} bytes", payload.len()));
             return None;
         };
         let number = number?;
         let is_there = task.queue == queue || self.has_dead_letters;
         if !is_there || task.bytes != payload.len() || !is_whole(number, payload) {
-            self.findings.push(format!("task {number} came with another queue or payload"));
+            self.findings.push(format!("task {number} was delivered with another queue or payload"));
         }
         task.queue = queue;
         match task.removal {
             Removal::Done(since) if asked > since => {
-                self.findings.push(format!("task {number} came although it was finished"));
+                self.findings.push(format!("task {number} was delivered after its finish"));
             }
             _ => {}
         }
-        // Clients record deliveries in any order. An earlier delivery than the last one proves nothing.
+        // Clients record deliveries in any order, so a delivery before the last one proves nothing.
         let is_last = nth > task.deliveries;
         if is_last && came + RESOLUTION <= task.not_before {
             let early = task.not_before - came;
-            self.findings.push(format!("task {number} came {early:?} early, or while another had it"));
+            self.findings.push(format!("task {number} was delivered {early:?} early, or while leased"));
         }
         if !self.receipts.insert(receipt.clone()) {
-            self.findings.push(format!("task {number} came with a receipt that was used before"));
+            self.findings.push(format!("task {number} was delivered with a receipt of an earlier delivery"));
         }
-        // Its lease began at the delivery, and commands that were under way at the same time may have changed it.
+        // Its lease began at the delivery, and commands that were in progress at the same time may have changed it.
         if is_last {
             let is_certain = task.takings == 0 && task.taken_at.is_none_or(|at| at < asked);
             task.not_before = if is_certain { until } else { asked };
@@ -163,7 +163,7 @@ impl History {
         Some(Delivery { number, queue, receipt, nth })
     }
 
-    /// A client is about to send a command after which the task may come again after this time.
+    /// A client is about to send a command that may allow another delivery after this time.
     pub(crate) fn begin_taking(&mut self, number: u64, now: Instant, time: Duration) {
         let task = self.task(number);
         task.not_before = task.not_before.min(now + time);
@@ -177,8 +177,8 @@ impl History {
         task.taken_at = Some(now);
     }
 
-    /// The command was done, so the task does not come before a time, unless it has been delivered since, or other
-    /// commands about it were under way.
+    /// The command was executed, so the task is not delivered before `at`, unless it has been delivered since, or
+    /// other commands about it were in progress.
     pub(crate) fn end_taking_until(
         &mut self,
         delivery: &Delivery,
@@ -194,7 +194,8 @@ impl History {
         self.end_taking(delivery.number, now);
     }
 
-    /// A worker that has it lives until then. It does not learn of a task that was buried meanwhile.
+    /// The worker that holds the task certainly lives until `at`. The task may have been buried meanwhile, which the
+    /// worker does not learn.
     pub(crate) fn is_held_until(&mut self, delivery: &Delivery, at: Instant) {
         let task = self.task(delivery.number);
         if task.takings == 0 && task.taken_at.is_none() && task.deliveries == delivery.nth {
@@ -202,7 +203,7 @@ impl History {
         }
     }
 
-    /// The clock was set or the store was opened again: tasks may come at any time.
+    /// The clock was set or the store was opened again: tasks may be delivered at any time.
     pub(crate) fn forget_times(&mut self, now: Instant) {
         for task in self.tasks.values_mut() {
             task.not_before = task.not_before.min(now);
@@ -224,7 +225,7 @@ impl History {
         for task in self.tasks.values_mut() {
             task.removal = Removal::None;
             task.removers += 1;
-            // A delivery that the crash took back gets the same number again.
+            // If the crash undid a delivery, the next one has the same number.
             task.deliveries = 0;
         }
         self.pauses.clear();
@@ -239,7 +240,7 @@ impl History {
         }
     }
 
-    /// A client is about to resume it.
+    /// A client is about to resume a queue.
     pub(crate) fn begin_resume(&mut self, queue: usize) {
         self.pauses.remove(&queue);
         self.resumes.entry(queue).or_default().1 += 1;
@@ -251,7 +252,7 @@ impl History {
         (*last, *under_way) = (Some(now), *under_way - 1);
     }
 
-    /// Whether it was paused before this and not resumed since.
+    /// Whether the queue was paused before `asked` and has not been resumed since.
     pub(crate) fn is_paused_since(&self, queue: usize, asked: Instant) -> bool {
         self.pauses.get(&queue).is_some_and(|since| *since < asked)
     }
@@ -261,7 +262,7 @@ impl History {
         self.task(number).removers += 1;
     }
 
-    /// A reply says that a command did not remove it.
+    /// According to its reply, a command did not remove the task.
     pub(crate) fn not_removed(&mut self, number: u64) {
         self.task(number).removers -= 1;
     }
@@ -274,7 +275,7 @@ impl History {
         }
     }
 
-    /// A client is about to remove all tasks of a queue, and those that are pushed meanwhile.
+    /// A client is about to remove all tasks of a queue, including tasks that are pushed meanwhile.
     pub(crate) fn begin_purge(&mut self, queue: usize) {
         *self.purges.entry(queue).or_default() += 1;
         for number in self.of_queue(queue) {
@@ -287,13 +288,14 @@ impl History {
         *self.purges.entry(queue).or_default() -= 1;
     }
 
-    /// The tasks that may be in a queue. Tasks that die move to the next queue unnoticed.
+    /// The tasks that may be in a queue. With dead letters, tasks move to the next queue without a reply to any
+    /// client.
     fn of_queue(&self, queue: usize) -> Vec<u64> {
         let is_of = |task: &Task| task.queue == queue || self.has_dead_letters && task.queue < queue;
         self.tasks.iter().filter(|(_, task)| is_of(task)).map(|(number, _)| *number).collect()
     }
 
-    /// The confirmed tasks of a queue, each of which is there or gone. None with dead letters, which move tasks.
+    /// The confirmed tasks of a queue, gone or not. Empty with dead letters, which move tasks between queues.
     pub(crate) fn confirmed_of(&self, queue: usize) -> Vec<u64> {
         let is_of = |task: &Task| task.queue == queue && task.id.is_some() && !self.has_dead_letters;
         self.tasks.iter().filter(|(_, task)| is_of(task)).map(|(number, _)| *number).collect()
@@ -320,7 +322,7 @@ impl History {
     }
 }
 
-/// The payload of a task: its number, and bytes that follow from it.
+/// The payload of a task: its number, and bytes derived from it.
 pub(crate) fn payload_of(number: u64, bytes: usize) -> Vec<u8> {
     let mut payload = number.to_le_bytes().to_vec();
     payload.extend((8..bytes.max(8)).map(|at| filler(number, at)));

@@ -75,12 +75,12 @@ impl Client {
     fn beat(&self, worker: &mut Holder) -> bool {
         let asked = now();
         let Some(replies) = self.ask(Command::Worker(Worker::Beat(worker.worker()))) else { return true };
-        let [Reply::Receipts(told)] = &replies.list[..] else { return false };
-        let told: Vec<Vec<u8>> = replies.receipts[told.range()]
+        let [Reply::Receipts(lost)] = &replies.list[..] else { return false };
+        let lost: Vec<Vec<u8>> = replies.receipts[lost.range()]
             .iter()
             .map(|receipt| IdText::of_receipt(*receipt).as_bytes().to_vec())
             .collect();
-        worker.held.retain(|delivery| !told.contains(&delivery.receipt));
+        worker.held.retain(|delivery| !lost.contains(&delivery.receipt));
         worker.until = asked + worker.ttl;
         for delivery in &worker.held {
             self.history().is_held_until(delivery, worker.until);
@@ -101,7 +101,7 @@ impl Client {
         self.worker = Some(worker);
     }
 
-    /// Pops for the client's connection, finishes something that it holds, or closes it.
+    /// Pops for the client's connection, settles one of its deliveries, or closes it.
     pub(crate) fn connect(&mut self, queue: usize) {
         let Some(mut conn) = self.conn.take() else {
             let (number, until) = (self.rng.u64(1..1 << 40), now() + ENDLESS);
@@ -136,7 +136,7 @@ impl Client {
         }
     }
 
-    /// Its tasks may be delivered to others from now on.
+    /// The tasks of a worker or connection may be delivered to other clients from now on.
     fn gone(&self, holder: &Holder) {
         let mut history = self.history();
         for delivery in &holder.held {
@@ -157,7 +157,7 @@ impl Client {
             self.give_back_one(&delivery, failed);
         }
         if self.engine.failure().is_some() {
-            // The outcome is unknown: it may be held still.
+            // The outcome is unknown: the holder may still have the task.
             holder.held.push(delivery);
         }
     }
@@ -168,9 +168,9 @@ impl Client {
             self.history().begin_taking(delivery.number, now(), Duration::ZERO);
         }
         let replies = self.ask(command);
-        let is_told =
+        let is_done =
             replies.is_some_and(|replies| !matches!(replies.list[..], [Reply::Refused(Refusal::Poisoned)]));
-        if is_told {
+        if is_done {
             for delivery in deliveries {
                 self.history().end_taking(delivery.number, now());
             }

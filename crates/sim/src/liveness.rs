@@ -1,4 +1,5 @@
-//! Checks that waiting clients are woken in time, by each event that makes a task available. Nothing fails meanwhile.
+//! Checks that each event that makes a task available wakes a waiting client in time. No faults are injected
+//! meanwhile.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,14 +23,14 @@ const LATE_MAX: Duration = Duration::from_millis(50);
 /// Every thread switch takes simulated time; this many switches are allowed on top of the bound.
 const TURNS: u32 = 1_000;
 
-/// Longer than a client needs to begin to wait.
+/// Longer than a client takes until it waits.
 const IN_LINE: Duration = Duration::from_secs(1);
 
-/// How long the disk is full beside a large push, and how much larger than a segment that is at most.
+/// How long the disk is full during a large push, and the most bytes by which that exceeds a segment.
 const FULL: Duration = Duration::from_secs(2);
 const LARGE_BYTES: usize = 100_000;
 
-/// Longer than anything here lasts by itself.
+/// Longer than any check takes.
 const LONG_MS: u64 = 600_000;
 
 /// The queue that clients wait for. It is empty.
@@ -83,7 +84,7 @@ impl Client {
         self.others_go_on_beside_a_large_push();
     }
 
-    /// Pushes a task that is larger than a segment while the disk has no room for it, and reports other commands that
+    /// Pushes a task that is larger than a segment while the disk has no space for it. Reports other commands that
     /// are answered late meanwhile.
     fn others_go_on_beside_a_large_push(&mut self) {
         let (taken, _) = self.pushed_and_taken(Lease::of_ms(LONG_MS), Duration::ZERO);
@@ -108,7 +109,7 @@ impl Client {
             thread::sleep(FULL / 10);
         }
         for thread in [large, relief] {
-            // A panic there is counted by the simulation.
+            // The simulation counts panics of these threads.
             _ = thread.expect("the system has a thread").join();
         }
         self.finish(&taken);
@@ -120,8 +121,8 @@ impl Client {
         LATE_MAX + self.plan.step_max() * TURNS
     }
 
-    /// Lets a client wait, does something that makes a task available at the returned time, and reports if it comes
-    /// late.
+    /// Lets a client wait, and calls `act`, which makes a task available at the time that it returns. Reports if the
+    /// client receives the task late.
     fn wakes(&mut self, what: &str, act: impl FnOnce(&mut Self) -> Instant) {
         let got = Arc::new(Mutex::new(None));
         let (waiter, gets) = (self.another(), Arc::clone(&got));
@@ -140,7 +141,7 @@ impl Client {
             _ if is_over || self.engine.failure().is_some() => return,
             Some((came, 1)) if came <= due + late_max => return,
             Some((came, 1)) => format!("{what} wakes {:?} late", came - due),
-            _ => format!("{what} wakes nobody"),
+            _ => format!("{what} wakes no client"),
         };
         self.history().findings.push(finding);
     }
@@ -171,7 +172,7 @@ impl Client {
         self.engine.submit(&[Command::Pop(pop)], &mut Replies::default()).into_ticket()
     }
 
-    /// Pushes a task and takes it. Returns the delivery, and the end of the time.
+    /// Pushes a task and pops it. Returns the delivery, and the time after `time`.
     fn pushed_and_taken(&mut self, lease: Lease<'_>, time: Duration) -> (Vec<Delivery>, Instant) {
         self.push_one();
         let taken = self.take(QUEUE, 1, lease, None);
@@ -216,7 +217,7 @@ impl Client {
         }
     }
 
-    /// Checks that all tasks of a worker that ends come back at once, however many it has.
+    /// Checks that all tasks of a stopped worker can be popped again at once, however many it holds.
     fn comes_back_from_worker(&mut self, queue: &[u8]) {
         let slice = limits::SLICE_TASKS;
         let count = [2, 20, slice, slice + 1, 2 * slice + 1][self.rng.usize(..5)];
@@ -252,7 +253,8 @@ impl Client {
         self.finish(&back);
     }
 
-    /// Lets a worker take a task, send a number of heartbeats and be lost. It keeps the task until then, and no longer.
+    /// Lets a worker pop a task, send a number of heartbeats and be lost. It must hold the task until then, and no
+    /// longer.
     fn wakes_by_worker(&mut self, queue: &[u8], beats: usize) {
         let (ttl, name) = (Duration::from_secs(4), &b"last"[..]);
         let mut asked = now();

@@ -1,13 +1,14 @@
 //! Simulates the embedded system: the real engine on simulated threads, a simulated clock and a simulated disk, with
 //! clients, crashes and faults that one seed decides. The same seed gives the same run.
+//!
 //! * `plan` draws the plan of a run from a seed: settings, sizes, commands, faults.
 //! * `disk` is the disk with its delays, faults and the crash; `clock` has the clocks.
-//! * `client` is one client; `pattern` has its sequences of commands, and `holder` its worker and its connection, with
-//!   the tasks they hold. `history` records the promises made to all clients, and reports contradictions.
+//! * `client` is one client; `pattern` has its sequences of commands, and `holder` its worker and its connection,
+//!   with the tasks they hold. `history` records the replies to all clients, and reports contradictions between them.
 //! * `states` records the states of the store, for comparison with the recovered ones.
 //! * `world` runs a plan: lives of the store, one after the other, and a last one without faults, in which all tasks
-//!   are taken out and `liveness` checks that waiting clients are woken.
-//! * `shrink` reduces a run that finds something, and `found` stores it.
+//!   are popped and acked, and `liveness` checks that waiting clients are woken.
+//! * `shrink` reduces a run with a finding, and `found` stores it.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -105,7 +106,7 @@ fn report(outcome: Outcome) {
     println!("reduced: {smallest}");
     match found::keep(&smallest) {
         Ok(path) => println!("stored in {}", path.display()),
-        Err(error) => println!("it could not be stored: {error}\n{:?}", smallest.plan),
+        Err(error) => println!("cannot store the run: {error}\n{:?}", smallest.plan),
     }
 }
 

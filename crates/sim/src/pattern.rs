@@ -9,19 +9,20 @@ use sureq_sync::{now, thread};
 use crate::client::{Begun, Client, Lease, queue_name};
 use crate::history::payload_of;
 
-/// How many tasks a flood has, how many of them are added at once, and how long after the first of them they are due.
+/// The number of tasks of a flood, the number that is added at once, and the least time from the first add until they
+/// are due.
 const FLOOD_TASKS: [usize; 4] = [100, 1_100, 2_500, 7_000];
 const FLOOD_PIPELINE: usize = 500;
 const FLOOD_DELAY_MIN: Duration = Duration::from_secs(5);
 
-/// A churn has fewer batches than this, of so many tasks and at most so many bytes. Then it leaves compaction some
-/// time.
+/// A churn has fewer batches than this, with this many tasks and at most this many bytes each. Then it leaves
+/// compaction some time.
 const CHURN_ROUNDS: usize = 8;
 const CHURN_TASKS: usize = 16;
 const CHURN_BYTES_MAX: u64 = 64 << 10;
 const CHURN_REST: Duration = Duration::from_secs(3);
 
-/// About how many bytes the smallest frame takes up in a segment.
+/// The approximate bytes of the smallest frame in a segment.
 const FRAME_BYTES: u64 = 128;
 
 impl Client {
@@ -55,8 +56,7 @@ impl Client {
         }
     }
 
-    /// Pushes batches that fill a segment each, finishes most of their tasks, and gives compaction time to look at
-    /// that.
+    /// Pushes batches that fill a segment each, acks most of their tasks, and gives compaction time to run.
     pub(crate) fn churn(&mut self, queue: usize) {
         let bytes = self.plan.segment_bytes.min(CHURN_BYTES_MAX) as usize / CHURN_TASKS;
         for _ in 0..self.rng.usize(1..CHURN_ROUNDS) {

@@ -1,14 +1,14 @@
-//! Reduces a run that finds something, as long as it still does.
+//! Reduces a run with a finding to a smaller one that still has a finding.
 
 use std::time::{Duration, Instant};
 
 use crate::plan::{Config, Faults, Plan};
 use crate::world::{Outcome, run};
 
-/// How long it may take.
+/// The most time that a reduction takes.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
-/// The smallest run that still finds something, perhaps something else.
+/// The smallest run with a finding, which may be a different finding.
 pub(crate) fn shrink(mut smallest: Outcome) -> Outcome {
     let until = Instant::now() + TIME_MAX;
     loop {

@@ -55,7 +55,8 @@ impl States {
     }
 }
 
-/// The compared part of a state: a digest of all of it, and counts, which may show where two states differ.
+/// The part of a state that is compared: a digest of all of it, and counts, which help to find the difference between
+/// two states.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct StateDigest {
     digest: u64,
@@ -71,7 +72,7 @@ impl StateDigest {
         (tasks <= TASKS_MAX).then(|| Self { digest: broker.logged_digest(), counts })
     }
 
-    /// Where it differs from another, if it does.
+    /// Describes the difference from another state, if there is one.
     fn difference(&self, other: &Self) -> Option<String> {
         let names: BTreeSet<_> = self.counts.keys().chain(other.counts.keys()).collect();
         let differ = names.into_iter().filter_map(|name| {
@@ -107,7 +108,7 @@ impl Observer for States {
     }
 
     fn changed(&self, position: Position, broker: &Broker<Body>) {
-        // The state lock is held here.
+        // The state lock is held here, so an injected panic poisons it.
         sim::may_panic();
         let mut inner = self.lock();
         // Without an event the state is the same.

@@ -43,8 +43,8 @@ const LIVES_MAX: usize = 12;
 /// The most rounds in which the last life waits for delayed tasks.
 const ROUNDS_MAX: usize = 200;
 
-/// The bounds of work under one lock, as debug builds count it: 3,000 tasks that commands name or push, and as many
-/// that waiting pops get.
+/// The bounds of work under one hold of the lock, as debug builds count it: 3,000 tasks that commands name or push,
+/// and as many that waiting pops receive.
 const HELD_TASKS_MAX: usize = 6_000;
 const HELD_BYTES_MAX: usize = 5 << 20;
 
@@ -54,7 +54,7 @@ const HELD_MOVED_MAX: usize = 5_000;
 /// A part of the message of a panic that follows from another.
 const IN_DOUBT: &str = "has left the state in doubt";
 
-/// How long closing may take when the disk is well.
+/// How long closing may take while the disk works.
 const CLOSE_MAX: Duration = Duration::from_secs(120);
 
 /// The time after its last task in which a store must free the disk, and the segments' worth of files that it may keep.
@@ -246,7 +246,7 @@ impl World {
         }
     }
 
-    /// The last life, without faults: all tasks are taken out, and waiting clients must be woken in time.
+    /// The last life, without faults: all tasks are popped and acked, and waiting clients must be woken in time.
     fn last_life(&mut self) {
         let (end, faults) = (End::Closed, Faults::default());
         let disk = LifeDisk::new(self.disk.clone(), end, &self.plan, faults, self.rng.fork());
@@ -261,18 +261,18 @@ impl World {
                 self.find("the queues do not get empty".into());
                 break;
             }
-            // Longer than any lease or delay, in the end.
+            // All rounds together take longer than any lease or delay.
             thread::sleep(Duration::from_secs(20));
         }
         client.check_liveness();
         thread::sleep(COMPACTION_MAX);
         let files = disk.files();
         let is_checkpoint = |name: &str| name.starts_with("checkpoint");
-        // Payloads that a checkpoint has in a file of their own may be shared by those that follow.
+        // A blob file with payloads may be shared by several checkpoints.
         let checkpoints = files.keys().filter(|name| is_checkpoint(name) && !name.contains(".blobs")).count();
         let others: Vec<usize> =
             files.iter().filter(|(name, _)| !is_checkpoint(name)).map(|(_, bytes)| *bytes).collect();
-        // The segment that is written to may have been made for one large push.
+        // The current segment may have been made for one large push.
         let bytes = others.iter().sum::<usize>() - others.iter().max().unwrap_or(&0);
         let segments = files.keys().filter(|name| name.ends_with(SEGMENT_SUFFIX)).count();
         if segments > 1
@@ -286,7 +286,7 @@ impl World {
         self.history().settle();
     }
 
-    /// Takes and finishes all available tasks. Returns whether all queues are empty.
+    /// Pops and acks all available tasks. Returns whether all queues are empty.
     fn drain(&self, client: &Client) -> bool {
         let mut is_empty = true;
         for queue in 0..self.plan.queues {

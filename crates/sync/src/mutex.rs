@@ -15,7 +15,7 @@ pub struct Mutex<T> {
 /// [`std::sync::MutexGuard`].
 pub struct MutexGuard<'a, T> {
     lock: &'a Mutex<T>,
-    /// `None` only while a condition variable has it.
+    /// `None` only while a condition variable holds it.
     guard: Option<std::sync::MutexGuard<'a, T>>,
 }
 

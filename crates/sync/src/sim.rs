@@ -466,7 +466,7 @@ mod tests {
                 let list = Arc::clone(&list);
                 thread::spawn("racer", move || {
                     for _ in 0..5 {
-                        list.lock().expect("nobody panics").push(n);
+                        list.lock().expect("no thread panics").push(n);
                     }
                 })
                 .expect("a thread")
@@ -476,7 +476,7 @@ mod tests {
             thread.join().expect("it ends");
         }
         assert_eq!(simulation.threads(), Vec::<String>::new());
-        let order = list.lock().expect("nobody panics").clone();
+        let order = list.lock().expect("no thread panics").clone();
         (order, simulation.trace())
     }
 
@@ -496,8 +496,8 @@ mod tests {
         assert!(passed >= Duration::from_secs(3600) && passed < Duration::from_secs(3601), "{passed:?}");
         assert!(real.elapsed() < Duration::from_secs(60));
         let (flag, changed) = (Mutex::new(false), Condvar::new());
-        let guard = flag.lock().expect("nobody panics");
-        let (guard, waited) = changed.wait_timeout(guard, Duration::from_secs(60)).expect("nobody panics");
+        let guard = flag.lock().expect("no thread panics");
+        let (guard, waited) = changed.wait_timeout(guard, Duration::from_secs(60)).expect("no thread panics");
         assert!(waited.timed_out() && !*guard);
         assert!(simulation.trace().time >= Duration::from_secs(3660));
     }
@@ -510,13 +510,13 @@ mod tests {
             let other = Arc::clone(&shared);
             let thread = thread::spawn("notifier", move || {
                 thread::sleep(Duration::from_millis(5));
-                *other.0.lock().expect("nobody panics") = true;
+                *other.0.lock().expect("no thread panics") = true;
                 other.1.notify_one();
             });
-            let guard = shared.0.lock().expect("nobody panics");
+            let guard = shared.0.lock().expect("no thread panics");
             let hour = Duration::from_secs(3600);
             let (_, waited) =
-                shared.1.wait_timeout_while(guard, hour, |is_set| !*is_set).expect("nobody panics");
+                shared.1.wait_timeout_while(guard, hour, |is_set| !*is_set).expect("no thread panics");
             assert!(!waited.timed_out());
             thread.expect("a thread").join().expect("it ends");
         }
@@ -545,7 +545,7 @@ mod tests {
             let its = Arc::clone(&lock);
             thread::spawn(name, move || {
                 for _ in 0..4 {
-                    *its.lock().expect("nobody panics with it") += 1;
+                    *its.lock().expect("no thread panics with it") += 1;
                     may_panic();
                 }
             })
@@ -553,7 +553,7 @@ mod tests {
         };
         spawn("another").join().expect("it was not meant");
         spawn("panics").join().expect_err("it was meant");
-        assert_eq!(*lock.lock().expect("nobody panics with it"), 7);
+        assert_eq!(*lock.lock().expect("no thread panics with it"), 7);
         assert!(end_injection());
         assert_eq!(simulation.panics(), 0);
     }

@@ -1,15 +1,15 @@
-//! Where a blob lies, and how a manifest says so.
+//! The place of a blob, and its encoding in a manifest.
 
 use sureq_core::codec::{read_number, write_number};
 
 /// A piece of a checkpoint: its place and its checksum. Ordered by place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Blob {
-    /// The number of the checkpoint in whose file it lies.
+    /// The number of the checkpoint whose file contains it.
     pub file: u64,
     /// The offset of its first byte there.
     pub offset: u64,
-    /// Its length.
+    /// Its length in bytes.
     pub bytes: u32,
     /// Its CRC-32C.
     pub crc: u32,
@@ -24,7 +24,7 @@ impl Blob {
         into.extend(self.crc.to_le_bytes());
     }
 
-    /// Takes a blob's place from the front of `from`; none if there is none.
+    /// Takes a blob's place from the front of `from`; `None` if it is malformed.
     ///
     /// ```
     /// use sureq_engine::checkpoint::Blob;
@@ -45,7 +45,7 @@ impl Blob {
         Some(Blob { file, offset, bytes, crc })
     }
 
-    /// Where it ends, if that is a number.
+    /// The offset after its last byte; `None` on overflow.
     pub(super) fn end(self) -> Option<u64> {
         self.offset.checked_add(u64::from(self.bytes))
     }
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_place_comes_back_and_no_part_of_one_is_one() {
+    fn a_place_survives_encoding_and_a_part_of_one_is_refused() {
         for number in [0, 1, 127, 128, 1 << 32, u64::MAX] {
             let blob = Blob { file: number, offset: number / 3, bytes: number as u32, crc: !(number as u32) };
             let mut bytes = Vec::new();
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_too_large_is_no_place() {
+    fn a_number_that_is_too_large_is_refused() {
         assert_eq!(Blob::decode(&mut &[0xff; 40][..]), None);
         let mut bytes = vec![1, 1];
         write_number(1 << 32, &mut bytes);

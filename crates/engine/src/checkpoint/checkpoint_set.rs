@@ -1,4 +1,5 @@
-//! All files of checkpoints in the directory: which are kept, which are needed for their blobs, which can be removed.
+//! The files of checkpoints in the directory: those that are kept, that are needed for their blobs, that can be
+//! removed.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +17,7 @@ use crate::fault::{Damage, Fault, OpenError};
 pub(super) struct CheckpointSet {
     pub(super) disk: Arc<dyn Disk>,
     files: BTreeMap<u64, CheckpointFile>,
-    /// Numbers are not used twice, not even if the file is gone.
+    /// Numbers are not used twice, not even after the file was removed.
     last_number: u64,
     /// Whether an incomplete file has the name of the next draft.
     pub(super) has_draft: bool,
@@ -26,9 +27,9 @@ pub(super) struct CheckpointSet {
 struct CheckpointFile {
     role: Role,
     bytes: u64,
-    /// None if it is damaged. That is all that is needed to read a blob.
+    /// `None` if it is damaged. Blobs can be read if it is not.
     header: Option<Header>,
-    /// The other files that it refers to, or why one cannot start from it.
+    /// The other files that it refers to, or the damage because of which a start cannot use it.
     verdict: Result<Vec<u64>, Damage>,
 }
 
@@ -47,7 +48,7 @@ impl CheckpointSet {
         refused.into_iter().next().map_or(Ok(set), |(_, error)| Err(error))
     }
 
-    /// The same, but skips files that a start refuses, and returns them with the reason.
+    /// Like [`Self::scan`], but skips files that a start refuses, and returns them with the reason.
     pub(super) fn scan_past(
         disk: Arc<dyn Disk>,
         uuid: [u8; 16],
@@ -122,12 +123,12 @@ impl CheckpointSet {
         }
     }
 
-    /// All files: number, length, and whether one starts from it rather than only needs its blobs.
+    /// All files: number, length, role, and header unless it is damaged.
     pub(super) fn all(&self) -> impl Iterator<Item = (u64, u64, Role, Option<&Header>)> {
         self.files.iter().map(|(&number, file)| (number, file.bytes, file.role, file.header.as_ref()))
     }
 
-    /// The header of a file, if it is there and not damaged.
+    /// The header of a file, if it exists and is not damaged.
     pub(super) fn header(&self, number: u64) -> Option<&Header> {
         self.files.get(&number)?.header.as_ref()
     }
@@ -137,7 +138,7 @@ impl CheckpointSet {
         name_of(number, self.files.get(&number).map_or(Role::Checkpoint, |file| file.role))
     }
 
-    /// A file that is there although nothing could refer to it.
+    /// Any of the files.
     pub(super) fn any(&self) -> Option<u64> {
         self.files.keys().next().copied()
     }
@@ -154,7 +155,7 @@ impl CheckpointSet {
         self.files.values().map(|file| file.bytes).sum()
     }
 
-    /// Gives the draft, which is whole and synced, the name that says so. The directory is not synced.
+    /// Renames the draft, which is complete and synced, to its final name. Does not sync the directory.
     pub(super) fn place_draft(&mut self, header: Header, files: Vec<u64>) -> Result<(), Fault> {
         failpoint("checkpoint.before-rename");
         self.disk.rename(DRAFT_NAME, &name_of(header.number, Role::Checkpoint))?;
@@ -181,8 +182,8 @@ impl CheckpointSet {
         Ok(())
     }
 
-    /// Keeps these checkpoints and the files that they refer to, and nothing else. Their names must be durable before,
-    /// and at least one of them is sound.
+    /// Removes all files except these checkpoints and the files that they refer to. Their names must be durable
+    /// before, and at least one of them must be sound.
     pub(super) fn keep_only(&mut self, kept: &BTreeSet<u64>) -> Result<(), Fault> {
         let is_kept = |sound: &Sound<'_>| kept.contains(&sound.header.number);
         let needed: BTreeSet<u64> =

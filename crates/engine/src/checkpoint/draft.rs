@@ -1,5 +1,5 @@
-//! A checkpoint that is being written, gently: in pieces between which the caller can pause, and synced as it grows, so
-//! that no sync is long and those of the log wait for none.
+//! A checkpoint that is being written. It is written in pieces between which the caller can pause, and synced as it
+//! grows, so that no sync takes long and delays those of the log.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -16,9 +16,9 @@ const PIECE_BYTES: u64 = 256 << 10;
 /// The bytes between two syncs.
 const SYNC_BYTES: u64 = 4 << 20;
 
-/// A checkpoint that is being written. Dropped unfinished, it leaves nothing behind.
+/// A checkpoint that is being written. Dropping it unfinished removes its file.
 ///
-/// After an error it is spent: nothing can be done with it but to drop it.
+/// After an error it is spent: all further calls fail.
 pub struct Draft<'a> {
     checkpoints: &'a mut Checkpoints,
     /// Called after each piece with its size.
@@ -28,7 +28,7 @@ pub struct Draft<'a> {
     position: Position,
     /// Bytes that are not written yet.
     buffer: Vec<u8>,
-    /// Where the buffer belongs.
+    /// The offset at which the buffer will be written.
     written: u64,
     blobs_crc: u32,
 }
@@ -62,11 +62,11 @@ impl<'a> Draft<'a> {
         Ok(blob)
     }
 
-    /// Puts the checkpoint in its place, and then drops those before the one before it. `shared` are the blobs of older
-    /// checkpoints that the manifest refers to, the ones written here may be among them.
+    /// Completes the checkpoint, and then removes all others but the newest. `shared` are the blobs of older
+    /// checkpoints that the manifest refers to; it may also contain blobs written here.
     ///
-    /// [`LogError::NoSpace`] means that nothing has changed. Any other failure is the disk's: what is there, only a
-    /// start can tell.
+    /// [`LogError::NoSpace`] means that nothing has changed. After any other failure the state of the disk is unknown
+    /// until the next start.
     pub fn finish(mut self, manifest: &[u8], shared: &[Blob]) -> Result<(), LogError> {
         let files = self.files_of(shared);
         let blobs_end = self.end();
@@ -107,7 +107,7 @@ impl<'a> Draft<'a> {
     fn append(&mut self, mut bytes: &[u8]) -> Result<(), LogError> {
         self.refuse_if_spent()?;
         while !bytes.is_empty() {
-            // Pieces end where pages do.
+            // Pieces end at page boundaries.
             let room = PIECE_BYTES - self.end() % PIECE_BYTES;
             let (now, later) = bytes.split_at(bytes.len().min(room as usize));
             self.buffer.extend_from_slice(now);
@@ -158,7 +158,7 @@ impl<'a> Draft<'a> {
         self.checkpoints.fail(fault)
     }
 
-    /// What was written may be the room that others wait for. If it cannot be removed now, the next draft will.
+    /// Removes the file, since other threads may wait for its space. If that fails, the next draft removes it.
     fn discard(&mut self) {
         self.file = None;
         let _ = self.checkpoints.set.remove_draft();

@@ -1,5 +1,4 @@
-//! Examines each checkpoint of a store by itself, whatever the state of the others, for tools that do not open the
-//! store.
+//! Examines each checkpoint of a store independently of the others, for tools that do not open the store.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,12 +11,12 @@ use crate::disk::Disk;
 use crate::fault::{Damage, Fault, OpenError};
 use crate::log::Position;
 
-/// A file of checkpoints, all of whose bytes were read.
+/// The result of reading all bytes of a checkpoint's file.
 #[derive(Debug)]
 pub(crate) struct Examined {
     pub(crate) name: String,
     pub(crate) bytes: u64,
-    /// Whether a start can begin from it, as its name says; otherwise it is there for its blobs.
+    /// Whether a start can use it, according to its name; otherwise it is kept for its blobs.
     pub(crate) is_checkpoint: bool,
     /// Its position, if its header is sound.
     pub(crate) position: Option<Position>,
@@ -32,8 +31,8 @@ pub(crate) fn is_draft_name(name: &str) -> bool {
 }
 
 impl Checkpoints {
-    /// Finds the checkpoints of a store as [`Checkpoints::open`] does, and passes over files that it refuses: answers
-    /// which they are, and why.
+    /// Finds the checkpoints of a store as [`Checkpoints::open`] does, but skips files that it would refuse, and
+    /// returns their names and the reasons.
     pub(crate) fn look(
         disk: Arc<dyn Disk>,
         uuid: [u8; 16],
@@ -87,7 +86,7 @@ impl Checkpoints {
         })
     }
 
-    /// The numbers of those that a start would begin from, newest first.
+    /// The numbers of the checkpoints that a start could use, newest first.
     pub(crate) fn numbers(&self) -> Vec<u64> {
         let all = self.set.all().filter(|(_, _, role, _)| *role == Role::Checkpoint);
         let mut numbers: Vec<u64> = all.map(|(number, ..)| number).collect();
@@ -101,7 +100,7 @@ impl Checkpoints {
         all.filter_map(|(.., header)| Some(header?.position))
     }
 
-    /// Has `build` restore a state from this checkpoint and no other.
+    /// Calls `build` to restore a state from this checkpoint and no other.
     pub(crate) fn load_one<T>(
         &self,
         number: u64,
@@ -117,7 +116,8 @@ impl Checkpoints {
         Err(found.unwrap_or_else(missing).into())
     }
 
-    /// The same where files that it refers to may be damaged or missing: all that is asked for is a sound manifest.
+    /// Like [`Self::load_one`], but the files that it refers to may be damaged or missing: only its manifest must be
+    /// sound.
     pub(crate) fn load_part<T>(
         &self,
         number: u64,

@@ -40,15 +40,15 @@ const TABLE_ENTRY_BYTES: u64 = 8;
 /// The name of a checkpoint until it is complete.
 pub(super) const DRAFT_NAME: &str = "checkpoint.new";
 
-/// The numbers that checkpoints can have. No store gets near the upper end, and so the next number always exists.
+/// The numbers that checkpoints can have. No store gets near the upper end, so the next number always exists.
 const NUMBERS: RangeInclusive<u64> = 1..=u64::MAX / 2;
 
 /// The use of a file, which is part of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// To start from.
+    /// A start can use it.
     Checkpoint,
-    /// For the blobs in it that others refer to; its own manifest may refer to files that are gone.
+    /// It is kept for blobs that checkpoints refer to. Its own manifest may refer to removed files.
     Blobs,
 }
 
@@ -60,7 +60,7 @@ pub(super) fn name_of(number: u64, role: Role) -> String {
     }
 }
 
-/// The number and the role in a name; none for every other name.
+/// The number and the role in a name; `None` for any other name.
 pub(super) fn parse_name(name: &str) -> Option<(u64, Role)> {
     let rest = name.strip_prefix("checkpoint-")?;
     let (digits, role) = match rest.strip_suffix(".blobs") {
@@ -84,7 +84,7 @@ pub(super) struct Header {
     pub(super) position: Position,
     /// The length of the file.
     pub(super) bytes: u64,
-    /// Where the blobs end and the table begins.
+    /// The offset at which the blobs end and the table begins.
     pub(super) blobs_end: u64,
     /// The number of files in the table.
     pub(super) files: u32,
@@ -112,8 +112,8 @@ impl Header {
         into
     }
 
-    /// The header in `from`, if it is one that was written for the checkpoint `number` and a file of `bytes`. Whose
-    /// store it belongs to is left to the caller.
+    /// The header in `from`, if it is one that was written for the checkpoint `number` and a file of `bytes`. The
+    /// caller verifies that it belongs to this store.
     pub(super) fn decode(
         from: &[u8; HEADER_BYTES],
         file: &str,
@@ -177,7 +177,7 @@ pub(super) fn encode_table(files: impl IntoIterator<Item = u64>) -> Vec<u8> {
     files.into_iter().flat_map(u64::to_le_bytes).collect()
 }
 
-/// The files in a table, or none unless they are numbers in rising order below `number`.
+/// The files in a table; `None` unless they are numbers in rising order below `number`.
 pub(super) fn decode_table(bytes: &[u8], number: u64) -> Option<Vec<u64>> {
     let files: Vec<u64> = bytes.as_chunks().0.iter().map(|entry| u64::from_le_bytes(*entry)).collect();
     let is_rising = files.iter().chain([&number]).is_sorted_by(|a, b| a < b);
@@ -188,7 +188,7 @@ pub(super) fn damage(file: &str, offset: u64, what: impl Into<String>) -> Damage
     Damage { file: file.to_owned(), offset, position: None, what: what.into() }
 }
 
-/// What could not be read, as the damage that it comes to. To be short of memory says nothing about the file.
+/// Treats a failed read as damage of the file, unless the process was short of memory or descriptors.
 pub(super) fn unreadable(file: &str, offset: u64, fault: Fault) -> OpenError {
     if fault.is_shortage() {
         return fault.into();
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_exact_names_are_ours() {
+    fn only_exact_names_are_parsed() {
         let name = "checkpoint-00000000000000000042";
         assert_eq!(parse_name(name), Some((42, Role::Checkpoint)));
         assert_eq!(parse_name(&format!("{name}.blobs")), Some((42, Role::Blobs)));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_holds_rising_numbers_below_its_own() {
+    fn a_table_contains_rising_numbers_below_its_own() {
         let decoded = |files: &[u64]| decode_table(&encode_table(files.iter().copied()), 9);
         assert_eq!(decoded(&[]), Some(vec![]));
         assert_eq!(decoded(&[1, 4, 8]), Some(vec![1, 4, 8]));

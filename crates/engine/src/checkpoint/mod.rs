@@ -1,14 +1,14 @@
-//! Checkpoints: states to start from, so that a start reads only the end of the log. What is in them is not known here:
-//! opaque blobs, which are written once and shared, and an opaque manifest that refers to them.
+//! Checkpoints: states to start from, so that a start reads only the end of the log. This module does not interpret
+//! them: they consist of opaque blobs, which are written once and shared, and an opaque manifest that refers to them.
 //!
 //! The map:
-//! - [`Checkpoints`] (here) finds them, takes new ones, and says where the log may be forgotten before.
-//! - [`Draft`] (`draft`) is one that is being written; [`Loaded`] (`read`) one that is being read.
-//! - [`Blob`] (`blob`) says where a piece lies. `format` is a file's name and header.
-//! - `checkpoint_set` knows all files of checkpoints and which of them can be removed. `examine` looks at each by
-//!   itself.
+//! - [`Checkpoints`] (here) finds checkpoints, takes new ones, and knows up to which position the log can be removed.
+//! - [`Draft`] (`draft`) is a checkpoint that is being written; [`Loaded`] (`read`) one that is being read.
+//! - [`Blob`] (`blob`) is the place of a piece. `format` is a file's name and header.
+//! - `checkpoint_set` knows all files of checkpoints and which of them can be removed. `examine` checks each file
+//!   separately.
 //!
-//! Two are kept, so that a damaged one is no loss: the log is kept from the older one's position on.
+//! Two checkpoints are kept, so that one may be damaged: the log is kept from the position of the older one on.
 //! docs/understand/log-format.md draws the bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,11 +45,11 @@ const FILES_LEFT: usize = FILES_MAX / 2;
 
 /// The checkpoints of a store. One thread owns them.
 ///
-/// After a failure of the disk nothing is written any more: [`LogError::Poisoned`].
+/// After a failure of the disk nothing is written any more: all calls fail with [`LogError::Poisoned`].
 pub struct Checkpoints {
     set: CheckpointSet,
     uuid: [u8; 16],
-    /// Whether the log before the newest may be forgotten although no other is kept.
+    /// Whether the log before the newest checkpoint can be removed although no other checkpoint is kept.
     relies_on_newest: bool,
     is_poisoned: bool,
 }
@@ -61,9 +61,9 @@ pub struct Restored<T> {
     pub value: T,
     /// The checkpoint's number.
     pub number: u64,
-    /// The events before this position are in it.
+    /// The checkpoint contains the events before this position.
     pub position: Position,
-    /// The damage of the newest one, if an older one was used.
+    /// The damage of the newest checkpoint, if an older one was used.
     pub skipped: Option<Damage>,
 }
 
@@ -74,7 +74,7 @@ pub enum Older {
     Dropped,
     /// There is no checkpoint.
     NoCheckpoint,
-    /// The newest one cannot be read or is damaged, as this says. Both stay, and nothing that was written is in doubt.
+    /// The newest one cannot be read or is damaged, for this reason. Both stay, and no written data is in doubt.
     Kept(OpenError),
 }
 
@@ -92,12 +92,12 @@ impl Checkpoints {
         Ok(Checkpoints { set, uuid, relies_on_newest: false, is_poisoned: false })
     }
 
-    /// Has `build` restore a state from the newest sound checkpoint; none if there is no checkpoint at all. Changes
-    /// nothing on disk.
+    /// Calls `build` to restore a state from the newest sound checkpoint; `None` if there is no checkpoint at all.
+    /// Changes nothing on disk.
     ///
-    /// One that is damaged or cannot be read, or for which `build` answers [`OpenError::Damaged`] because a blob is,
-    /// gives way to the older one, which is as good: the log is kept from its position on. If none is sound, the damage
-    /// of the newest is the answer. Any other error ends the search.
+    /// If a checkpoint is damaged or cannot be read, or `build` returns [`OpenError::Damaged`] because a blob is
+    /// damaged, the older one is used. It is as good, since the log is kept from its position on. If none is sound,
+    /// the damage of the newest is returned. Any other error ends the search.
     pub fn load<T>(
         &mut self,
         mut build: impl FnMut(&Loaded<'_>) -> Result<T, OpenError>,
@@ -126,9 +126,9 @@ impl Checkpoints {
         }
     }
 
-    /// Removes what an earlier run left behind: a draft, checkpoints beyond the two newest, files that nothing refers
-    /// to. A damaged checkpoint is kept for examination until the next one is taken. Call it after [`load`](Self::load),
-    /// once the rest of the store was found sound too.
+    /// Removes leftovers of an earlier run: a draft, checkpoints beyond the two newest, unreferenced files. A damaged
+    /// checkpoint is kept for examination until the next one is taken. Call it after [`load`](Self::load), when the
+    /// rest of the store was found sound too.
     pub fn remove_leftovers(&mut self) -> Result<(), LogError> {
         self.refuse_if_poisoned()?;
         let mut kept = self.newest(KEPT);
@@ -137,8 +137,8 @@ impl Checkpoints {
         removed.map_err(|fault| self.fail(fault))
     }
 
-    /// The log before this position may be forgotten: that of the older of the two kept, the beginning while there are
-    /// fewer, or what [`drop_older`](Self::drop_older) has left.
+    /// The log before this position can be removed. It is the position of the older of the two kept checkpoints, or
+    /// of the only one after [`drop_older`](Self::drop_older), or else the beginning.
     pub fn needed_from(&self) -> Position {
         let mut kept = self.set.kept().map(|sound| sound.header.position);
         match (kept.next(), kept.next()) {
@@ -148,15 +148,14 @@ impl Checkpoints {
         }
     }
 
-    /// Which files the next checkpoint should not refer to any more, of those in which the blobs lie that it could
-    /// share: those of which less than half would be used, and the smallest of too many. Their blobs are to be written
-    /// again.
+    /// Of the files with these shared blobs, those that the next checkpoint should no longer refer to: files of which
+    /// less than half would be used, and the smallest ones if there are too many. Their blobs must be written again.
     pub fn sparse(&self, shared: &[Blob]) -> BTreeSet<u64> {
         let mut used: BTreeMap<u64, u64> = BTreeMap::new();
         for blob in shared.iter().copied().collect::<BTreeSet<_>>() {
             *used.entry(blob.file).or_default() += u64::from(blob.bytes);
         }
-        // Tables and old manifests take up room too, so they count as unused.
+        // Tables and old manifests take up space too, so they count as unused.
         let is_sparse =
             |file: u64, used: u64| self.set.header(file).is_none_or(|header| used < header.bytes.div_ceil(2));
         let (sparse, dense): (Vec<_>, Vec<_>) =
@@ -178,8 +177,8 @@ impl Checkpoints {
         }
     }
 
-    /// Begins a checkpoint of the state at `position`, up to which the log must be durable. `pace` is called after each
-    /// piece that was written, with its size, and may pause.
+    /// Begins a checkpoint of the state at `position`, up to which the log must be durable. `pace` is called after
+    /// each written piece with its size, and may sleep.
     pub fn begin<'a>(
         &'a mut self,
         position: Position,
@@ -191,8 +190,8 @@ impl Checkpoints {
         Draft::begin(self, position, pace)
     }
 
-    /// For a full disk: forgets the older checkpoint, so that the log that was kept for it can go. Only if every byte
-    /// of the newest matches its checksum.
+    /// For a full disk: removes the older checkpoint, so that the log that was kept for it can be removed. Does so
+    /// only if every byte of the newest matches its checksum.
     pub fn drop_older(&mut self) -> Result<Older, LogError> {
         self.refuse_if_poisoned()?;
         let Some(newest) = self.set.newest() else { return Ok(Older::NoCheckpoint) };
@@ -217,8 +216,8 @@ impl Checkpoints {
         self.set.kept().take(count).map(|sound| sound.header.number).collect()
     }
 
-    /// Keeps these alone. Their names may be those that a failed sync has left in the page cache, so they are made
-    /// durable before any other goes. Without a sound one nothing goes.
+    /// Removes all checkpoints but these. After a failed sync their names may be only in the page cache, so they are
+    /// made durable before others are removed. Removes nothing if no checkpoint is sound.
     fn keep_durably(&mut self, kept: &BTreeSet<u64>) -> Result<(), Fault> {
         if self.set.newest().is_none() {
             return Ok(());
@@ -231,7 +230,7 @@ impl Checkpoints {
     fn confirm_placed(&mut self) -> Result<(), LogError> {
         self.relies_on_newest = false;
         match self.keep_durably(&self.newest(KEPT)).map_err(|fault| self.fail(fault)) {
-            // The new one is durable. The next attempt removes the rest.
+            // The new checkpoint is durable. The next attempt removes the rest.
             Err(LogError::NoSpace(_)) => Ok(()),
             other => other,
         }
@@ -241,8 +240,8 @@ impl Checkpoints {
         if self.is_poisoned { Err(LogError::Poisoned) } else { Ok(()) }
     }
 
-    /// A full disk is a refusal and passes. A directory that could not be synced is not to be synced again, whatever
-    /// the reason.
+    /// Notes a fault. A full disk is temporary. But a failed sync of the directory must not be retried, not even if
+    /// the disk was full.
     fn fail(&mut self, fault: Fault) -> LogError {
         if fault.is_no_space() && fault.operation != Operation::SyncDirectory {
             return LogError::NoSpace(fault);

@@ -1,4 +1,4 @@
-//! Reading a checkpoint: its manifest, its blobs, and all of its bytes where one relies on it alone.
+//! Reads a checkpoint: its manifest and its blobs, or all of its bytes if it is about to become the only one.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -13,17 +13,17 @@ use crate::log::Position;
 
 /// Neighbouring blobs are read together up to this size, and content is verified in pieces of it.
 const READ_BYTES: u64 = 1 << 20;
-/// Reading over a gap of this size costs no more than another read.
+/// Reading a gap of this size costs no more than another read.
 const GAP_BYTES: u64 = 64 << 10;
 
-/// Visits a blob: its index in the request, and its bytes.
+/// Receives a blob: its index in the request, and its bytes.
 pub type VisitBlob<'a> = dyn FnMut(usize, &[u8]) -> Result<(), ReplayError> + 'a;
 
 /// A checkpoint whose manifest was read and found sound.
 pub struct Loaded<'a> {
-    /// Its number, the `file` of the blobs that were written for it.
+    /// Its number, which is the `file` of the blobs that were written for it.
     pub number: u64,
-    /// The events before this position are in it.
+    /// The checkpoint contains the events before this position.
     pub position: Position,
     /// The manifest that was passed to [`Draft::finish`](super::Draft::finish).
     pub manifest: Vec<u8>,
@@ -41,10 +41,10 @@ impl<'a> Loaded<'a> {
         Ok(Loaded { number: header.number, position: header.position, manifest, header, files, set })
     }
 
-    /// Reads these blobs and hands them over in the order of `blobs`, each verified. Those that follow each other in
-    /// `blobs` as they do in their file share large reads, so sort them where the order does not matter.
+    /// Reads and verifies these blobs, and visits them in the order of `blobs`. Blobs that are adjacent both in
+    /// `blobs` and in their file share large reads, so sort them if the order does not matter.
     ///
-    /// A blob that is not what was written is [`OpenError::Damaged`], one that `visit` cannot take
+    /// A blob that differs from what was written is [`OpenError::Damaged`]; an error of `visit` is
     /// [`OpenError::Replay`].
     pub fn read_blobs(&self, blobs: &[Blob], visit: &mut VisitBlob<'_>) -> Result<(), OpenError> {
         let mut files = BTreeMap::new();
@@ -91,7 +91,8 @@ impl<'a> Loaded<'a> {
         })
     }
 
-    /// How many of the first blobs can be read at once: at least one, and all of them lie where blobs can lie.
+    /// The number of leading blobs that can be read at once: at least one. Verifies that they are in the area of
+    /// blobs.
     fn neighbours(&self, blobs: &[Blob]) -> Result<usize, OpenError> {
         let mut end = self.end_of(&blobs[0])?;
         let mut count = 1;
@@ -109,7 +110,7 @@ impl<'a> Loaded<'a> {
         Ok(count)
     }
 
-    /// Where a blob ends, if it lies in one of this checkpoint's files.
+    /// The end of a blob. Fails if it is not in one of this checkpoint's files.
     fn end_of(&self, blob: &Blob) -> Result<u64, OpenError> {
         let is_ours = blob.file == self.number || self.files.binary_search(&blob.file).is_ok();
         let header = self.set.header(blob.file).filter(|_| is_ours);
@@ -130,7 +131,7 @@ impl<'a> Loaded<'a> {
         }
     }
 
-    /// Says that the manifest is sound but cannot be taken.
+    /// The error for a manifest that matches its checksum but cannot be used.
     pub fn refuse_manifest(&self, source: ReplayError) -> OpenError {
         OpenError::Replay {
             file: self.set.name(self.number),
@@ -202,7 +203,7 @@ fn read_exactly(file: &dyn DiskFile, name: &str, offset: u64, into: &mut [u8]) -
     // An unreadable checkpoint is treated as damaged: the other one is used.
     let read = file.read_at(offset, into).map_err(|fault| unreadable(name, offset, fault))?;
     if read < into.len() {
-        return Err(damage(name, offset + read as u64, "it has become shorter").into());
+        return Err(damage(name, offset + read as u64, "the file has become shorter").into());
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use crate::payload::body::Body;
 use crate::shared::Shared;
 use crate::waiting::sliced;
 
-/// Commands of a batch push, name and hand out this many tasks under one lock before other threads get it.
+/// Commands of a batch push, name and deliver this many tasks under one lock before other threads get it.
 pub(crate) const WORK_TASKS_MAX: usize = 2 * limits::SLICE_TASKS;
 
 /// Commands of a batch copy this many bytes of small payloads under one lock.

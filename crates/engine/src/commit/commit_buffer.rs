@@ -1,6 +1,6 @@
 //! Records the events that the broker decides, in frames for the log thread to write.
 //!
-//! A task must know where its payload will lie before the payload is written. So the buffer decides which frame goes
+//! A task must know where its payload will be before the payload is written. So the buffer decides which frame goes
 //! where: it knows the place of the frame that it fills, and begins another, in the next segment, when a command no
 //! longer fits. The writer follows the same rule, and an assertion compares the two.
 //!
@@ -10,7 +10,7 @@
 //!
 //! ```text
 //! segment 7                       segment 8
-//! |..earlier units..|Pushed|      forecast: the payload lies in segment 7
+//! |..earlier units..|Pushed|      forecast: the payload will be in segment 7
 //! |..earlier units..|Pushed Moved Moved M|oved       the unit has outgrown segment 7
 //! |..earlier units..|seal|        |Pushed Moved Moved Moved|   end_unit: its places are in segment 8
 //! ```
@@ -31,12 +31,12 @@ use crate::payload::cache::Found;
 use crate::payload::payload_scan::{LoggedPayload, offset_in, payloads_in};
 use crate::waiting::notice_buffer::NoticeBuffer;
 
-/// When more than this part of a segment waits to be written, callers are held back: a checkpoint waits for all of it,
+/// While more than this fraction of a segment waits to be written, callers wait: a checkpoint waits for all of it,
 /// and the number of segments of the log is bounded.
 const LONG_SEGMENT_PART: u64 = 4;
 const LONG_BYTES_MIN: u64 = 64 << 10;
 
-/// A frame of this size takes no more commands: memory holds it several times, and larger writes gain little.
+/// A frame of this size takes no more commands: it is in memory several times, and larger writes gain little.
 const FRAME_BYTES: usize = 2 << 20;
 
 /// Events that are applied but not written yet.
@@ -94,13 +94,13 @@ pub(crate) struct Batch {
     pub(crate) events: u32,
     /// The position after its last event.
     pub(crate) end: Position,
-    /// Where its body will lie.
+    /// The future place of its body.
     pub(crate) place: Place,
     pub(crate) has_payloads: bool,
 }
 
 impl CommitBuffer {
-    /// A buffer that goes on in `room`.
+    /// A buffer that continues in `room`.
     pub(crate) fn new(end: Position, room: Room, hash_key: [u8; 16], live: LiveBodies) -> Self {
         let mark = Mark { end, ..Mark::default() };
         let frame = FrameBuf::new();
@@ -249,7 +249,7 @@ impl CommitBuffer {
         self.full_bytes + self.gathering.as_ref().map_or(0, |gathering| gathering.frame.body_len())
     }
 
-    /// Whether so much waits to be written that callers must wait.
+    /// Whether callers must wait, because too much waits to be written.
     pub(crate) fn is_long(&self) -> bool {
         let segment = self.gathering.as_ref().map_or(0, |gathering| gathering.room.segment_bytes());
         self.bytes() as u64 > (segment / LONG_SEGMENT_PART).max(LONG_BYTES_MIN)
@@ -323,7 +323,7 @@ impl Gathering {
         batch
     }
 
-    /// Whether the frame fits its segment. The first frame of a segment always does, whatever its size.
+    /// Whether the frame fits its segment. The first frame of a segment always fits.
     fn has_room(&self) -> bool {
         let is_first = self.room.is_fresh() && self.mark.bytes == 0;
         is_first || self.room.fits(self.frame.body_len())
@@ -422,7 +422,7 @@ fn placed(body: Place, at: usize, len: usize) -> Stored {
 
 /// Gives replayed payloads their places. Records nothing, since the events are in the log already.
 pub(crate) struct ReplayRecorder<'f> {
-    /// The body of the frame that is being replayed, and where it lies.
+    /// The body of the frame that is being replayed, and its place.
     pub(crate) frame: &'f [u8],
     pub(crate) place: Place,
     pub(crate) live: &'f mut LiveBodies,
@@ -499,7 +499,7 @@ mod tests {
     }
 
     impl RecordingBroker {
-        /// Executes a command as one unit, in which so many events follow its own.
+        /// Executes a command as one unit, in which this many events follow its own.
         fn execute(&mut self, now: Now, command: &Command<'_>, following: usize) {
             let mut replies = Replies::default();
             self.broker.execute(now, command, &mut self.buffer, &mut replies);
@@ -508,15 +508,15 @@ mod tests {
             self.buffer.end_unit(&mut self.broker);
         }
 
-        /// Answers where the bodies of the frames lie.
+        /// Takes all frames, and returns the places of their bodies.
         fn take_all(&mut self) -> Vec<Place> {
             let batches = std::iter::from_fn(|| self.buffer.take(&mut FrameBuf::new()));
             batches.inspect(|batch| placement::verify(&self.broker, batch)).map(|batch| batch.place).collect()
         }
     }
 
-    /// A payload has its place whatever room is left in the segment: if nothing fits after it, if some of the events
-    /// after it fit, and if all of them do.
+    /// A payload keeps its place however much space is left in the segment: if no event after it fits, if some do,
+    /// and if all do.
     #[test]
     fn a_payload_keeps_its_place_whatever_follows_it_in_its_unit() {
         const SEGMENT_BYTES: u64 = 64 << 10;
@@ -536,7 +536,7 @@ mod tests {
             assert_eq!(found.total(), recorded.buffer.live.total());
             assert!(found.segments().eq(recorded.buffer.live.segments()), "offset {offset}");
         }
-        assert!(corrected > 0, "the room was to run out behind the payload");
+        assert!(corrected > 0, "in some cases the segment ends after the payload");
     }
 
     #[test]

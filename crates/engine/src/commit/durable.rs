@@ -1,7 +1,7 @@
 //! The durable position, and the callers that wait for it.
 //!
-//! A caller registers a waker under the position that its replies wait for. The log thread publishes each new position
-//! once and wakes all callers that it concerns.
+//! A caller registers a waker under the position that its replies wait for. The log thread publishes each new
+//! position once, and wakes all callers that wait for it or an earlier one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError};

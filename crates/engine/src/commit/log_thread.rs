@@ -16,7 +16,7 @@ const SYNC_INTERVAL: Duration = Duration::from_millis(100);
 /// At the level `none` no reply waits for a write, so events are buffered for this long.
 const LAZY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The bytes that are buffered at most at the level `none`: memory holds a frame twice until it is written.
+/// The most bytes that are buffered at the level `none`. Until it is written, a frame is in memory twice.
 pub(crate) const LAZY_BYTES: usize = 256 << 10;
 
 /// The pause before another attempt to begin a segment for which the disk had no space.
@@ -25,7 +25,7 @@ const NO_SPACE_RETRY: Duration = Duration::from_millis(100);
 /// A new segment waits at most this long for compaction to remove old ones.
 const COMPACTION_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The interval at which it looks meanwhile, besides being woken.
+/// The interval at which it checks meanwhile, besides being woken.
 const COMPACTION_LOOK: Duration = Duration::from_millis(10);
 
 /// At the level `always` frames are synced after at most this many bytes.
@@ -34,10 +34,10 @@ const SYNC_BYTES: usize = 2 << 20;
 /// A frame buffer that grew beyond this in a burst is not kept.
 const KEPT_FRAME_BYTES: usize = 1 << 20;
 
-/// What the log thread is doing, for threads that may have to wake it.
+/// The activity of the log thread, for threads that may have to wake it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogThread {
-    /// It works, and looks for more by itself.
+    /// It works, and checks for more work before it sleeps.
     Awake,
     /// It waits for a commit.
     Sleeps,
@@ -185,8 +185,8 @@ fn append(
     }
 }
 
-/// Waits before it begins a segment while old segments take up more than they may, so that compaction keeps pace.
-/// Returns if compaction itself waits for the log, and in any case after [`COMPACTION_PATIENCE`].
+/// Delays a new segment while old segments take up too much space, so that compaction keeps pace. Returns early if
+/// compaction itself waits for the log, and at the latest after [`COMPACTION_PATIENCE`].
 fn wait_for_compaction(shared: &Shared, writer: &mut Writer) -> Result<(), LogError> {
     let since = sureq_sync::now();
     loop {
@@ -273,9 +273,9 @@ mod tests {
         assert_eq!(receiver.recv_timeout(Duration::from_secs(30)), Ok(true));
     }
 
-    /// Whoever can make room must not wait for a log that waits for room.
+    /// A thread that can free disk space must not wait for a log thread that waits for space.
     #[test]
-    fn a_sync_that_waits_for_room_says_so() {
+    fn waiting_for_a_sync_fails_while_the_disk_has_no_space() {
         let dir = tempfile::tempdir().expect("a directory");
         let options = Options { keeps_log: true, ..Options::default() };
         let engine = Engine::open(dir.path(), &options).expect("a new store");
@@ -284,9 +284,9 @@ mod tests {
         let shared = Arc::clone(&engine.shared);
         thread::spawn(move || sender.send(shared.sync_upto(unreached)));
         engine.shared.synced.stick(true);
-        let synced = receiver.recv_timeout(Duration::from_secs(30)).expect("it does not wait for room");
+        let synced = receiver.recv_timeout(Duration::from_secs(30)).expect("it does not wait for space");
         assert!(matches!(synced, Err(LogError::NoSpace(_))), "{synced:?}");
-        // What is on disk already is, room or no room.
+        // A position that is synced already needs no space.
         assert!(engine.shared.sync_upto(engine.durable()).is_ok());
         engine.shared.synced.stick(false);
         engine.close().expect("nothing is wrong with it");

@@ -1,7 +1,7 @@
 //! From a submitted command to a durable position.
 //!
-//! - `submit` executes commands under the state lock: `batch` says how many at once, `prepared` encodes large payloads
-//!   before the lock is taken, `oversized` makes room for commands larger than a segment.
+//! - `submit` executes commands under the state lock: `batch` limits how many at once, `prepared` encodes large
+//!   payloads before the lock is taken, `oversized` reserves space for commands larger than a segment.
 //! - `commit_buffer` collects the events of commands into frames. `log_thread` writes and syncs them, and
 //!   `preallocator` prepares the segments it writes to.
 //! - `durable` is the position up to which replies may be sent, and wakes callers that wait for it. `synced` is the

@@ -121,7 +121,7 @@ impl Owned {
         Self { form, queue: queue.into(), bytes, ends }
     }
 
-    /// About how many bytes of memory it takes.
+    /// Its approximate memory.
     fn memory(&self) -> usize {
         self.bytes.capacity() + self.ends.capacity() * size_of::<usize>()
     }
@@ -182,7 +182,7 @@ struct Jobs {
 }
 
 impl OversizedCommands {
-    /// Wakes the thread, so that it looks whether it must end.
+    /// Wakes the thread, so that it checks whether it must end.
     pub(crate) fn wake(&self) {
         self.lock().is_woken = true;
         self.wakes.notify_one();
@@ -204,7 +204,7 @@ impl OversizedCommands {
         self.wakes.notify_one();
     }
 
-    /// Waits for the next command, or for [`Self::wake`], and then returns none.
+    /// Waits for the next command; returns `None` after [`Self::wake`].
     fn next(&self) -> Option<OversizedCommand> {
         let mut jobs = self.lock();
         jobs.current = None;
@@ -266,7 +266,7 @@ fn execute(shared: &Shared, oversized: &OversizedCommand) {
     let room = match reserved {
         Some(Ok(reserved)) => Room::Reserved(reserved),
         Some(Err(LogError::NoSpace(_))) => Room::None,
-        // The log thread will meet the same error at its write, and handles it.
+        // The log thread will get the same error at its write, and handle it.
         Some(Err(_)) | None => Room::Unknown,
     };
     // If the log fails from here on, it is unknown whether the command is on disk.
@@ -359,9 +359,9 @@ mod tests {
     use crate::compaction::live::LiveBodies;
     use crate::log::Room;
 
-    /// The space reserved for a command is enough for whatever it records.
+    /// The space reserved for a command is enough for all events that it records.
     #[test]
-    fn no_command_records_more_than_it_was_expected_to() {
+    fn no_command_records_more_bytes_than_its_upper_bound() {
         let room = Room::new(1, 192, 1 << 30, 1 << 30);
         let mut buffer = CommitBuffer::new(Position::START, room, [7; 16], LiveBodies::default());
         let (mut broker, mut replies) = (Broker::default(), Replies::default());

@@ -16,12 +16,12 @@ use crate::store::{Store, StoreValues};
 
 /// The id mark is kept this far ahead of the clock.
 const MARK_AHEAD_MS: u64 = 30_000;
-/// The interval at which spares are retried that the disk had no space for.
+/// The interval between attempts to prepare spares on a full disk.
 const NO_SPACE_RETRY: Duration = Duration::from_millis(500);
 /// The disk counts as almost full when less than a 20th of it is free, or less than this many segments.
 const LITTLE_ROOM_PART: u64 = 20;
 const LITTLE_ROOM_SEGMENTS: u64 = 8;
-/// Or when fewer files than this can be created.
+/// The disk also counts as almost full when fewer files than this can be created.
 const LITTLE_ROOM_FILES: u64 = 64;
 /// The interval at which log time and id mark are written.
 const REFRESH: Duration = Duration::from_secs(5);
@@ -208,7 +208,7 @@ fn little_room(shared: &Shared, kept: &Kept, is_blind: &mut bool) -> Option<Litt
     if let Err(fault) = &looked
         && !was_blind
     {
-        shared.notice(&format!("{fault}: how much room is left on the disk of the store is not known"));
+        shared.notice(&format!("{fault}: the free space on the disk of the store is unknown"));
     }
     let ((free, capacity), files) = looked.ok()?;
     shared.preallocator.disk_free_bytes.store(free, Relaxed);

@@ -70,7 +70,7 @@ impl Prepared {
     pub(crate) fn section(payloads: &[&[u8]]) -> Option<Self> {
         let each = |payload: &&[u8]| codec::payload_head_len(payload.len()) + payload.len();
         let mut section: Arc<[u8]> = std::iter::repeat_n(0, payloads.iter().map(each).sum()).collect();
-        let mut rest = Arc::get_mut(&mut section).expect("nobody else has it yet");
+        let mut rest = Arc::get_mut(&mut section).expect("it is not shared yet");
         for payload in payloads {
             let written = codec::write_payload(payload, rest, crc32c::crc32c);
             rest = &mut rest[written..];

@@ -69,7 +69,7 @@ impl Home for Engine {
     }
 
     fn requeue(&self, queue: &[u8], receipts: &[Receipt]) {
-        self.shared.undeliver(queue, receipts);
+        self.shared.requeue(queue, receipts);
     }
 
     fn close_conn(&self, conn: ConnId) {
@@ -179,7 +179,7 @@ impl Engine {
         weight: &mut Weight,
     ) -> Submitted {
         let shared = &self.shared;
-        // A command larger than a segment comes alone. Another thread executes it.
+        // A command larger than a segment is a batch by itself, and another thread executes it.
         let oversized =
             commands.first().filter(|_| batch.is_oversized).and_then(|first| shared.oversized(first));
         let mut state = shared.lock();
@@ -311,7 +311,7 @@ impl Engine {
         Some(EngineTicket { number: Some(number), cell, shared: Arc::clone(&self.shared) })
     }
 
-    /// A ticket, if not all tasks of the command are handed out yet or payloads have to be read.
+    /// A ticket, if not all tasks of the command are delivered yet or payloads have to be read.
     fn answer_later(
         &self,
         state: &mut EngineState,
@@ -350,7 +350,7 @@ impl Engine {
 struct BatchRun {
     now: Now,
     oversized: Option<OversizedCommand>,
-    /// Tasks named, pushed or handed out.
+    /// Tasks named, pushed or delivered.
     work: usize,
     served_waiters: bool,
     /// A command was refused because of the memory limit.
@@ -370,7 +370,7 @@ fn must_wait<'c, 'a>(command: &'c Command<'a>, replies: &Replies<Body>) -> Optio
     (empty && pop.count > 0 && pop.block.is_some()).then_some(pop)
 }
 
-/// The queues of a pop. Its tasks go back to them if the caller drops its ticket.
+/// The queues of a pop. Its tasks are requeued there if the caller drops its ticket.
 fn queues_of(command: &Command<'_>) -> Vec<Box<[u8]>> {
     match command {
         Command::Pop(pop) => pop.queues.iter().map(|&name| name.into()).collect(),
@@ -378,7 +378,7 @@ fn queues_of(command: &Command<'_>) -> Vec<Box<[u8]>> {
     }
 }
 
-/// The queue of a recover. Its tasks do not go back if the caller drops its ticket.
+/// The queue of a recover. Its tasks are not requeued if the caller drops its ticket.
 fn recovered_from(command: &Command<'_>) -> Option<Box<[u8]>> {
     match command {
         Command::Recover { queue, .. } => Some((*queue).into()),

@@ -61,7 +61,7 @@ impl Synced {
     }
 
     fn lock(&self) -> MutexGuard<'_, Upto> {
-        // A panic elsewhere cannot leave these words half changed.
+        // A panic elsewhere cannot leave these values half changed.
         self.upto.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

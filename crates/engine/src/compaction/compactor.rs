@@ -1,8 +1,9 @@
 //! The thread that keeps the store small: it takes checkpoints, copies live tasks out of segments that are mostly dead,
 //! and removes segments that are not needed any more.
 //!
-//! A segment is removed when it has no live payload and the older of the two kept checkpoints does not need its events,
-//! and only after everything that made it so is on disk: a crash must not bring a task back without its payload.
+//! A segment is removed when it has no live payload and the older of the two kept checkpoints does not need its
+//! events, and only after the events that made it obsolete are on disk: a crash must not bring a task back without
+//! its payload.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,10 +25,10 @@ use crate::log::{LogError, Position, SegmentInfo, Spares};
 use crate::payload::body::Body;
 use crate::shared::{EngineState, Shared};
 
-/// The interval at which it looks without being woken.
+/// The interval at which it checks for work without being woken.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The same while the disk is full.
+/// That interval while the disk is full.
 const LOOK_FULL: Duration = Duration::from_millis(100);
 
 /// A checkpoint is due after this many times the bytes of the last one have been logged, so that checkpoints write a
@@ -247,7 +248,7 @@ impl Compactor {
 
     /// Takes a checkpoint that shares no pieces, after one could not be read back. The whole state is in memory.
     fn checkpoint_anew(&mut self, shared: &Shared, why: &OpenError) -> Result<CheckpointOutcome, Unwritten> {
-        shared.notice(&format!("{why}; what is in memory is written to another checkpoint instead"));
+        shared.notice(&format!("{why}; a complete checkpoint is written from memory instead"));
         self.snapshot = Snapshot::default();
         shared.lock().broker.touch_all();
         self.checkpoint(shared)
@@ -266,7 +267,7 @@ impl Compactor {
         state.releasing = Some(Arc::clone(&dropped));
         let (mut live, position, logged) =
             (state.buffer.live.clone(), state.buffer.end(), state.logged_bytes);
-        // The image is the state at this moment, whatever changes while its queues are collected.
+        // The image is the state at this moment, even if it changes while the queues are collected.
         state.broker.begin_image();
         while state.broker.image_some(IMAGE_SLICE_QUEUES) {
             shared.let_go(state);
@@ -288,11 +289,11 @@ impl Compactor {
         Ok(CheckpointOutcome::Written)
     }
 
-    /// Finishes all work that is under way, such as the end of a worker, unless the store closes: an image cannot
+    /// Finishes all sliced work in progress, such as the end of a worker, unless the store closes: an image cannot
     /// express it.
     ///
-    /// Commands may begin such work again and again. So this does the slices itself, more and more of them under one
-    /// lock, until none is left.
+    /// Commands may begin such work again and again. So this executes the slices itself, more and more of them under
+    /// one lock, until none is left.
     fn finish_under_way(shared: &Shared) -> MutexGuard<'_, EngineState> {
         let mut state = shared.lock();
         let mut slices = 1;
@@ -327,7 +328,7 @@ impl Compactor {
                 shared.compaction.due.store(due.min(due_max), Ordering::Relaxed);
                 self.retire(shared)
             }
-            // The next one will do it.
+            // The next checkpoint replaces the older one.
             Err(Unwritten::Failed(LogError::NoSpace(_)) | Unwritten::Unreadable(_)) => Ok(()),
             Err(Unwritten::Failed(error)) => Err(error),
         }
@@ -389,7 +390,7 @@ impl Compactor {
         if dead.is_empty() {
             return Ok(());
         }
-        // A log that waits for space waits for these.
+        // A log thread that waits for space waits for these segments to be removed.
         let is_synced = !log_waits
             && match shared.sync_upto(position) {
                 Err(LogError::NoSpace(_)) => false,
@@ -434,8 +435,9 @@ impl Compactor {
         victim(&shared.lock(), self.spares.segment_bytes(), is_full)
     }
 
-    /// Copies live tasks out of mostly dead segments, until segments take up no more than they may. If the log waits
-    /// for segments to be removed, only out of one, since a checkpoint must follow for that.
+    /// Copies live tasks out of mostly dead segments, until the size of all segments is within its bound. If the log
+    /// waits for segments to be removed, copies out of one only, since a checkpoint must follow before it can be
+    /// removed.
     fn copy_forward(&mut self, shared: &Shared, is_full: bool) {
         while let Some(victim) = self.next_victim(shared, is_full) {
             shared.compaction.is_copying.store(true, Ordering::Relaxed);

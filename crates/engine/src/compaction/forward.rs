@@ -91,7 +91,7 @@ impl Slice<'_> {
         }
     }
 
-    /// Records the live ones again.
+    /// Records the live candidates again.
     fn copy(&mut self) {
         let numbers = self.segment.numbers();
         let copied;

@@ -8,7 +8,7 @@ use sureq_core::limits;
 
 use crate::payload::body::Stored;
 
-/// About how many bytes a copied task takes up in the log besides its payload.
+/// The approximate bytes that a copied task takes up in the log besides its payload.
 const RECORD_BYTES: u64 = 48;
 
 /// More payloads than any segment holds.
@@ -17,7 +17,7 @@ const TASKS_MAX: u64 = 1 << 32;
 /// The live payloads of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Live {
-    /// Their number.
+    /// The number of payloads.
     pub tasks: u64,
     /// The bytes that a copy of their tasks would take up in the log.
     pub bytes: u64,
@@ -164,7 +164,7 @@ mod tests {
         live.remove(place(2, 1));
         live.remove(place(9, 5));
         live.remove(place(100, 5));
-        assert_eq!(live.total(), Live::default(), "what was never there cannot be taken away");
+        assert_eq!(live.total(), Live::default(), "removing an unknown payload has no effect");
     }
 
     /// One task that is never finished may stay in the first segment for as long as the store lives.
@@ -176,7 +176,7 @@ mod tests {
         }
         live.add(place(u32::MAX / 2, 5));
         assert_eq!(live.within(2..=u64::MAX - 1).tasks, 3);
-        assert_eq!(live.segments().count(), 3, "only what is there takes up memory");
+        assert_eq!(live.segments().count(), 3, "other numbers take up no memory");
     }
 
     #[test]

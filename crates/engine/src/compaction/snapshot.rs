@@ -19,7 +19,7 @@ use crate::fault::OpenError;
 use crate::log::{LogError, Position};
 use crate::payload::body::Body;
 
-/// The state at the last image, and where its pieces lie.
+/// The state at the last image, and the places of its pieces.
 #[derive(Default)]
 pub(crate) struct Snapshot {
     head: Vec<u8>,
@@ -101,7 +101,7 @@ impl Snapshot {
 
     /// Writes a checkpoint of the state at `position`. Returns the bytes written. `confirm` is called before the
     /// checkpoint becomes valid. After a failure the pieces stay in memory for the next attempt; if a piece that is
-    /// only on disk cannot be read back, an image of all queues is needed to go on.
+    /// only on disk cannot be read back, the next attempt needs an image of all queues.
     pub(crate) fn write(
         &mut self,
         checkpoints: &mut Checkpoints,
@@ -157,7 +157,7 @@ impl Snapshot {
         }
     }
 
-    /// Ensures that all pieces lie in files that the checkpoint may refer to. Returns where each lies.
+    /// Ensures that all pieces are in files that the checkpoint may refer to. Returns their places.
     fn write_pieces(
         &self,
         draft: &mut Draft<'_>,

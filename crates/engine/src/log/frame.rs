@@ -1,5 +1,5 @@
-//! A frame: one batch of events with a header that can be trusted on its own, so that a damaged length is never
-//! followed.
+//! A frame: one batch of events after a header. The header has a checksum of its own, so that a damaged length is
+//! never used.
 //!
 //! Both checksums are CRC-32C seeded with the segment's salt and the frame's offset. Frames therefore never validate in
 //! another segment, in a recycled file, at another offset, or inside a payload.
@@ -28,7 +28,7 @@ const CRC: usize = RESERVED + 8;
 /// The size of a frame's header.
 pub(crate) const FRAME_HEADER_BYTES: usize = CRC + 4;
 
-/// Frames begin at multiples of this, so that a search for headers has few places to look at.
+/// Frames begin at multiples of this, so that a search for headers has few places to check.
 pub(crate) const FRAME_ALIGN: usize = 64;
 
 const _: () = assert!(FRAME_HEADER_BYTES == FRAME_ALIGN);
@@ -36,7 +36,7 @@ const _: () = assert!(FRAME_HEADER_BYTES == FRAME_ALIGN);
 /// The largest body of a frame.
 pub const FRAME_BODY_BYTES_MAX: usize = 1 << 30;
 
-/// The bytes of the segment that a frame with such a body takes up.
+/// The bytes that a frame with a body of this size takes up in its segment.
 pub(crate) const fn frame_bytes(body_bytes: usize) -> usize {
     FRAME_HEADER_BYTES + body_bytes.next_multiple_of(FRAME_ALIGN)
 }
@@ -44,9 +44,9 @@ pub(crate) const fn frame_bytes(body_bytes: usize) -> usize {
 /// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameKind {
-    /// Its body holds events.
+    /// A frame with events.
     Events,
-    /// It has no body and ends the segment: the next one exists, durably.
+    /// A frame without a body, which ends the segment: the next segment exists durably.
     Seal,
 }
 
@@ -67,10 +67,10 @@ impl FrameKind {
     }
 }
 
-/// A frame's header. Salt and offset, which it holds too, are its [`Seat`].
+/// A frame's header, without salt and offset: these are its [`Seat`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameHeader {
-    /// None for a kind that this release does not know.
+    /// `None` for a kind that this release does not know.
     pub(crate) kind: Option<FrameKind>,
     /// The position of the first event.
     pub(crate) first: Position,
@@ -83,7 +83,7 @@ pub(crate) struct FrameHeader {
     pub(crate) chain: u32,
 }
 
-/// Where a frame lies, which its checksums cover.
+/// The place of a frame, which its checksums cover.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seat {
     pub(crate) salt: u64,
@@ -91,8 +91,8 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    /// Two seats of a segment never have the same seed, and equal bytes under different seeds never the same CRC: a
-    /// frame that was moved within its segment is always found out.
+    /// Two seats of a segment have different seeds, and equal bytes have different CRCs under different seeds. So a
+    /// frame that was moved within its segment is always detected.
     fn seed(self) -> u32 {
         let salt = (self.salt ^ (self.salt >> 32)) as u32;
         salt ^ (self.offset / FRAME_ALIGN as u64) as u32
@@ -105,7 +105,7 @@ impl Seat {
 }
 
 impl FrameHeader {
-    /// Writes the header and answers its checksum, the next frame's chain.
+    /// Writes the header and returns its checksum, the next frame's chain.
     pub(crate) fn encode(&self, seat: Seat, into: &mut [u8; FRAME_HEADER_BYTES]) -> u32 {
         into.fill(0);
         put_u64(into, SALT, seat.salt);
@@ -130,16 +130,17 @@ impl FrameHeader {
         FrameHeader::decode_anywhere(bytes, seat.salt)
     }
 
-    /// Whether these bytes have the salt of this seat, or are a header of it but for the salt. What else there is, in a
-    /// file that was recycled, is of an earlier life of it: such headers have other salts, and the same offsets.
+    /// Whether these bytes seem to be a damaged header of this seat: they have its salt, or are a valid header except
+    /// for the salt. Headers that a recycled file still has from its earlier use are not: their checksums depend on
+    /// another salt.
     pub(crate) fn resembles(bytes: &[u8; FRAME_HEADER_BYTES], seat: Seat) -> bool {
         let mut mended = *bytes;
         put_u64(&mut mended, SALT, seat.salt);
         get_u64(bytes, SALT) == seat.salt || FrameHeader::decode(&mended, seat).is_some()
     }
 
-    /// The header in `bytes` and its checksum, if they are a header written for the segment of this salt, even if not
-    /// for the place where they were found.
+    /// The header in `bytes` and its checksum, if they are a header written for the segment of this salt, at this or
+    /// another offset.
     pub(crate) fn decode_anywhere(bytes: &[u8; FRAME_HEADER_BYTES], salt: u64) -> Option<(FrameHeader, u32)> {
         if get_u64(bytes, SALT) != salt {
             return None;
@@ -162,10 +163,10 @@ impl FrameHeader {
     }
 }
 
-/// A batch that is being gathered, with room for the frame's header before it, so that it is written without a copy.
+/// A batch that is being filled, with space for the frame's header before it, so that it is written without a copy.
 ///
-/// Large payloads are not copied into it. They lie in memory of their own, their section, which belongs somewhere
-/// between the other bytes of the batch:
+/// Large payloads are not copied into it. They are in a separate buffer, the section, which belongs between the other
+/// bytes of the batch:
 ///
 /// ```text
 /// bytes:    header | events .. head of the event | rest of the event .. events
@@ -178,16 +179,16 @@ pub struct FrameBuf {
     section: Option<Section>,
 }
 
-/// Payloads of a batch that lie in memory of their own.
+/// Payloads of a batch in a separate buffer.
 #[derive(Clone, Debug)]
 pub(crate) struct Section {
-    /// Where in the batch it belongs.
+    /// Its offset in the batch.
     pub(crate) at: usize,
     pub(crate) bytes: Arc<[u8]>,
 }
 
 impl Section {
-    /// Where in it something lies that has this place in the batch.
+    /// Converts an offset in the batch to an offset in the section, if all of these bytes are in it.
     pub(crate) fn find(&self, at: usize, len: usize) -> Option<usize> {
         let start = at.checked_sub(self.at)?;
         (start + len <= self.bytes.len()).then_some(start)
@@ -215,7 +216,7 @@ impl FrameBuf {
         self.section = None;
     }
 
-    /// Moves all of the batch behind its first `body_bytes` to the end of another, which has no section.
+    /// Moves the batch except for its first `body_bytes` to the end of another one, which has no section.
     pub(crate) fn move_behind(&mut self, body_bytes: usize, to: &mut FrameBuf) {
         let moved = self.section.take_if(|section| section.at >= body_bytes);
         let own = self.section.as_ref().map_or(0, |section| section.bytes.len());
@@ -228,14 +229,14 @@ impl FrameBuf {
         }
     }
 
-    /// Puts payloads into the batch that lie in memory of their own. There is one such section in a batch at most.
+    /// Adds the section. A batch has at most one.
     pub(crate) fn put_section(&mut self, section: Section) {
         assert!(self.section.is_none(), "a frame has one section");
         assert!(section.at <= self.bytes.len() - FRAME_HEADER_BYTES, "a section lies within the batch");
         self.section = Some(section);
     }
 
-    /// The payloads that lie in memory of their own.
+    /// The payloads in a separate buffer, if there are any.
     pub(crate) const fn section(&self) -> Option<&Section> {
         self.section.as_ref()
     }
@@ -246,13 +247,13 @@ impl FrameBuf {
         self.bytes.len() - FRAME_HEADER_BYTES + section
     }
 
-    /// The batch gathered so far, if it has no section.
+    /// The batch so far. It must not have a section.
     pub fn body(&self) -> &[u8] {
         assert!(self.section.is_none(), "a batch with a section is in pieces");
         &self.bytes[FRAME_HEADER_BYTES..]
     }
 
-    /// The batch from its first `body_bytes` on, in one piece; a section that belongs there is copied for it.
+    /// The batch except for its first `body_bytes`, in one piece: copied if there is a section.
     pub(crate) fn body_behind(&self, body_bytes: usize) -> Cow<'_, [u8]> {
         match &self.section {
             None => Cow::Borrowed(&self.bytes[FRAME_HEADER_BYTES + body_bytes..]),
@@ -271,7 +272,8 @@ impl FrameBuf {
         }
     }
 
-    /// Where an encoder appends to. What is already in it belongs to the header and to earlier events: it only grows.
+    /// The buffer to which an encoder appends. Its present content is the header and earlier events, and must not
+    /// change.
     pub fn body_mut(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
@@ -281,8 +283,8 @@ impl FrameBuf {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The whole frame as it goes to disk, in pieces some of which may be empty: `header` completed with what the body
-    /// tells, body, padding. Answers the header's checksum beside it.
+    /// Completes the frame with its header and padding; size and checksum of the body are computed here. Returns the
+    /// header's checksum, and the frame in pieces, some of which may be empty.
     pub(crate) fn finish(&mut self, mut header: FrameHeader, seat: Seat) -> (u32, [&[u8]; 3]) {
         let body_bytes = self.body_len();
         header.body_bytes = u32::try_from(body_bytes).expect("a body within FRAME_BODY_BYTES_MAX");
@@ -296,7 +298,7 @@ impl FrameBuf {
         (crc, self.pieces())
     }
 
-    /// Takes the padding of [`FrameBuf::finish`] off again.
+    /// Removes the padding that [`FrameBuf::finish`] added.
     pub(crate) fn unpad(&mut self, body_bytes: usize) {
         self.bytes.truncate(self.bytes.len() - (self.body_len() - body_bytes));
     }
@@ -326,7 +328,7 @@ mod tests {
         frame.finish(header(), SEAT).1.concat()
     }
 
-    /// Wherever a section lies in the batch, the frame is that of the same bytes in one piece.
+    /// With a section anywhere in the batch, the frame has the same bytes as without one.
     #[test]
     fn a_section_makes_no_difference_to_the_frame() {
         let body: Vec<u8> = (0..200).collect();
@@ -364,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn no_single_bit_of_a_header_is_free() {
+    fn a_flipped_bit_invalidates_a_header() {
         let bytes = framed(b"body");
         for bit in 0..FRAME_HEADER_BYTES * 8 {
             let mut head: [u8; FRAME_HEADER_BYTES] = *bytes.first_chunk().unwrap();

@@ -2,12 +2,12 @@
 //! contains all synced ones. It does not interpret the bytes of a batch.
 //!
 //! The map, along the way of a batch:
-//! - [`FrameBuf`] (`frame`) gathers the batch and leaves room for its header; one frame is one write.
+//! - [`FrameBuf`] (`frame`) collects the batch and leaves space for its header; one frame is one write.
 //! - [`Writer`] (`writer`) appends to the open segment (`tail`), syncs, and rolls to the next.
 //! - [`Spares`] (`spares`) are files prepared ahead, so that a roll does not wait for zeros to be written.
 //! - `segment` is a segment's header, name and salt; `walk` goes through its frames and validates them.
-//! - [`scan`] reads a whole log and judges it; [`recover()`] does so and then makes it ready to be appended to.
-//! - [`Reader`] (`reader`) reads payloads back. `salvage` reads what there is, past all damage.
+//! - [`scan`] reads and validates a whole log; [`recover()`] does so and then prepares it for appending.
+//! - [`Reader`] (`reader`) reads payloads back. `salvage` reads the intact parts of a damaged log.
 //!
 //! docs/understand/log-format.md draws the bytes.
 
@@ -43,35 +43,36 @@ pub use spares::{Reserved, Spares};
 pub use visit::{VisitFrame, visit_segment};
 pub use writer::Writer;
 
-/// Where the body of a frame lies.
+/// The place of a frame's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// The segment's number.
     pub segment: u64,
-    /// The offset of the body's first byte in it.
+    /// The offset of the body's first byte in the segment.
     pub offset: u64,
 }
 
-/// How durable a batch is before its replies leave. The caller of [`Writer::sync`] decides; the log itself only sees to
-/// it that at every level a segment is synced before the next one begins.
+/// How durable a batch is before its replies are sent. The caller of [`Writer::sync`] decides; the log itself only
+/// guarantees that at every level a segment is synced before the next one begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// On disk: one sync per written frame.
+    /// Synced to disk: one sync per written frame.
     #[default]
     Always,
-    /// With the system, and on disk within the interval.
+    /// Written to the operating system, and synced within the interval.
     Interval,
-    /// With the system; on disk when it pleases, or when a segment is full.
+    /// Written to the operating system soon after the reply, and to disk when the operating system decides or a
+    /// segment is full.
     None,
 }
 
-/// How room is made for a segment ahead of its frames.
+/// How space for a segment is allocated ahead of its frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Filling {
-    /// Zeros are written, once: a sync of a frame then finds its extents as they are, which is the fastest.
+    /// Zeros are written once. Syncs of frames are fastest then, since they do not change the file's extents.
     #[default]
     Zeros,
-    /// Room is set aside. Cheaper, where frames are hardly ever synced.
+    /// Space is only allocated. Cheaper if frames are hardly ever synced.
     Reserved,
 }
 
@@ -81,8 +82,8 @@ pub const SEGMENT_BYTES: u64 = 32 << 20;
 /// The default number of files kept prepared: one for the next roll.
 pub const SPARE_SEGMENTS: usize = 1;
 
-/// How many files are kept for a full disk: one for what happens while the one before it is given up, one for what is
-/// copied forward, and one whose room a checkpoint can have.
+/// The number of files that are reserved for a full disk: one for events while a segment is being freed, one for
+/// tasks that compaction copies forward, and one that can be removed to make space for a checkpoint.
 pub const RESERVE_SEGMENTS: usize = 3;
 
 /// How a log is opened.
@@ -98,7 +99,7 @@ pub struct LogOptions {
     pub reserve_segments: usize,
     /// How new files are filled.
     pub filling: Filling,
-    /// Events before this position are not replayed, and segments that hold no later ones may be missing.
+    /// Events before this position are not replayed, and segments without later events may be missing.
     pub from: Position,
     /// Whether a directory without any segment is a new log. A store that has started before always has one.
     pub may_be_new: bool,
@@ -122,27 +123,21 @@ impl LogOptions {
 /// An error of the log.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// There is no room for another segment or checkpoint. Nothing has changed; the call may be tried again.
+    /// The disk has no space for another segment or checkpoint. Nothing has changed; the call may be repeated.
     #[error("no space for another file: {0}")]
     NoSpace(Fault),
     /// The batch is larger than a frame may be. Nothing was written.
     #[error("a batch of {bytes} bytes is larger than a frame may be ({max})", max = FRAME_BODY_BYTES_MAX)]
-    TooLarge {
-        /// The batch's size.
-        bytes: usize,
-    },
+    TooLarge { bytes: usize },
     /// The disk failed. Frames since the last sync may be on disk or not, so the log is poisoned.
     #[error(transparent)]
     Fault(#[from] Fault),
     /// The disk did not answer when the store was closed, so it is unknown what is on disk.
-    #[error("the disk did not answer within {} s: not everything is known to be on it", patience.as_secs_f32())]
-    Hung {
-        /// How long it was waited for.
-        patience: Duration,
-    },
+    #[error("the disk did not answer within {} s: the last changes may not be on it", patience.as_secs_f32())]
+    Hung { patience: Duration },
     /// The disk failed earlier. A restart finds out what is on disk.
     #[error(
-        "the log is poisoned by an earlier failure of the disk; restart to go on from what was confirmed"
+        "the log has ended after an earlier failure of the disk; restart to continue with all confirmed changes"
     )]
     Poisoned,
 }

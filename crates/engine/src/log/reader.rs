@@ -31,7 +31,7 @@ impl Reader {
         Reader { disk, rewritten, open: Mutex::new(BTreeMap::new()) }
     }
 
-    /// As many of the bytes from `place` on as there are, and no more than `bytes`.
+    /// Reads up to `bytes` from `place` on; fewer at the end of the file.
     pub fn read_upto(&self, place: Place, bytes: usize) -> Result<Arc<[u8]>, Fault> {
         let file = self.file(self.standing_for(place.segment))?;
         let mut read: Arc<[u8]> = iter::repeat_n(0, bytes).collect();
@@ -63,7 +63,7 @@ impl Reader {
         let file: Arc<dyn DiskFile> = self.disk.open(&segment_name(segment))?.into();
         let mut open = self.open_files();
         if open.len() >= OPEN_MAX {
-            // The oldest segment is the likeliest to be read through.
+            // The oldest segment is the most likely to have been read completely.
             open.pop_first();
         }
         open.insert(segment, Arc::clone(&file));

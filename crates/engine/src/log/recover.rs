@@ -1,13 +1,13 @@
-//! Makes a log that was read ready to be appended to.
+//! Prepares a log that was read for appending.
 //!
-//! The open tail is rewritten to a new segment under a new salt before anything is served, so that what a crash left
-//! behind the last sound frame can never be taken for part of the log later. The new segment gets its name only after
-//! all of it is durable, and its header says which numbers it stands for. Until the old one is gone there are two that
-//! hold the same events: the newer is complete by having a name, so it wins.
+//! The open tail is rewritten to a new segment under a new salt before anything is served, so that bytes that a crash
+//! left after the last sound frame can never be taken for part of the log later. The new segment gets its name only
+//! after all of it is durable, and its header states which numbers it replaces. Until the old segment is removed, two
+//! segments contain the same events: a segment with a name is complete, so the newer one counts.
 //!
-//! A tail that holds more than a segment, because of one large frame, is not copied: there may be no room for it. It is
-//! written over with the same bytes and synced, and sealed behind its last sound frame, so that what lies behind that
-//! is never looked at again.
+//! A tail that is larger than a segment, because of one large frame, is not copied: the disk may have no space for
+//! it. It is overwritten with the same bytes and synced, and sealed after its last sound frame, so that the bytes
+//! after that are never read again.
 
 use std::sync::Arc;
 
@@ -25,13 +25,13 @@ use crate::fault::{Fault, OpenError};
 
 /// A log that is ready to be appended to.
 pub struct Recovered {
-    /// The one that appends.
+    /// The writer at the end of the log.
     pub writer: Writer,
     /// The files that the writer takes its next segments from.
     pub spares: Arc<Spares>,
     /// The segments, in order. The last is the open one.
     pub segments: Vec<SegmentInfo>,
-    /// The position after the last event; all before it is durable.
+    /// The position after the last event. All events are durable.
     pub end: Position,
     /// Where the log was cut, if it ended with an incomplete frame.
     pub cut: Option<Cut>,
@@ -39,7 +39,8 @@ pub struct Recovered {
 
 /// Reads the log in `disk` as [`scan`] does, then rewrites its tail, or begins it if it is new.
 ///
-/// On an error of content nothing has been changed. On a fault the directory is as after a crash: recover again.
+/// If the content is damaged, nothing has been changed. If the disk fails, the directory is as after a crash, and can
+/// be recovered again.
 pub fn recover(
     disk: &Arc<dyn Disk>,
     options: &LogOptions,
@@ -93,8 +94,8 @@ fn rewrite(
     Ok(Tail::activate(disk, &spare, header, &content, chain)?)
 }
 
-/// Turns a segment's content into that of the segment of `header` and answers the chain at its end. Frames keep their
-/// offsets, events and marks; salt, chain and checksums become the new segment's.
+/// Turns a segment's content into that of the segment of `header`, and returns the chain at its end. Frames keep
+/// their offsets, events and marks; salt, chain and checksums become those of the new segment.
 fn reseat(content: &mut [u8], old_salt: u64, header: &SegmentHeader) -> u32 {
     let (head, frames) = content.split_first_chunk_mut().expect("content begins with room for the header");
     let mut chain = header.encode(head);
@@ -114,15 +115,15 @@ fn reseat(content: &mut [u8], old_salt: u64, header: &SegmentHeader) -> u32 {
     chain
 }
 
-/// Makes a segment durable that was read. After a failed sync the system may have what it read and call it written
-/// without having written it, so that the bytes are written again.
+/// Makes a segment durable that was read. After a failed sync the page cache may have these bytes and count them as
+/// written although they are not on disk, so they are written again.
 fn confirm(disk: &dyn Disk, end: &SegmentEnd, content: &[u8]) -> Result<(), Fault> {
     let file = disk.open(&segment_name(end.header.number))?;
     file.write_at(0, content)?;
     file.sync_data()
 }
 
-/// Seals the segment before the tail: one that is kept, or that a crash in the middle of a roll has left unsealed.
+/// Seals the segment before the tail: one that is kept, or that a crash during a roll has left unsealed.
 fn seal(disk: &dyn Disk, end: &SegmentEnd) -> Result<(), Fault> {
     let file = disk.open(&segment_name(end.header.number))?;
     Tail { file, header: end.header, offset: end.offset, chain: end.chain }.seal(end.position)

@@ -4,7 +4,7 @@ use super::Place;
 use super::frame::{FRAME_HEADER_BYTES, frame_bytes};
 use super::segment::{SEAL_BYTES, SEGMENT_HEADER_BYTES, segment_bytes_for};
 
-/// The room behind the last frame.
+/// The free space after the last frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
     segment: u64,
@@ -12,7 +12,7 @@ pub struct Room {
     offset: u64,
     /// The length of the segment's file.
     bytes: u64,
-    /// That of those to come.
+    /// The length of new segments.
     segment_bytes: u64,
 }
 
@@ -26,27 +26,27 @@ impl Room {
         self.segment
     }
 
-    /// The length of the segments to come, if nothing in them is larger.
+    /// The length of new segments, unless their first frame is larger.
     pub fn segment_bytes(&self) -> u64 {
         self.segment_bytes
     }
 
-    /// Where the body of the next frame will lie.
+    /// The place of the next frame's body.
     pub fn body(&self) -> Place {
         Place { segment: self.segment, offset: self.offset + FRAME_HEADER_BYTES as u64 }
     }
 
-    /// Whether a frame with such a body fits, and the seal after it.
+    /// Whether a frame with a body of this size fits, and the seal after it.
     pub fn fits(&self, body_bytes: usize) -> bool {
         self.offset + (frame_bytes(body_bytes) + SEAL_BYTES) as u64 <= self.bytes
     }
 
-    /// Whether the segment has no frame yet: the first is taken whatever its size.
+    /// Whether the segment has no frame yet. It accepts a first frame of any size.
     pub fn is_fresh(&self) -> bool {
         self.offset == SEGMENT_HEADER_BYTES as u64
     }
 
-    /// Moves behind a frame with such a body.
+    /// Moves behind a frame with a body of this size.
     pub fn advance(&mut self, body_bytes: usize) {
         if self.is_fresh() {
             self.bytes = self.bytes.max(segment_bytes_for(self.segment_bytes, frame_bytes(body_bytes)));

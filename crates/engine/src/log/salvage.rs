@@ -1,7 +1,6 @@
-//! Reads a log past all damage: segment by segment, and all intact frames of each.
+//! Reads the intact parts of a damaged log: segment by segment, and all intact frames of each.
 //!
-//! It judges nothing. A recovery refuses where this goes on; those who look into a damaged store, or save what can be
-//! saved of it, go by this.
+//! A recovery stops at damage; this continues after it. Checks, repairs and backups use it.
 
 use super::frame::{FRAME_ALIGN, FRAME_HEADER_BYTES, FrameHeader, Seat};
 use super::segment::{
@@ -12,13 +11,13 @@ use super::{Place, Position};
 use crate::disk::Disk;
 use crate::fault::{Damage, Fault, OpenError};
 
-/// A file that is named like a segment.
+/// A file with the name of a segment.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) number: u64,
-    /// The lowest number that it stands for; a guess where its header is not sound.
+    /// The lowest number that it replaces; a guess if its header is damaged.
     pub(crate) first_number: u64,
-    /// None if it is not sound.
+    /// `None` if it is damaged.
     pub(crate) header: Option<SegmentHeader>,
     /// The length of the file.
     pub(crate) bytes: u64,
@@ -38,9 +37,9 @@ pub(crate) enum Kind {
     Part,
     /// It was replaced by a newer segment.
     Superseded,
-    /// The newest, shorter than its header: its creation did not come to an end.
+    /// The newest file, shorter than its header: its creation was interrupted.
     TornCreation,
-    /// Of another store, or of a later release.
+    /// It belongs to another store, or to a later release.
     Foreign,
     /// It cannot be read.
     Unreadable,
@@ -51,7 +50,7 @@ impl Found {
         segment_name(self.number)
     }
 
-    /// Whether these bytes begin with its header, or it has none that is sound.
+    /// Whether these bytes begin with its header. Always true if the header is damaged.
     pub(crate) fn is_headed_by(&self, bytes: &[u8]) -> bool {
         let Some(header) = self.header else { return true };
         let found =
@@ -59,13 +58,13 @@ impl Found {
         found.is_some_and(|(found, _)| found == header)
     }
 
-    /// Whether it holds events.
+    /// Whether it is a part of the log.
     pub(crate) fn is_part(&self) -> bool {
         self.kind == Kind::Part
     }
 }
 
-/// Whether a file of this name is kept for a segment to come.
+/// Whether a file of this name is kept to become a segment.
 pub(crate) fn is_spare_name(name: &str) -> bool {
     parse_spare_name(name).is_some()
 }
@@ -85,7 +84,7 @@ pub(crate) fn uuid_of_most(disk: &dyn Disk) -> Result<Option<[u8; 16]>, Fault> {
     Ok(counts.into_iter().max_by_key(|&(_, count)| count).map(|(uuid, _)| uuid))
 }
 
-/// All files that are named like segments, in order of their numbers.
+/// All files with the names of segments, in the order of their numbers.
 pub(crate) fn find_segments(disk: &dyn Disk, uuid: [u8; 16]) -> Result<Vec<Found>, Fault> {
     let mut numbers: Vec<u64> = disk.list()?.iter().filter_map(|name| parse_segment_name(name)).collect();
     numbers.sort_unstable_by(|a, b| b.cmp(a));
@@ -103,7 +102,7 @@ pub(crate) fn find_segments(disk: &dyn Disk, uuid: [u8; 16]) -> Result<Vec<Found
         found.push(segment);
     }
     found.reverse();
-    // A segment without header may replace all numbers since the one before it.
+    // A segment without a header may replace all numbers since the segment before it.
     let mut next = 1;
     for segment in &mut found {
         if segment.is_part() {
@@ -157,14 +156,14 @@ pub(crate) struct Content {
     bytes: Vec<u8>,
 }
 
-/// A frame of it.
+/// A frame with an intact header.
 #[derive(Clone, Copy)]
 pub(crate) struct Piece<'a> {
     /// The position of its first event.
     pub(crate) first: Position,
     /// The number of its events.
     pub(crate) events: u32,
-    /// Where its body lies.
+    /// The place of its body.
     pub(crate) place: Place,
     pub(crate) body: &'a [u8],
     /// Whether the body matches its checksum.
@@ -181,19 +180,19 @@ impl Piece<'_> {
 /// The result of reading a segment.
 #[derive(Debug)]
 pub(crate) struct Gone {
-    /// Where frames are not as they were written.
+    /// The damage of its frames.
     pub(crate) damages: Vec<Damage>,
-    /// Where its frames end, and the damage there, unless it is the regular end.
+    /// The offset at which its frames end.
     pub(crate) end: u64,
     pub(crate) position: Position,
     pub(crate) chain: u32,
     pub(crate) is_sealed: bool,
-    /// Whether what looks like a frame stands at its end, and is none.
+    /// Whether the bytes at its end seem to be the damaged header of a frame.
     pub(crate) is_frayed: bool,
-    /// Where frames begin whose bodies are not whole, if no sound one follows and nothing says that they were durable:
-    /// at the end of a log a crash leaves that, and a start cuts it off.
+    /// The offset from which all bodies of frames are damaged, if no sound frame follows and no mark shows that they
+    /// were durable. A crash can leave that at the end of a log, and a start cuts it off.
     pub(crate) torn_from: Option<u64>,
-    /// Its frames show that everything before this position was durable.
+    /// According to its marks, everything before this position was durable.
     pub(crate) synced: Position,
     pub(crate) frames: u64,
 }
@@ -209,7 +208,7 @@ impl Content {
         Ok(Content::of(found.number, found.header, bytes))
     }
 
-    /// These bytes as those of a segment.
+    /// A segment with these bytes.
     pub(crate) fn of(number: u64, header: Option<SegmentHeader>, bytes: Vec<u8>) -> Content {
         let is_headed = header.is_some();
         let header = header.unwrap_or_else(|| guessed_header(number, &bytes));
@@ -218,7 +217,6 @@ impl Content {
         Content { number, header, crc, is_headed, bytes }
     }
 
-    /// Its bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -298,8 +296,8 @@ impl Content {
     }
 }
 
-/// A header for frames whose own is lost. Each frame carries the salt; what a recycled file still holds of its past is
-/// older than all that was written since.
+/// A replacement for a lost header. Each frame has the salt. Frames that a recycled file still has from its earlier
+/// use are older than all frames written since, so the salt of the newest frame counts.
 fn guessed_header(number: u64, bytes: &[u8]) -> SegmentHeader {
     let seated = |offset: usize| {
         let head = bytes.get(offset..)?.first_chunk::<FRAME_HEADER_BYTES>()?;

@@ -1,7 +1,7 @@
-//! Reads a whole log, visits its batches in order, and tells a crash from damage. It changes nothing.
+//! Reads a whole log, visits its batches in order, and distinguishes a crash from damage. It changes nothing.
 //!
-//! A bad frame is damage if anything sound in the log says that it was once durable: the header of the next segment, a
-//! synced mark, a later frame's synced mark. Otherwise it is a torn tail and ends the log.
+//! A bad frame is damage if anything sound in the log shows that it was once durable: the header of the next segment,
+//! a synced mark, a later frame's synced mark. Otherwise it is a torn tail and ends the log.
 
 use std::fmt;
 
@@ -13,20 +13,20 @@ use super::{LogOptions, Place, Position};
 use crate::disk::Disk;
 use crate::fault::{Damage, Fault, OpenError, ReplayError};
 
-/// A batch on its way back from the disk.
+/// A batch as it was read from the log.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplayFrame<'a> {
     /// The position of its first event.
     pub first: Position,
     /// The number of its events.
     pub events: u32,
-    /// Where the body lies once the log has been recovered.
+    /// The place of the body after the recovery of the log.
     pub place: Place,
     /// The batch as it was appended.
     pub body: &'a [u8],
 }
 
-/// Visits the batches.
+/// Receives the batches.
 pub type Replay<'r> = dyn FnMut(ReplayFrame<'_>) -> Result<(), ReplayError> + 'r;
 
 /// The end of the log where a crash interrupted a write.
@@ -34,7 +34,7 @@ pub type Replay<'r> = dyn FnMut(ReplayFrame<'_>) -> Result<(), ReplayError> + 'r
 pub struct Cut {
     /// The file that was cut.
     pub file: String,
-    /// Where the first frame that was given up begins.
+    /// The offset of the first frame that was cut off.
     pub offset: u64,
     /// The position of its first event.
     pub position: Position,
@@ -43,7 +43,7 @@ pub struct Cut {
 impl fmt::Display for Cut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { file, offset, .. } = self;
-        write!(f, "a crash left half a write behind in {file} at offset {offset}; it was never confirmed")
+        write!(f, "a crash interrupted a write to {file} at offset {offset}; it was never confirmed")
     }
 }
 
@@ -57,14 +57,14 @@ pub struct Scanned {
     /// Where the log was cut, if it ended with an incomplete frame.
     pub cut: Option<Cut>,
     pub(crate) tail: OldTail,
-    /// The segment before the open one, if a crash kept it from being sealed, or if it was the open one and is to be
+    /// The segment before the open one, if it must be sealed: a crash prevented that, or it was the open one and is
     /// kept.
     pub(crate) unsealed: Option<SegmentEnd>,
-    /// The content of that segment, up to its end, if it was the open one. No spare has room for it.
+    /// The content of that segment, up to its end, if it was the open one and is too large to be copied to a spare.
     pub(crate) kept: Option<Vec<u8>>,
     /// The number of the segment that the tail is rewritten to, above every number seen.
     pub(crate) next_number: u64,
-    /// Segments that have no place in the log, or will have none when the tail is rewritten.
+    /// Segments that do not belong to the log, or will not when the tail is rewritten.
     pub(crate) leftovers: Vec<u64>,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct OldTail {
     pub(crate) first: Position,
     pub(crate) previous_chain: u32,
     pub(crate) salt: u64,
-    /// Room for the header, then sound frames.
+    /// Space for the header, then sound frames.
     pub(crate) content: Vec<u8>,
 }
 
@@ -87,7 +87,7 @@ impl OldTail {
     }
 }
 
-/// Reads the log in `disk` from `options.from` on and hands each batch to `replay` once, in order.
+/// Reads the log in `disk` from `options.from` on, and calls `replay` with each batch, in order.
 pub fn scan(disk: &dyn Disk, options: &LogOptions, replay: &mut Replay<'_>) -> Result<Scanned, OpenError> {
     let directory = Directory::read(disk, options)?;
     let begin = directory.begin(options)?;
@@ -110,7 +110,7 @@ pub fn scan(disk: &dyn Disk, options: &LogOptions, replay: &mut Replay<'_>) -> R
     scan.open(last)
 }
 
-/// A segment by its header.
+/// The header of a segment and its checksum.
 pub(super) struct Headed {
     pub(super) header: SegmentHeader,
     /// The header's checksum, with which the chain of frames begins.
@@ -119,11 +119,11 @@ pub(super) struct Headed {
 
 /// The segments of a directory.
 struct Directory {
-    /// Those that make up the log, in order.
+    /// The segments that make up the log, in order.
     live: Vec<Headed>,
     /// Segments that a newer one replaces.
     superseded: Vec<u64>,
-    /// The newest, if it ends within its header: its creation did not come to an end.
+    /// The newest segment, if it ends within its header: its creation was interrupted.
     torn: Option<u64>,
     next_number: u64,
 }
@@ -190,27 +190,27 @@ impl Directory {
     }
 }
 
-/// What the recovery does with the last segment.
+/// The decision of a recovery about the last segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// Its frames are copied to another.
+    /// Its frames are copied to a new segment.
     Copied,
-    /// It stays, and is sealed: it holds more than fits into another, because a frame in it is larger than a segment,
-    /// or because segments were larger before. A copy would need room that there may not be.
+    /// It stays, and is sealed: its frames do not fit into a new segment, because one of them is larger than a
+    /// segment, or because segments were larger before. The disk may have no space for a copy.
     Kept,
     /// It is sealed already: it had a successor.
     Sealed,
 }
 
-/// A scan under way.
+/// A scan in progress.
 struct Scan<'a, 'r> {
     disk: &'a dyn Disk,
     from: Position,
-    /// The size of the segments to come.
+    /// The size of new segments.
     segment_bytes: u64,
     directory: &'a Directory,
     replay: &'a mut Replay<'r>,
-    /// The segment being read; kept, since all are about the same size.
+    /// The segment being read. The buffer is reused, since all have about the same size.
     bytes: Vec<u8>,
     unsealed: Option<SegmentEnd>,
 }
@@ -240,7 +240,7 @@ impl Scan<'_, '_> {
         Ok(())
     }
 
-    /// Reads the last segment: its end is where its frames end, if nothing says otherwise.
+    /// Reads the last segment. It ends after its last sound frame, unless that is damage.
     fn open(mut self, segment: &Headed) -> Result<Scanned, OpenError> {
         let number = segment.header.number;
         self.load(&segment.header)?;
@@ -264,7 +264,7 @@ impl Scan<'_, '_> {
         };
         let given_up = walk.look_on();
         if walk.position < walk.synced {
-            let what = format!("{what}, yet all before position {} was durable", walk.synced);
+            let what = format!("{what}, but all events before position {} were durable", walk.synced);
             return Err(bad(number, &walk, &what));
         }
         let is_cut = given_up > 0 || (self.bytes.len() as u64) < segment.header.bytes;
@@ -275,8 +275,8 @@ impl Scan<'_, '_> {
         }
     }
 
-    /// What becomes of the last segment: known before its frames are handed over, since that decides where they will
-    /// lie.
+    /// Decides what the recovery does with the last segment. This must be known before its frames are replayed, since
+    /// their places depend on it.
     fn fate_of(&self, segment: &Headed) -> Fate {
         let mut walk = Walk::new(&self.bytes, &segment.header, segment.crc);
         let last = loop {
@@ -295,7 +295,7 @@ impl Scan<'_, '_> {
         }
     }
 
-    /// The last segment stays as it is, and is sealed; the log goes on in another.
+    /// Keeps the last segment, which will be sealed; the log continues in a new one.
     fn into_kept(mut self, end: SegmentEnd, is_cut: bool) -> Result<Scanned, OpenError> {
         self.bytes.resize(end.offset as usize, 0);
         let kept = std::mem::take(&mut self.bytes);
@@ -308,7 +308,7 @@ impl Scan<'_, '_> {
 
     fn into_open(mut self, end: &SegmentEnd, is_cut: bool) -> Result<Scanned, OpenError> {
         let header = end.header;
-        // Only the padding of the last frame can lie beyond the end of the file.
+        // Only the padding of the last frame can be beyond the end of the file.
         self.bytes.resize(end.offset as usize, 0);
         let tail = OldTail {
             first_number: header.first_number,
@@ -323,7 +323,7 @@ impl Scan<'_, '_> {
         Ok(scanned)
     }
 
-    /// The last segment is sealed, and of its successor there is less than a header.
+    /// Handles a last segment that is sealed, and whose successor is shorter than a header.
     fn into_sealed(self, end: &SegmentEnd) -> Result<Scanned, OpenError> {
         let tail = OldTail::empty(end.header.number + 1, end.position, end.chain);
         let cut = self.torn_creation(end.position);
@@ -333,7 +333,7 @@ impl Scan<'_, '_> {
     fn into_new(self) -> Scanned {
         let cut = self.torn_creation(Position::START);
         self.into_scanned(OldTail::empty(1, Position::START, 0), Position::START, cut)
-            .expect("a new log begins where all of it is asked for")
+            .expect("a new log is read from its beginning")
     }
 
     fn torn_creation(&self, position: Position) -> Option<Cut> {
@@ -358,7 +358,7 @@ impl Scan<'_, '_> {
         })
     }
 
-    /// Reads as much of the segment as there is, and no more than its header says.
+    /// Reads the segment up to the end of the file or the length in its header.
     fn load(&mut self, header: &SegmentHeader) -> Result<(), Fault> {
         let file = self.disk.open(&segment_name(header.number))?;
         let bytes = file.len()?.min(header.bytes);
@@ -369,12 +369,12 @@ impl Scan<'_, '_> {
     }
 }
 
-/// Where the log is cut, if it is.
+/// The cut at this end, if the log is cut there.
 fn cut_at(end: &SegmentEnd, is_cut: bool) -> Option<Cut> {
     is_cut.then(|| Cut { file: segment_name(end.header.number), offset: end.offset, position: end.position })
 }
 
-/// The header of a segment; none if the file is shorter than one.
+/// Reads the header of a segment; `None` if the file is shorter than one.
 pub(super) fn read_header(disk: &dyn Disk, number: u64, uuid: [u8; 16]) -> Result<Option<Headed>, OpenError> {
     let file = disk.open(&segment_name(number))?;
     let mut bytes = [0; SEGMENT_HEADER_BYTES];
@@ -385,7 +385,7 @@ pub(super) fn read_header(disk: &dyn Disk, number: u64, uuid: [u8; 16]) -> Resul
     Ok(Some(Headed { header, crc }))
 }
 
-/// Gives a frame to the replay, under the number that its segment will have.
+/// Calls `replay` with a frame, under the number that its segment will have.
 fn hand_over(
     replay: &mut Replay<'_>,
     from: Position,

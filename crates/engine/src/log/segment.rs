@@ -2,8 +2,8 @@
 //!
 //! To change the header: raise [`FORMAT_VERSION`], redraw docs/understand/log-format.md, keep decoding the old
 //! version, and add a golden directory of it. Magic, version and the place of the checksum stay where they are for
-//! ever, so that every release can tell a newer file from a damaged one. Reserved bytes are written as zero and
-//! ignored when read.
+//! ever, so that every release can distinguish a newer file from a damaged one. Reserved bytes are written as zero
+//! and ignored when read.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::ops::RangeInclusive;
@@ -39,17 +39,17 @@ const _: () = assert!(SEGMENT_HEADER_BYTES.is_multiple_of(FRAME_ALIGN));
 /// The end of every segment is kept free for the frame that seals it.
 pub(crate) const SEAL_BYTES: usize = FRAME_HEADER_BYTES;
 
-/// The numbers that segments can have. No store gets near the upper end, and so the next number always exists; and the
-/// place of a payload is four bytes shorter than with larger ones.
+/// The numbers that segments can have. No store gets near the upper end, so the next number always exists. With
+/// larger numbers the place of a payload would take four more bytes of memory.
 const SEGMENT_NUMBERS: RangeInclusive<u64> = 1..=(u32::MAX / 2) as u64;
 
 /// The size of a segment is a multiple of this.
 const PAGE_BYTES: u64 = 4096;
 
-/// A segment as the rest of the engine knows it.
+/// The facts about a segment that the rest of the engine uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentInfo {
-    /// Its number, which is its name.
+    /// Its number, which determines its name.
     pub number: u64,
     /// The first of the numbers that it replaces.
     pub first_number: u64,
@@ -71,7 +71,7 @@ impl SegmentInfo {
 pub(crate) struct SegmentHeader {
     pub(crate) uuid: [u8; 16],
     pub(crate) number: u64,
-    /// The lowest number that this segment stands for: it replaces the segments from there up to its own number.
+    /// The lowest number that this segment replaces: it replaces the segments from there up to its own number.
     pub(crate) first_number: u64,
     pub(crate) salt: u64,
     pub(crate) first: Position,
@@ -85,7 +85,7 @@ pub(crate) struct SegmentHeader {
 }
 
 impl SegmentHeader {
-    /// Writes the header and answers its checksum, the first frame's chain.
+    /// Writes the header and returns its checksum, the first frame's chain.
     pub(crate) fn encode(&self, into: &mut [u8; SEGMENT_HEADER_BYTES]) -> u32 {
         into.fill(0);
         put(into, MAGIC, MAGIC_VALUE);
@@ -169,12 +169,12 @@ pub(crate) fn segment_bytes_for(configured: u64, frames_bytes: usize) -> u64 {
     configured.max(needed as u64).next_multiple_of(PAGE_BYTES)
 }
 
-/// A number that has twenty digits sorts as its name does.
+/// The name of a segment. Names have twenty digits, so that they sort like numbers.
 pub(crate) fn segment_name(number: u64) -> String {
     format!("{number:020}.seg")
 }
 
-/// The number in a segment's name; none for every other name.
+/// The number in a segment's name; `None` for any other name.
 pub(crate) fn parse_segment_name(name: &str) -> Option<u64> {
     let number = name.strip_suffix(".seg")?.parse().ok()?;
     (SEGMENT_NUMBERS.contains(&number) && segment_name(number) == name).then_some(number)
@@ -185,19 +185,19 @@ pub(crate) fn is_segment_name(name: &str) -> bool {
     parse_segment_name(name).is_some()
 }
 
-/// A file that has no content of the log, or not yet.
+/// The name of a file that may become a segment.
 pub(crate) fn spare_name(number: u64) -> String {
     format!("spare-{number}")
 }
 
-/// The number in a spare's name; none for every other name.
+/// The number in a spare's name; `None` for any other name.
 pub(crate) fn parse_spare_name(name: &str) -> Option<u64> {
     let number = name.strip_prefix("spare-")?.parse().ok()?;
     (spare_name(number) == name).then_some(number)
 }
 
-/// Draws salts: a producer of payloads cannot guess one, and no two segments share one, not even two that
-/// bore the same number before and after a crash.
+/// Draws salts. A producer of payloads cannot guess one, and no two segments share one, not even two that had the
+/// same number before and after a crash.
 #[derive(Debug)]
 pub(crate) struct Salts {
     pub(crate) uuid: [u8; 16],
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn only_exact_names_are_ours() {
+    fn only_exact_names_are_parsed() {
         assert_eq!(parse_segment_name("00000000000000000042.seg"), Some(42));
         for name in
             ["42.seg", "00000000000000000000.seg", "+0000000000000000042.seg", "00000000000000000042.seg.bak"]

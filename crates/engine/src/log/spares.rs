@@ -1,8 +1,8 @@
 //! Files that are ready to become segments.
 //!
-//! Where frames are synced, a new one is written full of zeros, so that no sync has to change the file's extents; one
-//! that was a segment before keeps its old bytes, which another salt makes meaningless. Either costs time that a roll
-//! does not have, so they are prepared ahead by whoever calls [`Spares::prepare`].
+//! If frames are synced, a new file is filled with zeros, so that no sync has to change the file's extents. A
+//! recycled segment keeps its old bytes, which the new salt makes invalid. Both take time for which the log thread
+//! must not wait, so the preallocator prepares files ahead, by [`Spares::prepare`].
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -15,12 +15,12 @@ use crate::failpoint::failpoint;
 use crate::fault::{Fault, Operation};
 use sureq_sync::{Mutex, MutexGuard, thread};
 
-/// After this many chunks of zeros that no thread waits for, filling pauses to leave the disk to others.
+/// After this many chunks of zeros, filling pauses, unless a thread waits for the file.
 const GENTLE_CHUNKS: u32 = 4;
-/// How long it is. The syncs of the log share the disk's one queue with the zeros.
+/// The length of the pause. The syncs of the log share the disk's queue with the zeros.
 const GENTLE_PAUSE: Duration = Duration::from_millis(4);
 
-/// Whether someone waits for a file that is being filled.
+/// Whether a thread waits for a file that is being filled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pace {
     Hurried,
@@ -54,18 +54,18 @@ pub struct Reserved {
 #[derive(Default)]
 struct Pool {
     ready: Vec<String>,
-    /// For when there is no room for others.
+    /// Used when the disk has no space for new files.
     reserve: Vec<String>,
-    /// For frames that are larger than a segment, by the position that each of them ends at.
+    /// For frames that are larger than a segment, by the position at which each frame ends.
     oversized: BTreeMap<Position, Reserved>,
     /// The number of files that are being prepared.
     preparing: usize,
-    /// Names are not used twice, so that a file in preparation and one in use never meet.
+    /// Names are not used twice, so that a file in preparation never collides with one in use.
     last_number: u64,
 }
 
 impl Pool {
-    /// Takes a file in, where one is missing most.
+    /// Adds a file, to the reserve first.
     fn put(&mut self, name: String, reserve: usize) {
         if self.reserve.len() < reserve { self.reserve.push(name) } else { self.ready.push(name) }
     }
@@ -76,8 +76,8 @@ impl Pool {
 }
 
 impl Spares {
-    /// Takes over what an earlier run left: files of the right length are used again, others and those beyond the
-    /// number wanted are removed.
+    /// Takes over the files of an earlier run. Those of the right length are used again, up to the wanted number; the
+    /// others are removed.
     pub(crate) fn adopt(disk: Arc<dyn Disk>, options: &LogOptions) -> Result<Spares, Fault> {
         let segment_bytes = segment_bytes_for(options.segment_bytes, 0);
         let mut pool = Pool::default();
@@ -104,7 +104,7 @@ impl Spares {
         })
     }
 
-    /// The size of the segments to come.
+    /// The size of new segments.
     pub(crate) fn segment_bytes(&self) -> u64 {
         self.segment_bytes
     }
@@ -146,7 +146,7 @@ impl Spares {
         Some(if is_for_reserve { Use::Reserve } else { Use::Next })
     }
 
-    /// Keeps the promise with this file, or takes it back.
+    /// Ends a preparation: adds the file, or nothing if it failed.
     fn keep_promise(&self, file: Option<String>) {
         let mut pool = self.pool();
         pool.preparing -= 1;
@@ -155,11 +155,11 @@ impl Spares {
         }
     }
 
-    /// Prepares one file if one is wanted, for the reserve first. On a full disk nothing is left behind and the log
-    /// stays usable.
+    /// Prepares one file if one is wanted, for the reserve first. On a full disk it removes the incomplete file, and
+    /// the log stays usable.
     pub fn prepare(&self) -> Result<(), LogError> {
         let Some(wanted_for) = self.promise() else { return Ok(()) };
-        // The reserve is there to be had and not to be fast.
+        // Files of the reserve must be available; they need not be fast.
         let filling = if wanted_for == Use::Reserve { Filling::Reserved } else { self.filling };
         let (file, created) = match self.create(self.segment_bytes, filling, Pace::Gentle) {
             Ok(name) => (Some(name), Ok(())),
@@ -169,8 +169,8 @@ impl Spares {
         created
     }
 
-    /// Gives up one of the files that are ready, for the room that it takes, if there are as many as in reserve;
-    /// answers whether that is so.
+    /// Removes one of the prepared files to free its space, if there are at least as many as the reserve should have.
+    /// Returns whether it did.
     pub(crate) fn give_up_one(&self) -> Result<bool, Fault> {
         let name = {
             let mut pool = self.pool();
@@ -184,12 +184,12 @@ impl Spares {
         Ok(true)
     }
 
-    /// Gives up segments that nothing refers to any more: as many as are wanted become spares, the others are removed.
-    /// Whoever still reads from one may see foreign bytes afterwards.
+    /// Retires segments that nothing refers to any more: as many as are wanted become spares, the others are removed.
+    /// A thread that still reads from one may see foreign bytes afterwards.
     pub fn retire(&self, segments: &[u64]) -> Result<(), Fault> {
         let mut spares = Vec::new();
         let retired = segments.iter().try_for_each(|&number| self.retire_one(number, &mut spares));
-        // One that lost its old name only in memory must not be written to: after a crash it may have that again.
+        // A crash may undo a rename that is not durable, so the file must not be written to before this sync.
         let synced = if segments.is_empty() { Ok(()) } else { retired.and_then(|()| self.disk.sync_dir()) };
         for spare in spares {
             self.keep_promise(synced.is_ok().then_some(spare));
@@ -213,7 +213,7 @@ impl Spares {
         Ok(())
     }
 
-    /// Makes a file of its own with room for `frames_bytes`. It is not durable before it becomes a segment.
+    /// Creates a file with space for `frames_bytes`. It becomes durable only when it becomes a segment.
     pub fn reserve(&self, frames_bytes: usize) -> Result<Reserved, LogError> {
         let bytes = segment_bytes_for(self.segment_bytes, frames_bytes);
         let name = self.next_name();
@@ -234,13 +234,13 @@ impl Spares {
         let _ = self.disk.remove(&reserved.name);
     }
 
-    /// A file for a segment with room for `frames_bytes`, whose first frame ends at `end`, and the length of the file.
-    /// It is prepared now if there is none.
+    /// Takes a file for a segment with space for `frames_bytes` whose first frame ends at `end`. Prepares it now if
+    /// there is none. Returns its name and the length of the segment.
     pub(crate) fn take(&self, frames_bytes: usize, end: Position) -> Result<(String, u64), LogError> {
         let bytes = segment_bytes_for(self.segment_bytes, frames_bytes);
         let reserved = self.pool().oversized.remove(&end);
         match reserved {
-            // It may be longer than the segment: no more is ever read of it than the segment's header says.
+            // The file may be longer than the segment: reads stop at the length in the segment's header.
             Some(reserved) if reserved.bytes >= bytes => return Ok((reserved.name, bytes)),
             Some(too_small) => self.give_back(&too_small),
             None => {}
@@ -263,10 +263,10 @@ impl Spares {
 
     /// The error for a file that could not be created.
     fn fail(&self, name: &str, fault: Fault) -> LogError {
-        // What little was written may be the room that others wait for; if it cannot be removed now, the next start
-        // will.
+        // Other threads may wait for the space of the incomplete file. If it cannot be removed now, the next start
+        // removes it.
         let _ = self.disk.remove(name);
-        // A directory whose sync has failed is never synced again. The file is, if it is another.
+        // A failed sync of the directory is never retried. Other failures for lack of space are, with a new file.
         let may_be_tried_again = fault.is_no_space() && fault.operation != Operation::SyncDirectory;
         if may_be_tried_again { LogError::NoSpace(fault) } else { LogError::Fault(fault) }
     }
@@ -274,7 +274,7 @@ impl Spares {
     fn fill(&self, name: &str, bytes: u64, filling: Filling, pace: Pace) -> Result<(), Fault> {
         let file = self.disk.create(name)?;
         failpoint("spare.created");
-        // A full disk says so before it is filled to the last byte, which others may need.
+        // Fail early on a full disk, and leave the last bytes of the disk free.
         file.secure_room(bytes)?;
         let mut chunks = 0;
         match filling {

@@ -7,7 +7,7 @@ use crate::disk::{Disk, DiskFile};
 use crate::failpoint::failpoint;
 use crate::fault::Fault;
 
-/// A segment that can be appended to. It knows where, but not whether it may: that is the writer's.
+/// The open segment. The writer decides whether it may be appended to.
 pub(crate) struct Tail {
     pub(crate) file: Box<dyn DiskFile>,
     pub(crate) header: SegmentHeader,
@@ -18,10 +18,10 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
-    /// Makes the file `spare` the segment of `header`. `content` begins with room for that header and goes on with
-    /// whole frames, if any, of which the last has the checksum `chain`.
+    /// Makes the file `spare` the segment of `header`. `content` is that header, followed by complete frames, if any,
+    /// of which the last has the checksum `chain`.
     ///
-    /// The segment gets its name after all of it is durable: a segment that has a name is complete.
+    /// The segment gets its name after all of it is durable, so a segment with a name is complete.
     pub(crate) fn activate(
         disk: &dyn Disk,
         spare: &str,
@@ -72,7 +72,7 @@ impl Tail {
         Ok(Place { segment: self.header.number, offset: seat.offset + FRAME_HEADER_BYTES as u64 })
     }
 
-    /// Marks the segment as one that has a successor, and syncs that. Its events end at `end`, all of them durable.
+    /// Seals the segment, which now has a successor, and syncs the seal. Its events end at `end` and are all durable.
     pub(crate) fn seal(&self, end: Position) -> Result<(), Fault> {
         let seat = self.seat();
         let header = self.next_header(FrameKind::Seal, end, 0, end);

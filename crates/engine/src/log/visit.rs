@@ -1,4 +1,4 @@
-//! Reads one segment by itself.
+//! Reads a single segment.
 
 use super::Place;
 use super::scan::{bad, read_header};
@@ -7,10 +7,10 @@ use super::walk::{Step, Walk};
 use crate::disk::Disk;
 use crate::fault::{OpenError, ReplayError};
 
-/// Visits the bodies of frames, each with its place.
+/// Receives the place and the body of a frame.
 pub type VisitFrame<'v> = dyn FnMut(Place, &[u8]) -> Result<(), ReplayError> + 'v;
 
-/// Hands over the body of each frame of a segment that is no longer written to.
+/// Visits the body of each frame of a segment that is no longer written to.
 pub fn visit_segment(
     disk: &dyn Disk,
     uuid: [u8; 16],

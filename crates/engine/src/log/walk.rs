@@ -1,11 +1,11 @@
-//! A walk through the frames of one segment, which tells sound frames from bad ones and never trusts a length before
-//! its checksum.
+//! Walks through the frames of one segment, and distinguishes sound frames from bad ones. A length is never used
+//! before its checksum was verified.
 
 use super::Position;
 use super::frame::{FRAME_ALIGN, FRAME_HEADER_BYTES, FrameHeader, FrameKind, Seat, frame_bytes};
 use super::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 
-/// The end of a segment's frames, as whatever comes next needs it.
+/// The end of a segment's frames, from which the log continues.
 #[derive(Debug)]
 pub(crate) struct SegmentEnd {
     pub(crate) header: SegmentHeader,
@@ -14,7 +14,7 @@ pub(crate) struct SegmentEnd {
     pub(crate) position: Position,
 }
 
-/// Where a walk through a segment has come to.
+/// The state of a walk through a segment.
 pub(crate) struct Walk<'a> {
     /// The bytes of the segment's file, which may be shorter than a segment.
     bytes: &'a [u8],
@@ -28,15 +28,15 @@ pub(crate) struct Walk<'a> {
     pub(crate) synced: Position,
 }
 
-/// What the walk finds at its offset.
+/// The result of one step of a walk.
 pub(crate) enum Step<'a> {
-    /// A sound frame with events. The walk is now behind it.
+    /// A sound frame with events. The walk has moved behind it.
     Events(SoundFrame<'a>),
     /// The seal that ends the segment.
     Seal,
-    /// Nothing that was written for this place, or not all of it: the end, or a torn write, or damage.
+    /// No frame that was written for this place, or only part of one: the end, a torn write, or damage.
     Torn(&'static str),
-    /// An intact header that cannot be here: always damage.
+    /// An intact header that cannot be at this place: always damage.
     Alien(&'static str),
 }
 
@@ -92,9 +92,9 @@ impl<'a> Walk<'a> {
         Step::Events(frame)
     }
 
-    /// Looks on from a bad frame for headers that are whole, and answers how many there are. A frame's header tells
-    /// what was durable before it was written, even if the frames in between are gone, and even if it was written or
-    /// copied to the wrong place since.
+    /// Searches the rest of the segment for intact headers after a bad frame, and returns their number. A header
+    /// shows up to which position events were durable before it was written, even if the frames before it are lost,
+    /// and even if it was written or copied to the wrong place.
     pub(crate) fn look_on(&mut self) -> usize {
         let mut found = 0;
         let rest = self.bytes.get(self.offset..).unwrap_or_default();
@@ -108,8 +108,8 @@ impl<'a> Walk<'a> {
         found
     }
 
-    /// Goes behind a frame whose header is whole and whose body is not; answers both. The walk goes on as if the frame
-    /// were sound, since its header says what comes next.
+    /// Moves behind a frame with an intact header and a damaged body, and returns it. The walk continues as if the
+    /// frame were sound, since its header states what follows.
     pub(crate) fn pass_over(&mut self) -> Option<SoundFrame<'a>> {
         let (header, crc) = self.header_at(self.offset)?;
         let is_passable = header.kind == Some(FrameKind::Events) && self.contradiction(&header).is_none();
@@ -123,8 +123,8 @@ impl<'a> Walk<'a> {
         Some(frame)
     }
 
-    /// Goes on to the next whole header in its place, at or behind the walk's offset, and takes its word for where it
-    /// stands. Answers false if there is none.
+    /// Moves to the next intact header at or after the walk's offset, and adopts its position and chain. Returns
+    /// false if there is none.
     pub(crate) fn resume(&mut self) -> bool {
         let mut offset = self.offset;
         while offset + FRAME_HEADER_BYTES <= self.bytes.len() {
@@ -141,8 +141,8 @@ impl<'a> Walk<'a> {
         false
     }
 
-    /// Whether something stands at the walk's offset that looks like the header of a frame of this segment, and is
-    /// none. A crash leaves a header whole or not at all, on a disk that does not tear its sectors.
+    /// Whether the bytes at the walk's offset seem to be a damaged header of a frame of this segment. On a disk that
+    /// does not tear sectors, a crash leaves a header complete or not at all.
     pub(crate) fn is_frayed(&self) -> bool {
         let Some(head) = self.bytes.get(self.offset..).and_then(<[u8]>::first_chunk::<FRAME_HEADER_BYTES>)
         else {
@@ -151,7 +151,7 @@ impl<'a> Walk<'a> {
         FrameHeader::resembles(head, self.seat(self.offset)) && self.header_at(self.offset).is_none()
     }
 
-    /// Where the walk has come to, as the end of the segment of `header`.
+    /// The current place, as the end of the segment of `header`.
     pub(crate) fn end(&self, header: SegmentHeader) -> SegmentEnd {
         SegmentEnd { header, offset: self.offset as u64, chain: self.chain, position: self.position }
     }

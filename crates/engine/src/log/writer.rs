@@ -1,4 +1,4 @@
-//! The one that appends.
+//! The writer, which appends frames to the log.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use crate::disk::Disk;
 use crate::failpoint::failpoint;
 use crate::fault::Fault;
 
-/// The end of the log. There is one, and it belongs to the log thread:
+/// Appends to the log. There is one writer, and it belongs to the log thread:
 ///
 /// 1. [`append`](Writer::append) the batch: one frame, one write.
-/// 2. [`sync`](Writer::sync) it, as the durability level says.
-/// 3. Publish the position that `sync` answered; only now may replies leave.
+/// 2. [`sync`](Writer::sync) it, as the durability level demands.
+/// 3. Publish the position that `sync` returned; only now may replies be sent.
 ///
-/// After a failed write or sync the writer is poisoned: it answers [`LogError::Poisoned`] for ever and never syncs
-/// again.
+/// After a failed write or sync the writer is poisoned: all further calls fail with [`LogError::Poisoned`], and no
+/// sync is retried.
 pub struct Writer {
     disk: Arc<dyn Disk>,
     spares: Arc<Spares>,
@@ -32,7 +32,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// A writer behind a `tail` whose events end at `end` and are all durable.
+    /// A writer that continues a `tail` whose events end at `end` and are all durable.
     pub(crate) fn new(
         disk: Arc<dyn Disk>,
         spares: Arc<Spares>,
@@ -43,10 +43,11 @@ impl Writer {
         Writer { disk, spares, salts, tail, end, synced: end, bytes: 0, poisoned: false }
     }
 
-    /// Writes the batch as one frame and says where its body lies. The frame buffer still holds the batch afterwards.
+    /// Writes the batch as one frame and returns the place of its body. The frame buffer still has the batch
+    /// afterwards.
     ///
-    /// Begins a new segment where the frame does not fit the open one. If there is no room on the disk for that,
-    /// nothing has been written and the same call may be made again later.
+    /// Begins a new segment if the frame does not fit the open one. If the disk has no space for that, nothing has
+    /// been written, and the same call may be repeated later.
     pub fn append(&mut self, frame: &mut FrameBuf, events: u32) -> Result<Place, LogError> {
         assert!(events > 0, "a frame holds at least one event");
         self.refuse_if_poisoned()?;
@@ -65,7 +66,7 @@ impl Writer {
         Ok(place)
     }
 
-    /// Makes everything appended durable and answers up to where that is.
+    /// Makes everything appended durable, and returns the position up to which it is.
     pub fn sync(&mut self) -> Result<Position, LogError> {
         self.refuse_if_poisoned()?;
         if self.synced < self.end {
@@ -102,14 +103,14 @@ impl Writer {
         Room::new(header.number, *offset, header.bytes, self.spares.segment_bytes())
     }
 
-    /// Whether an earlier failure has ended this writer's life.
+    /// Whether an earlier write or sync has failed.
     pub fn is_poisoned(&self) -> bool {
         self.poisoned
     }
 
-    /// Begins the next segment. The old one is durable before the new one has a name, and is sealed only after that
-    /// name is durable: so a seal whose successor is missing tells of a lost file, and never of a crash. It begins with
-    /// a frame with a body of `body_bytes` that ends at `frame_end`.
+    /// Begins the next segment, for a frame with a body of `body_bytes` that ends at `frame_end`. The old segment is
+    /// durable before the new one has a name, and is sealed only after that name is durable. So if the successor of a
+    /// sealed segment is missing, a file was lost; no crash causes that.
     fn roll(&mut self, body_bytes: usize, frame_end: Position) -> Result<(), LogError> {
         let (spare, bytes) = match self.spares.take(frame_bytes(body_bytes), frame_end) {
             Err(LogError::Fault(fault)) => return Err(self.poison(fault)),

@@ -1,7 +1,9 @@
 //! Work on the files of a store without executing commands.
 //!
-//! - [`check`] reports whether a store is sound, [`repair`] saves what can be saved of one that is not, and [`backup`]
-//!   copies one that may be running. `unfinished` marks a copy that is being made.
+//! - [`check`] reports whether a store is sound.
+//! - [`repair`] saves as much as possible of a damaged store into a new one.
+//! - [`backup`] copies a store that may be in use.
+//! - `unfinished` marks a copy that is not complete yet.
 
 pub mod backup;
 pub mod check;

@@ -1,18 +1,19 @@
-//! The mark of a store that is still being made: as long as it is there, the directory is no store.
+//! The mark of a store that is still being written. While the mark exists, the directory is not a store.
 //!
-//! A backup or a repair that is killed has no chance to clear up behind itself. What it leaves looks like a damaged
-//! store, and would send its owner looking for a fault of the disk.
+//! A backup or a repair that is killed cannot remove its files. Without the mark they would look like a damaged
+//! store, and suggest that the disk is faulty.
 
 use crate::disk::Disk;
 use crate::failpoint::failpoint;
 use crate::fault::{Fault, OpenError};
 
-/// The file that is the mark, if its content is that of one.
+/// The name of the mark. A file of this name with other content is not a mark.
 pub(crate) const NAME: &str = "sureq-unfinished";
 
 const CONTENT: &[u8] = b"This directory is a copy that was not finished. Remove it, and make it again.\n";
 
-/// Says that a store is being made here, before anything of it is: a cut of power leaves the mark too.
+/// Marks a directory before any file of the store is written. The mark is durable, so that it also survives a power
+/// cut.
 pub(crate) fn begin(to: &dyn Disk) -> Result<(), Fault> {
     let mark = to.create(NAME)?;
     mark.write_at(0, CONTENT)?;
@@ -27,7 +28,8 @@ pub(crate) fn end(to: &dyn Disk) -> Result<(), Fault> {
     to.sync_dir()
 }
 
-/// Whether this is the content of a mark. One that was being written when its writer was killed has only some of it.
+/// Whether this is the content of a mark, or the beginning of it, which a process leaves that is killed while
+/// writing.
 fn is_mark(content: &[u8]) -> bool {
     CONTENT.starts_with(content)
 }
@@ -57,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_of_that_name_that_says_something_else_is_no_mark() {
+    fn a_file_with_other_content_is_not_a_mark() {
         assert!(is_mark(CONTENT) && is_mark(&CONTENT[..7]) && is_mark(b""));
         assert!(!is_mark(b"Chapter one.") && !is_mark(&[CONTENT, b"x"].concat()));
     }

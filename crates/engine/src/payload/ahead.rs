@@ -65,10 +65,11 @@ pub(crate) struct ReadAhead {
 
 #[derive(Debug, Default)]
 struct Window {
-    /// The tasks at the head of the queue that have been asked for, and about how many bytes these are.
+    /// The number of tasks at the head of the queue that were requested and not popped yet, and their approximate
+    /// bytes.
     tasks: usize,
     bytes: usize,
-    /// The length of the queue when tasks were last asked for.
+    /// The value of `tasks` after the last request.
     filled: usize,
     /// The number of tasks to keep read ahead.
     wanted: usize,
@@ -108,7 +109,8 @@ impl Window {
         self.tasks = left;
     }
 
-    /// Asks for as many as are wanted, up to a number of bytes: the cache must still have them when they are needed.
+    /// Requests as many tasks as are wanted, up to a number of bytes: the cache must still have them when they are
+    /// needed.
     fn extend(&mut self, queue: &Queue<Body>, before: (u32, u32), bytes_max: usize) -> Reading {
         let mut reading = Reading::default();
         for span in queue.read_ahead_spans(self.tasks) {
@@ -137,7 +139,7 @@ impl Window {
         reading
     }
 
-    /// Asks for one, unless that would be too much. Returns whether it did.
+    /// Requests one task, unless that exceeds a limit. Returns whether it did.
     fn add(&mut self, body: &Body, before: (u32, u32), bytes_max: usize, reading: &mut Reading) -> bool {
         let place = body.place().filter(|place| (place.segment, place.offset) < before);
         let bytes = place.map_or(0, |place| ReadSpan::bytes_for(place, reading.places.last().copied()));

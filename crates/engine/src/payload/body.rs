@@ -44,7 +44,7 @@ impl From<&[u8]> for Body {
 }
 
 impl AsRef<[u8]> for Body {
-    /// The bytes. Only what a reply holds has them, and every reply that leaves the engine does.
+    /// The bytes. Panics for a place in the log: all payloads are loaded before a reply leaves the engine.
     fn as_ref(&self) -> &[u8] {
         match self {
             Self::Loaded(payload) => payload.as_ref(),
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn places_pack_and_unpack_whatever_was_before_them() {
+    fn places_pack_and_unpack_after_any_other_place() {
         let places = [
             stored(1, 192, 64),
             stored(1, 273, 64),
@@ -202,7 +202,10 @@ mod tests {
         for other in [stored(7, 282, 64), stored(7, 281, 63), stored(8, 281, 64)] {
             assert!(!other.is_unpacked_from(Some(&before), &packed), "{other:?}");
         }
-        assert!(!stored(7, 281, 64).is_unpacked_from(None, &packed), "behind nothing they are no place");
+        assert!(
+            !stored(7, 281, 64).is_unpacked_from(None, &packed),
+            "without the place before, these bytes are invalid"
+        );
         packed.push(0);
         assert!(!stored(7, 281, 64).is_unpacked_from(Some(&before), &packed), "there is more");
         let loaded = Body::Loaded(Payload::from(&b"x"[..]));

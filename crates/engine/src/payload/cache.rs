@@ -22,7 +22,7 @@ const RING_BYTES_MIN: usize = 4 << 20;
 /// A frame that is larger than the ring and than this is dropped as soon as it can be read back.
 const KEPT_OVERSIZED_BYTES: usize = 1 << 20;
 
-/// About the memory of a span besides its bytes.
+/// The approximate memory of a span besides its bytes.
 const SPAN_BYTES: usize = 128;
 
 /// The order of spans may contain this many dropped ones before it is cleaned up.
@@ -45,7 +45,7 @@ pub(crate) struct Cache {
 pub(crate) enum Found<'c> {
     /// In a frame that was written last, or is about to be.
     Written(&'c [u8]),
-    /// In such a frame too, in memory that can be shared.
+    /// In such a frame, in memory that can be shared.
     Large(Payload),
     /// In a span that was read ahead.
     Read(Payload),
@@ -75,8 +75,8 @@ impl Cache {
         Self { written, large, read: ReadSpans::new(budget / 2), meter: Meter::default() }
     }
 
-    /// Keeps the payloads of a frame that is about to be written. They stay until the next frame whatever the budget,
-    /// since they cannot be read from the disk yet.
+    /// Keeps the payloads of a frame that is about to be written. They stay until the next frame even if they exceed
+    /// the budget, since they cannot be read from disk yet.
     pub(crate) fn keep_frame(&mut self, place: Place, frame: &FrameBuf) {
         let (segment, offset) = (place.segment as u32, place.offset as u32);
         match frame.section() {
@@ -195,7 +195,7 @@ impl LargeWritten {
     }
 }
 
-/// The last frames, each contiguous, in a buffer that is reused. It is only as large as it is useful, so that it stays
+/// The last frames, each contiguous, in a buffer that is reused. It grows only when that is useful, so that it stays
 /// in the processor's caches.
 #[derive(Debug)]
 struct Ring {
@@ -383,7 +383,7 @@ impl ReadSpans {
         self.find_near(place)
     }
 
-    /// The same, if it is the span that was used last.
+    /// Like [`Self::find`], but only in the span that was used last.
     fn find_near(&mut self, place: Stored) -> Option<(Arc<[u8]>, usize)> {
         let (start, kept) = self.last.as_ref()?;
         let (start, at, bytes) = (*start, kept.holds(*start, place)?, Arc::clone(&kept.bytes));
@@ -458,13 +458,13 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_larger_than_all_others_goes_when_it_has_been_written() {
+    fn an_oversized_frame_is_dropped_once_it_has_been_written() {
         let mut cache = Cache::new(2 * 1000);
         cache.keep_written(1, 192, &[7; 500]);
         for (len, is_kept) in [(KEPT_OVERSIZED_BYTES, true), (KEPT_OVERSIZED_BYTES + 1, false)] {
             let frame = place(1, 1000, len as u32);
             cache.keep_written(1, 1000, &vec![9; len]);
-            assert!(written(&mut cache, frame).is_some(), "nobody can read it yet");
+            assert!(written(&mut cache, frame).is_some(), "it cannot be read from disk yet");
             cache.has_written();
             assert_eq!(written(&mut cache, frame).is_some(), is_kept);
         }
@@ -475,7 +475,7 @@ mod tests {
 
     /// A section is found only at the place it was written to. It stays while the budget beside the ring allows.
     #[test]
-    fn large_payloads_are_shared_and_go_when_there_is_no_room_for_them() {
+    fn large_payloads_are_shared_and_dropped_when_they_exceed_the_budget() {
         let mut cache = Cache::new(2 * 1000);
         let section: Arc<[u8]> = (0..=255).collect();
         let mut frame = FrameBuf::new();
@@ -506,25 +506,25 @@ mod tests {
     }
 
     #[test]
-    fn the_ring_grows_when_more_of_it_would_be_of_use() {
+    fn the_ring_grows_if_a_larger_one_would_have_the_payload() {
         let mut cache = Cache::new(64 << 20);
         let body = vec![7; 1 << 10];
         for n in 0..16 << 10 {
             cache.keep_written(1, n << 10, &body);
         }
-        assert_eq!(cache.bytes(), RING_BYTES_MIN, "nobody has asked for more");
+        assert_eq!(cache.bytes(), RING_BYTES_MIN, "there was no miss yet");
         for _ in 0..10 {
             assert!(written(&mut cache, place(1, 0, 100)).is_none());
         }
         let kept = place(1, (13 << 10) << 10, 1 << 10);
-        assert_eq!(written(&mut cache, kept), Some(body.clone()), "what was there still is");
+        assert_eq!(written(&mut cache, kept), Some(body.clone()), "its frames are kept");
         for n in 16 << 10..32 << 10 {
             cache.keep_written(1, n << 10, &body);
         }
-        assert_eq!(cache.bytes(), 2 * RING_BYTES_MIN, "twice as much, however often it was asked for");
+        assert_eq!(cache.bytes(), 2 * RING_BYTES_MIN, "it doubles once, however many misses there were");
         let never = [place(1, 100 << 20, 1), place(9, 0, 1)];
         assert!(never.into_iter().all(|place| written(&mut cache, place).is_none()));
-        assert_eq!(cache.bytes(), 2 * RING_BYTES_MIN, "no ring has what was never written");
+        assert_eq!(cache.bytes(), 2 * RING_BYTES_MIN, "no ring has payloads that were never written");
     }
 
     #[test]
@@ -545,7 +545,7 @@ mod tests {
         }
         assert!(cache.find(place(3, 108, 7)).is_none() && cache.bytes() <= 1000);
         cache.keep_read((3, 100), vec![0; 1001].into(), 100);
-        assert!(cache.bytes() <= 1000, "larger than all there is room for");
+        assert!(cache.bytes() <= 1000, "it is larger than the budget");
     }
 
     #[test]

@@ -41,7 +41,7 @@ const FAILED_READS_MAX: usize = 32;
 /// The bytes that may be read ahead without being in the cache yet.
 const ARRIVED_BYTES_MAX: usize = 1 << 20;
 
-/// The jobs of the loader, and what it has read ahead.
+/// The jobs of the loader, and the spans that it has read ahead.
 pub(crate) struct Loader {
     /// `None` once the store is closed, since a reader keeps the directory locked.
     reader: Mutex<Option<Arc<Reader>>>,
@@ -118,7 +118,7 @@ enum Job {
     Answer(Arc<TicketCell>),
     Ahead(Reading),
     Search(Search),
-    /// Ends the thread, because the store closes.
+    /// Ends a search, because the store closes.
     Dismiss(Search),
 }
 
@@ -546,7 +546,7 @@ mod tests {
             let (number, job) = jobs.next().expect("there are some");
             assert!(number == later && matches!(job, Job::Answer(_)), "answers go first");
             jobs.current = Some(number);
-            assert!(jobs.has_any_upto(upto), "what came before is not done");
+            assert!(jobs.has_any_upto(upto), "the earlier job is not done");
         }
         let (number, job) = jobs.next().expect("there is one");
         jobs.current = Some(number);

@@ -4,8 +4,8 @@
 //!   in a frame; `placement` verifies in debug builds that places agree with the log.
 //! - `payloads` finds the payloads of a reply in the `cache`, or has the `loader` read them, if possible `ahead` of
 //!   need. `read_span` joins neighbouring payloads into one read.
-//! - `seek` searches payloads on disk, for a cancel by payload. `unreadable` is what happens to tasks whose payload
-//!   cannot be read.
+//! - `seek` searches payloads on disk, for a cancel by payload. `unreadable` handles tasks whose payloads cannot be
+//!   read.
 
 pub(crate) mod ahead;
 pub(crate) mod body;

@@ -16,7 +16,7 @@ pub(crate) struct LoggedPayload<'f> {
     pub(crate) payload: &'f [u8],
 }
 
-/// Visits the payloads of a frame whose body lies at `place`, in order of their offsets.
+/// Visits the payloads of a frame whose body is at `place`, in the order of their offsets.
 pub(crate) fn payloads_in(
     place: Place,
     body: &[u8],

@@ -1,4 +1,4 @@
-//! Payloads for replies: from memory at once, from the disk by a ticket.
+//! Puts payloads into replies: at once if they are in memory, and behind a ticket if they are on disk.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ const SHARED_PART: usize = 2;
 /// The capacity that is kept from one reply to the next.
 const KEPT_BYTES: usize = 64 << 10;
 
-/// Where the payloads of a reply were found.
+/// Facts about where the payloads of a reply were found.
 #[derive(Default)]
 struct Fetched {
     /// Some are not in memory.

@@ -1,5 +1,5 @@
-//! Compares what tasks know of their payloads with the frames that are about to be written. Each costs a look-up per
-//! payload, so that only builds with debug assertions do it: every test of the engine runs with it.
+//! Compares the places that tasks have for their payloads with the frames that are about to be written. This costs a
+//! look-up per payload, so only builds with debug assertions do it. All tests of the engine run with it.
 
 use sureq_core::Broker;
 
@@ -7,8 +7,8 @@ use crate::commit::commit_buffer::Batch;
 use crate::payload::body::Body;
 use crate::payload::payload_scan::{LoggedPayload, payloads_in};
 
-/// Panics if a task whose payload is in this frame has another place for it. One that was recorded again since has a
-/// later one.
+/// Panics if a task whose payload is in this frame has another place for it. A later place is right: the task was
+/// recorded again since.
 pub(crate) fn verify(broker: &Broker<Body>, batch: &Batch) {
     if !cfg!(debug_assertions) || !batch.has_payloads {
         return;

@@ -76,7 +76,7 @@ impl ReadSpan {
         (self.end - self.start) as usize
     }
 
-    /// Where it begins.
+    /// Its first byte.
     pub(crate) const fn first(&self) -> Start {
         (self.segment, self.start as u32)
     }
@@ -88,7 +88,7 @@ impl ReadSpan {
     }
 }
 
-/// Groups items into spans that hold their places, each with the items that lie in it.
+/// Groups items into spans that cover their places, each with its items.
 pub(crate) fn read_spans<T>(
     items: &mut [T],
     place_of: impl Fn(&T) -> Stored,

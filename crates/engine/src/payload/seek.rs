@@ -108,7 +108,7 @@ impl Search {
         candidates
     }
 
-    /// Cancels the tasks that were found. The final reply reports a failure of that, and payloads that could not be
+    /// Cancels the tasks that were found. The final reply reports a failed cancel, and payloads that could not be
     /// read, since those might match.
     pub(crate) fn conclude(
         &mut self,
@@ -139,7 +139,7 @@ impl Search {
         }
     }
 
-    /// Ends it because the store closes.
+    /// Ends the search because the store closes.
     pub(crate) fn dismiss(mut self, shared: &Shared) {
         self.refused = Some(Refusal::Closed);
         self.answer(shared);

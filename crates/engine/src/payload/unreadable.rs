@@ -1,4 +1,4 @@
-//! Payloads that cannot be read: what happens to their tasks, and how it is reported.
+//! Handles tasks whose payloads cannot be read, and reports them.
 //!
 //! A failed read may succeed later, so the task is delayed and the read is retried a few times. After that, or at once
 //! if the payload does not match its checksum, the task is dead with a reason that names file and offset, until an
@@ -19,10 +19,10 @@ use crate::waiting::ticket::{PendingAnswer, TicketCell, only};
 /// The delays of a task after each failed read. The read after the last delay is the last attempt.
 const WAITS_MS: [u64; 2] = [1_000, 10_000];
 
-/// The number of tasks that are taken back under one lock.
+/// The number of deliveries that are ended under one lock.
 const SLICE_TASKS: usize = 128;
 
-/// The failed reads of at most this many tasks are counted; beyond that all counts start anew.
+/// The failed reads of at most this many tasks are counted; beyond that all counts are reset.
 const TRIED_MAX: usize = 10_000;
 
 /// The failed reads since the store was opened.
@@ -56,8 +56,8 @@ pub(crate) struct Missing {
     pub(crate) why: String,
 }
 
-/// A delivery that is taken back.
-struct Undelivered {
+/// A delivery that ends, since its payload cannot be read.
+struct EndedDelivery {
     receipt: Receipt,
     fate: Fate,
     why: String,
@@ -111,21 +111,21 @@ impl ReadFaults {
     }
 }
 
-/// Takes back deliveries without payload. Returns the position that the rest of the answer must wait for.
+/// Ends deliveries without payload. Returns the position that the rest of the answer must wait for.
 pub(crate) fn take_back(shared: &Shared, cell: &TicketCell, missing: &[Missing]) -> Position {
     let deliveries = {
         let ticket = cell.lock();
         ticket.answer.as_ref().map_or_else(Vec::new, |answer| deliveries(shared, answer, missing))
     };
-    for (queue, undelivered) in &deliveries {
-        // The last ones first: a task that goes to the front later stands before them.
-        for (n, slice) in undelivered.rchunks(SLICE_TASKS).enumerate() {
+    for (queue, ended) in &deliveries {
+        // Each task goes to the front of its queue, so the last one goes first.
+        for (n, slice) in ended.rchunks(SLICE_TASKS).enumerate() {
             if n > 0 {
                 shared.step_aside();
             }
             take_back_slice(shared, queue, slice);
         }
-        tell(shared, queue, undelivered);
+        report(shared, queue, ended);
     }
     shared.position(&shared.lock())
 }
@@ -135,28 +135,28 @@ fn deliveries(
     shared: &Shared,
     answer: &PendingAnswer,
     missing: &[Missing],
-) -> Vec<(Box<[u8]>, Vec<Undelivered>)> {
+) -> Vec<(Box<[u8]>, Vec<EndedDelivery>)> {
     let queues: Vec<&[u8]> = match &answer.recovered_from {
         Some(queue) => vec![queue],
         None => answer.queues.iter().map(AsRef::as_ref).collect(),
     };
-    let mut all: Vec<(Box<[u8]>, Vec<Undelivered>)> =
+    let mut all: Vec<(Box<[u8]>, Vec<EndedDelivery>)> =
         queues.iter().map(|&queue| (queue.into(), Vec::new())).collect();
     for Missing { index, trouble, why } in missing {
         let Some(task) = answer.replies.tasks.get(*index) else { continue };
-        let Some((_, undelivered)) = all.get_mut(task.queue as usize) else { continue };
+        let Some((_, ended)) = all.get_mut(task.queue as usize) else { continue };
         let fate = shared.read_faults.fate(task.id, *trouble);
-        undelivered.push(Undelivered { receipt: task.receipt(), fate, why: why.clone() });
+        ended.push(EndedDelivery { receipt: task.receipt(), fate, why: why.clone() });
     }
     all
 }
 
-fn take_back_slice(shared: &Shared, queue: &[u8], slice: &[Undelivered]) {
+fn take_back_slice(shared: &Shared, queue: &[u8], slice: &[EndedDelivery]) {
     shared.change(|broker, now, buffer| {
-        let untried = slice.iter().filter(|undelivered| undelivered.fate == Fate::Front);
-        let untried: Vec<Receipt> = untried.map(|undelivered| undelivered.receipt).collect();
+        let untried = slice.iter().filter(|ended| ended.fate == Fate::Front);
+        let untried: Vec<Receipt> = untried.map(|ended| ended.receipt).collect();
         broker.requeue_undelivered(queue, &untried, now, buffer);
-        for Undelivered { receipt, fate, why } in slice {
+        for EndedDelivery { receipt, fate, why } in slice {
             let wait_ms = match fate {
                 Fate::Front => continue,
                 Fate::Later(ms) => Some(*ms),
@@ -169,18 +169,18 @@ fn take_back_slice(shared: &Shared, queue: &[u8], slice: &[Undelivered]) {
 }
 
 /// Counts dead tasks, and reports the first task of each kind to the operator.
-fn tell(shared: &Shared, queue: &[u8], undelivered: &[Undelivered]) {
-    let dead = undelivered.iter().filter(|one| one.fate == Fate::Dead).count();
+fn report(shared: &Shared, queue: &[u8], ended: &[EndedDelivery]) {
+    let dead = ended.iter().filter(|one| one.fate == Fate::Dead).count();
     shared.read_faults.dead.fetch_add(dead as u64, Relaxed);
     let queue = queue.escape_ascii();
-    if let Some(Undelivered { receipt, why, .. }) = undelivered.iter().find(|one| one.fate == Fate::Dead) {
+    if let Some(EndedDelivery { receipt, why, .. }) = ended.iter().find(|one| one.fate == Fate::Dead) {
         let id = receipt.id;
         shared.notice(&format!(
             "{dead} of the tasks of queue {queue} are dead, since their payloads cannot be read; the first is {id}: {why}"
         ));
     }
-    let later = undelivered.iter().filter(|one| matches!(one.fate, Fate::Later(_)));
-    if let Some(Undelivered { receipt, why, .. }) = later.clone().next() {
+    let later = ended.iter().filter(|one| matches!(one.fate, Fate::Later(_)));
+    if let Some(EndedDelivery { receipt, why, .. }) = later.clone().next() {
         let (id, count) = (receipt.id, later.count());
         shared.notice(&format!(
             "{count} of the payloads of queue {queue} cannot be read, and are tried again soon; the first is that of {id}: \

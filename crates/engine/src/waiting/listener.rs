@@ -118,7 +118,7 @@ impl Listeners {
         Kind::ALL.into_iter().filter(is_wanted).collect()
     }
 
-    /// Adds a notice to the queues of its subscribers, and their wakers to those that are woken once the position is
+    /// Adds a notice to the queues of its subscribers. Adds their wakers to `woken`, to be woken once the position is
     /// durable.
     pub(crate) fn publish(
         &self,
@@ -166,7 +166,7 @@ impl Counts {
     }
 }
 
-/// What one listener is subscribed to.
+/// The subscriptions of one listener.
 #[derive(Debug, Default)]
 struct Subscribed {
     everywhere: Counts,

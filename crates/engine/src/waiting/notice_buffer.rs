@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_published_once_for_each_queue_where_it_came_first() {
+    fn counts_are_published_once_per_queue_in_the_order_of_their_first_event() {
         let mut buffer = buffer(&Kind::ALL);
         let list = [TaskId::new(1, 1).unwrap(), TaskId::new(1, 2).unwrap()];
         let ids = Ids::Slice(&list);

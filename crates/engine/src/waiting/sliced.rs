@@ -1,10 +1,10 @@
-//! Large commands in slices, so that none holds the lock for long. A command that asks for or names more than
-//! [`SLICE_TASKS`] tasks or queues gets a ticket. Each poll of the ticket executes one slice under the lock. Between
-//! two slices the caller serves its other work, and other threads get the lock. Each slice is one unit of the log and
-//! atomic; the command as a whole is not, since other commands may be executed in between. A push is never sliced: it
-//! is stored completely or not at all.
+//! Executes large commands in slices, so that none holds the lock for long. A command that requests or names more
+//! than [`SLICE_TASKS`] tasks or queues gets a ticket. Each poll of the ticket executes one slice under the lock.
+//! Between two slices the caller serves its other work, and other threads get the lock. Each slice is one unit of the
+//! log and atomic; the command as a whole is not, since other commands may be executed in between. A push is never
+//! sliced: it is stored completely or not at all.
 //!
-//! A pop executes its first slice at once, like a small one: most find less than they ask for.
+//! A pop executes its first slice at once, like a small one: most find fewer tasks than they request.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::waiting::ticket::{EngineTicket, PendingAnswer, TicketCell, only};
 /// The number of tasks, ids or queues of a slice.
 pub(crate) const SLICE_TASKS: usize = limits::SLICE_TASKS;
 
-/// The payload bytes that a slice hands out; a single payload may be larger.
+/// The payload bytes that a slice delivers; a single payload may be larger.
 pub(crate) const SLICE_BYTES: usize = 2 << 20;
 
 /// The rest of a command that is executed in slices.
@@ -47,10 +47,10 @@ pub(crate) struct PopRest {
     left: Left,
 }
 
-/// What a pop may still hand out.
+/// The tasks and bytes that a pop may still deliver.
 #[derive(Clone, Copy)]
 pub(crate) struct Left {
-    /// The queue to go on with.
+    /// The index of the queue to continue with.
     from: usize,
     tasks: u32,
     bytes: usize,
@@ -148,7 +148,7 @@ pub(crate) fn named(command: &Command<'_>) -> usize {
     }
 }
 
-/// How a poll of a ticket goes on.
+/// How a poll of a ticket continues.
 pub(crate) enum Step {
     /// There is no slice to execute.
     None,
@@ -388,7 +388,7 @@ impl Sliced {
             Self::Bulk(rest) => !matches!(rest.which, BulkCommand::ListWorkers),
             Self::Inspect(_) | Self::Queues(_) => false,
         };
-        let why = "the store closed when a part of it was done: open it again and look";
+        let why = "the store closed after a part of the command was executed: open it again and check";
         Reply::Refused(if is_begun { Refusal::Unknown { why: why.into() } } else { Refusal::Closed })
     }
 }
@@ -513,8 +513,8 @@ impl Shared {
         if is_over || is_cold { Step::None } else { Step::More }
     }
 
-    /// Asks the loader for the payloads that the answer lacks. Must be called under the lock under which the places
-    /// were handed out: from then on, no segment is retired before they are read.
+    /// Asks the loader for the payloads that the answer lacks. Must be called under the same hold of the lock that
+    /// put their places into the answer: from then on, no segment is retired before they are read.
     pub(crate) fn read_for(&self, cell: &Arc<TicketCell>) {
         self.loader.iter().for_each(|loader| loader.load(Arc::clone(cell)));
     }

@@ -39,7 +39,7 @@ pub(crate) fn run(shared: &Shared) {
     shared.let_go(state);
 }
 
-/// One slice of what is due. The caller sees to it that the ticker goes on with what is left.
+/// Executes one slice of the due changes. The caller ensures that the ticker continues with the rest.
 pub(crate) fn tick(shared: &Shared, state: &mut EngineState, now: Now) {
     if state.broker.next_deadline().is_due(now) {
         let EngineState { broker, buffer, .. } = &mut *state;

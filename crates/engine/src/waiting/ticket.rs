@@ -1,5 +1,5 @@
 //! Tickets: the right to an answer that does not exist yet, because a pop waits for tasks, payloads are being read,
-//! slices are left to execute, or a search goes on.
+//! slices are left to execute, or a search is in progress.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError};
@@ -81,7 +81,7 @@ pub(crate) fn poisoned() -> Replies<Body> {
 
 /// The reply to a command that was executed, but may not be on disk.
 fn unsure() -> Replies<Body> {
-    let why = "the log failed before it was durable: open the home again and look";
+    let why = "the log failed before the command was durable: open the home again and check";
     only(Reply::Refused(Refusal::Unknown { why: why.into() }))
 }
 
@@ -276,17 +276,17 @@ impl Drop for EngineTicket {
         let Ok(mut state) = self.shared.state.lock() else { return };
         let waiting = self.number.and_then(|number| state.waiters.remove(number));
         if self.cell.lock().slices.take().is_some() {
-            // Those slices that were executed are written, although nobody waits for them.
+            // Slices that were executed are written, although no caller waits for them.
             self.shared.stir_log(&mut state);
         }
         drop(state);
         if waiting.is_some() {
-            // Very many connections may close one after the other.
+            // Very many connections may close in a row.
             self.shared.step_aside();
         }
         let Some(answer) = self.cell.lock().answer.take() else { return };
         for (queue, receipts) in answer.receipts() {
-            self.shared.undeliver(&queue, &receipts);
+            self.shared.requeue(&queue, &receipts);
         }
     }
 }

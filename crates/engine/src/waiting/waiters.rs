@@ -1,4 +1,4 @@
-//! The waiting pops, in order of arrival. They are served in this order, whatever their dialect.
+//! The waiting pops, in order of arrival. They are served in this order, across all dialects.
 //!
 //! They are not part of the durable state: after a restart no pop waits. A waiting pop owns a copy of its command,
 //! since the buffer that it was read from is reused before it is served.
@@ -31,7 +31,7 @@ pub(crate) struct Waiters {
     /// Numbers by the incarnation of the worker that waits.
     by_worker: BTreeSet<(u64, u64)>,
     timeouts: BTreeSet<(LogTime, u64)>,
-    /// About how many bytes of memory all of it takes.
+    /// The approximate memory of all of it, in bytes.
     memory: usize,
 }
 
@@ -44,7 +44,7 @@ impl Waiters {
         self.waiting.len()
     }
 
-    /// About how many bytes of memory the waiters take.
+    /// The approximate memory of the waiters, in bytes.
     pub(crate) const fn memory(&self) -> usize {
         self.memory
     }
@@ -103,7 +103,7 @@ impl Waiters {
         self.timeouts.first().map(|&(at, _)| at)
     }
 
-    /// A pop whose time has run out.
+    /// A pop that has timed out.
     pub(crate) fn timed_out(&self, now: LogTime) -> Option<u64> {
         self.timeouts.first().filter(|&&(at, _)| at <= now).map(|&(_, number)| number)
     }

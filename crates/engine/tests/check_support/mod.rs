@@ -1,5 +1,5 @@
-//! A store that has seen much: queues with tasks in all states, checkpoints, tasks that were copied forward, and a list
-//! of what became of each.
+//! A store with a long history: queues with tasks in all states, checkpoints, tasks that were copied forward, and a
+//! record of the expected state of each task.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part of this")]
 
@@ -22,7 +22,7 @@ use sureq_home_api::{Home as _, Payload};
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::sim_disk::SimDisk;
 
-/// Segments so small that a short life goes over many.
+/// Segments so small that a short life fills many.
 pub const SEGMENT_BYTES: u64 = 8192;
 
 pub type Files = BTreeMap<String, Arc<Vec<u8>>>;
@@ -33,24 +33,24 @@ pub fn open(disk: &SimDisk, clock: &Arc<ManualClock>) -> Engine {
     Engine::open_on(disk.shared(), Arc::clone(clock) as _, &options).expect("a sound store opens")
 }
 
-/// What is known of the tasks of a store, and its files.
+/// The files of a store, and the expected state of its tasks.
 pub struct Lived {
     pub files: Files,
-    /// Where the clock stood in the end.
+    /// The clock, at its last time.
     pub clock: Arc<ManualClock>,
-    /// Tasks that are there: queue and payload.
+    /// Existing tasks, with queue and payload.
     pub live: BTreeMap<TaskId, (Vec<u8>, Vec<u8>)>,
     /// Tasks that were finished or removed.
     pub finished: BTreeSet<TaskId>,
     pub digest: u64,
     pub incarnation: u64,
-    /// Where in the log each task has its records.
+    /// The positions of the records of each task.
     pub records: BTreeMap<TaskId, Vec<u64>>,
     /// The position of the last frame, and the tasks that were finished by it.
     pub last: (u64, BTreeSet<TaskId>),
 }
 
-/// A life as it is being lived.
+/// A store in use, and the expected state of its tasks.
 pub struct Life {
     pub disk: SimDisk,
     pub clock: Arc<ManualClock>,
@@ -74,7 +74,7 @@ impl Life {
         replies
     }
 
-    /// A payload that nobody else has.
+    /// A payload that no other task has.
     fn payload(&mut self) -> Vec<u8> {
         self.number += 1;
         let filler = (self.number * 31 % 160) as usize;
@@ -106,7 +106,7 @@ impl Life {
         let queues = [queue];
         let replies = self.execute(&Command::Pop(Pop { lease, ..Pop::plain(&queues, count) }));
         for task in &replies.tasks {
-            assert_eq!(task.body.as_ref(), self.live[&task.id].1, "a payload is what was pushed");
+            assert_eq!(task.body.as_ref(), self.live[&task.id].1, "a payload is the pushed one");
         }
         replies.tasks.iter().map(|task| task.id).collect()
     }
@@ -129,7 +129,7 @@ impl Life {
         self.execute(&Command::Bury { queue, tasks: TaskRefs { list: &list, form: IdForm::Long } });
     }
 
-    /// Goes on until so many checkpoints were taken and something was copied forward.
+    /// Pushes and acks tasks until this many checkpoints were taken and this many bytes were copied forward.
     pub fn churn(&mut self, checkpoints: u64, copied: u64) {
         let deadline = Instant::now() + Duration::from_secs(20);
         for rounds in 0u64.. {
@@ -138,13 +138,13 @@ impl Life {
             {
                 return;
             }
-            assert!(Instant::now() < deadline, "it never came to that: {status:?}");
+            assert!(Instant::now() < deadline, "it did not happen in time: {status:?}");
             // Compaction must keep pace, so that all such stores have about the same size.
             if status.segments > 14 {
                 std::thread::yield_now();
                 continue;
             }
-            // One that stays in each segment, so that they take up much more than is live in them.
+            // One task stays in each segment, so that the segments are much larger than their live tasks.
             let is_wanted = status.copied_bytes < copied && rounds % 6 == 0;
             self.push(b"kept", usize::from(is_wanted));
             self.push(b"busy", 12);
@@ -159,7 +159,7 @@ impl Life {
         self.engine = open(&self.disk, &self.clock);
     }
 
-    /// The store as the end of the process leaves it, without a farewell.
+    /// Ends the life. The files are those before the store was closed, as a killed process leaves them.
     pub fn end(self) -> Lived {
         let (digest, incarnation) = self.engine.inspect(|broker| (broker.digest(), broker.incarnation()));
         let files = self.calm_files();
@@ -172,8 +172,7 @@ impl Life {
 }
 
 impl Life {
-    /// The files at a moment at which nobody is in the middle of writing one: what a crash leaves behind then is the
-    /// subject of other tests.
+    /// The files at a moment at which no thread is writing one: other tests are about the leftovers of a crash.
     fn calm_files(&self) -> Files {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
@@ -182,13 +181,13 @@ impl Life {
             if report.findings.is_empty() {
                 return files;
             }
-            assert!(Instant::now() < deadline, "never without a finding: {:#?}", report.findings);
+            assert!(Instant::now() < deadline, "there is always a finding: {:#?}", report.findings);
             std::thread::yield_now();
         }
     }
 }
 
-/// Where in the log each task has its records.
+/// The positions of the records of each task.
 fn records_in(files: &Files) -> BTreeMap<TaskId, Vec<u64>> {
     let mut records: BTreeMap<TaskId, Vec<u64>> = BTreeMap::new();
     for bytes in files.iter().filter(|(name, _)| is_segment(name)).map(|(_, bytes)| bytes) {
@@ -242,7 +241,7 @@ pub fn frames_of(segment: &[u8]) -> Vec<(u64, &[u8])> {
     frames
 }
 
-/// A store with all that there can be in one.
+/// A store with everything that a store can contain.
 pub fn lived() -> Lived {
     let mut life = Life::new();
     let day = 86_400_000;
@@ -293,17 +292,16 @@ pub fn disk_of(files: &Files) -> SimDisk {
 }
 
 pub fn checked(disk: &SimDisk) -> Report {
-    check(&disk.shared(), &mut |_, _, _| ()).expect("one can look")
+    check(&disk.shared(), &mut |_, _, _| ()).expect("a check is possible")
 }
 
-/// Saves what can be saved; answers what came of it and the new store.
+/// Repairs a store. Returns the result and the new store.
 pub fn repaired(disk: &SimDisk) -> (Repaired, SimDisk) {
     let before = disk.files();
     let to = SimDisk::new(5);
     let clock = ManualClock::default();
-    let repaired =
-        repair(&disk.shared(), &to.shared(), &clock, &mut |_, _, _| ()).expect("it can be looked at");
-    assert_eq!(disk.files(), before, "the damaged store stays as it is");
+    let repaired = repair(&disk.shared(), &to.shared(), &clock, &mut |_, _, _| ()).expect("it can be read");
+    assert_eq!(disk.files(), before, "the damaged store is not changed");
     (repaired, to)
 }
 
@@ -331,23 +329,23 @@ pub fn tasks_in(disk: &SimDisk) -> BTreeMap<TaskId, (Vec<u8>, Vec<u8>)> {
     tasks
 }
 
-/// Whether a position is told to be in a part of the log that is lost.
-pub fn is_told(repaired: &Repaired, position: u64) -> bool {
+/// Whether a position is in a reported gap.
+pub fn is_in_gap(repaired: &Repaired, position: u64) -> bool {
     let holds = |gap: &Gap| gap.from.0 <= position && gap.upto.is_none_or(|upto| position < upto.0);
     repaired.gaps.iter().any(holds)
 }
 
-/// Repairs a store, and holds what came of it to what is known of its tasks.
+/// Repairs a store, and compares the result with the expected state of its tasks.
 pub fn check_repair(lived: &Lived, disk: &SimDisk, context: &str) -> Repaired {
     let (repaired, to) = repaired(disk);
     assert!(repaired.report.is_sound(), "{context}: {:#?}", repaired.report.findings);
     let tasks = tasks_in(&to);
     let doubtful: BTreeSet<TaskId> = repaired.doubtful.iter().map(|doubtful| doubtful.id).collect();
     let lost: BTreeSet<TaskId> = repaired.lost.iter().map(|lost| lost.id).collect();
-    // Where nothing is left of the header of the very last frame, nothing tells that there was one. Where something is,
-    // the end of the log is reported as lost, and tasks that may have been finished there as in doubt.
+    // If the header of the very last frame is lost, nothing shows that there was one. If only a part of it is lost,
+    // the end of the log is reported as a gap, and tasks that may have been finished there as doubtful.
     let (last_frame, finished_last) = &lived.last;
-    let is_last_gone = checked(disk).end.0 <= *last_frame && !is_told(&repaired, *last_frame);
+    let is_last_gone = checked(disk).end.0 <= *last_frame && !is_in_gap(&repaired, *last_frame);
     for (id, (queue, payload)) in &tasks {
         if lived.finished.contains(id) {
             let may_be_unfinished = is_last_gone && finished_last.contains(id);
@@ -366,14 +364,14 @@ pub fn check_repair(lived: &Lived, disk: &SimDisk, context: &str) -> Repaired {
         let is_nameless = repaired.nameless.contains(queue);
         assert!(queue == known_queue || is_nameless, "the queue of {id}: {context}");
     }
-    // A task whose every record is in a part of the log that is reported as lost is unknown.
-    let is_in_gap = |position: &u64| is_told(&repaired, *position);
-    let is_unknown = |id: &TaskId| lived.records.get(id).is_some_and(|records| records.iter().all(is_in_gap));
+    // A task is unknown if all its records are in reported gaps.
+    let is_lost = |position: &u64| is_in_gap(&repaired, *position);
+    let is_unknown = |id: &TaskId| lived.records.get(id).is_some_and(|records| records.iter().all(is_lost));
     let is_missing = |id: &&TaskId| !tasks.contains_key(id) && !lost.contains(id) && !is_unknown(id);
     let missing: Vec<&TaskId> = lived.live.keys().filter(is_missing).collect();
     assert!(
         missing.len() as u64 <= repaired.unnamed,
-        "neither there nor listed: {missing:?}: {context}, {:?}",
+        "neither saved nor listed: {missing:?}: {context}, {:?}",
         (&repaired.beginning, &repaired.gaps)
     );
     assert!(repaired.report.incarnation > lived.incarnation, "{context}");

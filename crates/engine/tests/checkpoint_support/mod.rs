@@ -1,4 +1,4 @@
-//! What the tests of checkpoints share: states that are known by their position, and ways to take and to load them.
+//! Shared by the tests of checkpoints: states that depend on their position, and functions that take and load them.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part of this")]
 
@@ -11,11 +11,11 @@ use sureq_testkit::sim_disk::{Crash, Op, SimDisk};
 
 pub const UUID: [u8; 16] = *b"a store of tests";
 
-/// What a checkpoint holds in these tests.
+/// The contents of a checkpoint in these tests.
 pub type Parts = BTreeMap<u32, Vec<u8>>;
 
-/// The state at a position. One of five parts changes at a time, so that most of a state is shared with those before
-/// it; a sixth comes and goes, so that its files become sparse.
+/// The state at a position. One of five parts changes at a time, so that most of a state is shared with earlier ones;
+/// a sixth is only in every fourth state, so that files become sparse.
 pub fn parts_at(position: u64) -> Parts {
     let part = |part: u64, version: u64| {
         let bytes = 300 + (part * 61 + version * 37) % 90;
@@ -25,7 +25,7 @@ pub fn parts_at(position: u64) -> Parts {
     steady.chain(position.is_multiple_of(4).then(|| part(5, position))).collect()
 }
 
-/// The checkpoints of a disk, and the state that the newest of them holds.
+/// The checkpoints of a disk, and the state in the newest of them.
 pub struct Session {
     pub checkpoints: Checkpoints,
     pub position: u64,
@@ -51,7 +51,7 @@ impl Session {
         self.take(self.position + 1, parts_at(self.position + 1))
     }
 
-    /// Takes a checkpoint and shares what has not changed.
+    /// Takes a checkpoint that shares unchanged parts.
     pub fn take(&mut self, position: u64, parts: Parts) -> Result<(), LogError> {
         let mut shared = self.blobs.clone();
         shared.retain(|part, _| parts.get(part).is_some_and(|bytes| *bytes == self.parts[part]));
@@ -106,7 +106,7 @@ pub fn read_parts(loaded: &Loaded<'_>) -> Result<(Parts, BTreeMap<u32, Blob>), O
     Ok((parts, blobs))
 }
 
-/// A disk on which so many checkpoints were taken.
+/// A disk on which this many checkpoints were taken.
 pub fn taken(checkpoints: u64) -> SimDisk {
     let disk = SimDisk::new(1);
     let mut session = Session::start(&disk).unwrap();
@@ -116,7 +116,7 @@ pub fn taken(checkpoints: u64) -> SimDisk {
     disk
 }
 
-/// Loads and fails unless what comes out was put in; changes nothing.
+/// Loads the newest checkpoint, and fails unless it is the state of its position. Changes nothing.
 pub fn loaded(disk: &SimDisk) -> Result<Session, OpenError> {
     let before = disk.trace_len();
     let session = Session::start(disk)?;
@@ -126,14 +126,14 @@ pub fn loaded(disk: &SimDisk) -> Result<Session, OpenError> {
     Ok(session)
 }
 
-/// Loads with nothing wrong and answers the position.
+/// Loads the newest checkpoint, which must be sound, and returns its position.
 pub fn position_in(disk: &SimDisk, context: &str) -> u64 {
     let session = loaded(disk).unwrap_or_else(|error| panic!("{context}: {error}"));
     assert_eq!(session.skipped, None, "{context}");
     session.position
 }
 
-/// Fails unless a start refuses because of damage and has changed nothing; answers the damage.
+/// Fails unless a start refuses because of damage and has changed nothing. Returns the damage.
 pub fn refusal(disk: &SimDisk) -> Damage {
     match loaded(disk).err().expect("a refusal") {
         OpenError::Damaged(damage) => damage,
@@ -141,7 +141,7 @@ pub fn refusal(disk: &SimDisk) -> Damage {
     }
 }
 
-/// A disk of its own with the same files.
+/// A separate disk with the same files.
 pub fn copy(disk: &SimDisk) -> SimDisk {
     SimDisk::with_files(99, &disk.files())
 }
@@ -156,7 +156,7 @@ pub fn name(number: u64) -> String {
     format!("checkpoint-{number:020}")
 }
 
-/// Calls `check` with what every cut during every change of `trace` leaves of `base`.
+/// Calls `check` with the disk after each possible power cut during each change of `trace` on `base`.
 pub fn crash_everywhere(base: &SimDisk, trace: &[Op], mut check: impl FnMut(usize, Crash, SimDisk)) {
     for (change, op) in trace.iter().enumerate() {
         for crash in Crash::during(op, change as u64) {

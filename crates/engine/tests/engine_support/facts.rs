@@ -1,6 +1,6 @@
-//! A run whose compaction is part of it: tasks that stay for ever among tasks that come and go, over so many small
-//! segments that checkpoints are taken, old tasks copied forward and segments retired all the time. What was confirmed
-//! is noted as facts, because the log forgets.
+//! A run with compaction: tasks that are never finished among tasks that are, over many small segments, so that
+//! checkpoints are taken, old tasks copied forward and segments retired all the time. Confirmed changes are recorded
+//! as facts, since old segments of the log are removed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,19 +23,19 @@ pub const QUEUES: [&[u8]; 5] = [b"q", b"kept", b"tried", b"grave", b"dropped"];
 
 const VIEWS: [View; 4] = [View::Ready, View::Leased, View::Delayed, View::Dead];
 
-/// Memory for so few payloads that most are read from the disk.
+/// A cache so small that most payloads are read from the disk.
 const CACHE_BYTES: usize = 1024;
 
-/// Something that came true with a command.
+/// The effect of a command.
 #[derive(Clone, Copy, Debug)]
 pub struct Fact {
-    /// The log did not reach further before it.
+    /// The end of the log before the command.
     begin: Position,
-    /// It is true once the log reaches this far.
+    /// The end of the log after it: the fact is true in a log that reaches this position.
     end: Position,
 }
 
-/// Whether a fact is one in a log that ends somewhere.
+/// Whether a fact is true in a log that ends at some position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Is {
     True,
@@ -55,7 +55,7 @@ impl Fact {
     }
 }
 
-/// What is known of a task.
+/// The facts about a task.
 #[derive(Clone, Debug)]
 pub struct Known {
     pub payload: Vec<u8>,
@@ -63,35 +63,35 @@ pub struct Known {
     finished: Option<Fact>,
 }
 
-/// After so many changes of the disk, the log was promised to reach this far.
+/// After this many changes of the disk, the log was confirmed up to this position.
 #[derive(Clone, Copy, Debug)]
 struct Promise {
     changes: usize,
     upto: Position,
 }
 
-/// What is known of a run.
+/// The facts about a run.
 #[derive(Default)]
 pub struct Facts {
     pub tasks: BTreeMap<TaskId, Known>,
-    /// Promised by the level.
+    /// Confirmed, according to the durability level.
     confirmed: Vec<Promise>,
-    /// Promised by a close in good order.
+    /// Confirmed by closing the store.
     closed: Vec<Promise>,
 }
 
 impl Facts {
-    /// How far the log must reach after a crash during this change.
+    /// The position that the log must reach after a crash during this change.
     pub fn confirmed(&self, change: usize) -> Position {
         latest(&self.confirmed, change)
     }
 
-    /// The same, if only what was closed in good order counts.
+    /// The position at which the store had been closed before this change ended.
     pub fn closed(&self, change: usize) -> Position {
         latest(&self.closed, change)
     }
 
-    /// Compares what is there with what must be there if the log ended at `end`.
+    /// Compares the found tasks with those that must exist if the log ended at `end`.
     pub fn compare(&self, found: &BTreeMap<TaskId, Vec<u8>>, end: Position, context: &str) {
         for (id, task) in &self.tasks {
             let is_finished = task.finished.map_or(Is::False, |finished| finished.at(end));
@@ -104,8 +104,8 @@ impl Facts {
                 assert!(!is_due, "{id} is lost: {context}");
             }
         }
-        let stranger = found.keys().find(|id| !self.tasks.contains_key(id));
-        assert_eq!(stranger, None, "nobody pushed it: {context}");
+        let unknown = found.keys().find(|id| !self.tasks.contains_key(id));
+        assert_eq!(unknown, None, "it was never pushed: {context}");
     }
 }
 
@@ -114,7 +114,7 @@ fn latest(promises: &[Promise], change: usize) -> Position {
     kept.map(|promise| promise.upto).max().unwrap_or_default()
 }
 
-/// Opens a store with segments of so many bytes.
+/// Opens a store with segments of this size.
 pub fn open_small(
     disk: &Arc<dyn Disk>,
     clock: &Arc<ManualClock>,
@@ -131,7 +131,7 @@ pub fn open_small(
     Engine::open_on(Arc::clone(disk), clock, &options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// How far the log in `disk` reaches. Changes nothing.
+/// The end of the log in `disk`. Changes nothing.
 pub fn reach(disk: &SimDisk, context: &str) -> Position {
     let disk = SimDisk::with_files(5, &disk.files()).shared();
     let values = *Store::open(&disk).unwrap_or_else(|error| panic!("{error}: {context}")).values();
@@ -173,7 +173,7 @@ fn found_in(found: &Found, queue: &[u8], view: View) -> i64 {
     i64::try_from(there).expect("they are few")
 }
 
-/// A run under way.
+/// A run in progress.
 pub struct FactRun {
     pub disk: SimDisk,
     pub facts: Facts,
@@ -214,10 +214,10 @@ impl FactRun {
         self.engine = open_small(&self.disk.shared(), &self.clock, self.durability, self.segment_bytes);
     }
 
-    /// Ends the run; answers what the disk went through.
+    /// Ends the run. Returns the facts, and the changes of the disk before the store was closed.
     pub fn end(self) -> (Facts, Vec<Op>) {
         let trace_len = self.disk.trace_len();
-        self.engine.check().expect("the store agrees with itself");
+        self.engine.check().expect("the store is consistent");
         self.facts.compare(&tasks_in(&self.engine, "at the end"), self.engine.end(), "at the end");
         self.engine.close().expect("a sound disk");
         (self.facts, self.disk.trace()[..trace_len].to_vec())
@@ -228,10 +228,10 @@ impl FactRun {
         let begin = self.engine.end();
         let executed = self.engine.execute(&[command], &mut replies);
         assert!(self.engine.wait(executed.position), "{:?}", self.engine.failure());
-        // Where nothing is promised, no position is told; others may have added to the log since.
-        let is_told = self.durability != Durability::None;
-        let end = if is_told { executed.position } else { self.engine.end() };
-        if is_told {
+        // At the level `none` replies have no position; other threads may have added to the log since.
+        let is_confirmed = self.durability != Durability::None;
+        let end = if is_confirmed { executed.position } else { self.engine.end() };
+        if is_confirmed {
             self.facts.confirmed.push(Promise { changes: self.disk.trace_len(), upto: end });
         }
         (replies, Fact { begin, end })
@@ -240,7 +240,7 @@ impl FactRun {
     fn payload(&mut self) -> Vec<u8> {
         self.pushes += 1;
         let n = self.pushes;
-        // Now and then one that is larger than a segment.
+        // Now and then a payload that is larger than a segment.
         let len = if n % 97 == 96 { self.segment_bytes as usize + 700 } else { n * 53 % 280 };
         (0..len).map(|at| (n * 31 + at * 7) as u8).collect()
     }
@@ -250,7 +250,7 @@ impl FactRun {
         self.push_these(queue, payloads)
     }
 
-    /// Pushes many small ones.
+    /// Pushes many small payloads.
     pub fn push_tiny(&mut self, queue: &[u8], count: usize) -> Vec<TaskId> {
         self.push_these(queue, (0..count).map(|n| vec![n as u8; n % 20]).collect())
     }
@@ -302,7 +302,7 @@ impl FactRun {
         }
     }
 
-    /// Tasks that will be there to the end: leased, delayed, dead, ready, and moved to another queue.
+    /// Makes tasks that exist until the end: leased, delayed, dead, ready, and moved to another queue.
     pub fn lay_down(&mut self) {
         self.push(b"kept", 3);
         let popped = self.pop(b"kept", 2);
@@ -330,7 +330,7 @@ impl FactRun {
         self.finished(&ids, finished);
     }
 
-    /// Pushes some, and finishes about as many.
+    /// Pushes some tasks, and finishes about as many.
     pub fn turn(&mut self, n: usize) {
         self.clock.pass(1);
         self.push(b"q", 1 + n % 4);
@@ -348,7 +348,7 @@ impl FactRun {
         }
     }
 
-    /// Waits until a checkpoint stands that was due.
+    /// Waits until no checkpoint is due or in progress.
     pub fn settle(&self) {
         let since = Instant::now();
         loop {
@@ -362,7 +362,7 @@ impl FactRun {
         }
     }
 
-    /// Waits until there are no more than so many segments.
+    /// Waits until there are no more than this many segments.
     pub fn wait_for_segments(&self, count: u64) {
         let since = Instant::now();
         while self.engine.status().segments > count {

@@ -1,4 +1,4 @@
-//! What the tests of the engine share: a store on a simulated disk by a clock moved by hand, and what its log holds.
+//! Shared by the tests of the engine: a store on a simulated disk with a clock that is moved by hand, and its events.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part of this")]
 
@@ -19,11 +19,11 @@ use sureq_home_api::{Home as _, Payload, Submitted};
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::sim_disk::SimDisk;
 
-/// Segments so small that a short run goes over several.
+/// Segments so small that a short run fills several.
 pub const SEGMENT_BYTES: u64 = 4096;
 
 pub fn options(durability: Durability) -> Options {
-    // What these tests compare is the whole log.
+    // These tests compare the whole log.
     Options { durability, segment_bytes: Some(SEGMENT_BYTES), keeps_log: true, ..Options::default() }
 }
 
@@ -39,7 +39,7 @@ pub fn open(disk: &Arc<dyn Disk>, clock: &Arc<ManualClock>, durability: Durabili
     Engine::open_on(Arc::clone(disk), clock, &options(durability)).expect("a sound store opens")
 }
 
-/// Executes, and waits until the replies may leave.
+/// Executes commands, and waits until the replies may be sent.
 pub fn execute(engine: &Engine, commands: &[Command<'_>]) -> (Replies<Payload>, Submitted) {
     let mut replies = Replies::default();
     let executed = engine.execute(commands, &mut replies);
@@ -47,20 +47,20 @@ pub fn execute(engine: &Engine, commands: &[Command<'_>]) -> (Replies<Payload>, 
     (replies, executed)
 }
 
-/// Pushes payloads to `q` and answers their ids.
+/// Pushes payloads to `q` and returns their ids.
 pub fn push(engine: &Engine, payloads: &[&[u8]]) -> Vec<TaskId> {
     let (replies, _) = execute(engine, &[Command::Push { queue: b"q", payloads }]);
     assert!(matches!(replies.list[0], Reply::Pushed(_)), "{:?}", replies.list);
     replies.ids
 }
 
-/// Pops from `q` and answers the payloads.
+/// Pops from `q` and returns the payloads.
 pub fn pop(engine: &Engine, count: u32) -> Vec<Vec<u8>> {
     let (replies, _) = execute(engine, &[Command::Pop(Pop::plain(&[b"q"], count))]);
     replies.tasks.iter().map(|task| task.body.as_ref().to_vec()).collect()
 }
 
-/// Acknowledges tasks of `q` by their bare ids; answers how many of them this call finished.
+/// Acks tasks of `q` by their ids, and returns the number of tasks that this call finished.
 pub fn ack(engine: &Engine, ids: &[TaskId]) -> usize {
     let texts: Vec<String> = ids.iter().map(ToString::to_string).collect();
     let list: Vec<&[u8]> = texts.iter().map(String::as_bytes).collect();
@@ -97,7 +97,7 @@ pub fn is_start(event: &[u8]) -> bool {
     codec::decode(event, |event| matches!(event, Event::Started { .. })).is_ok_and(|(is_start, _)| is_start)
 }
 
-/// What replay makes of events.
+/// The state after a replay of these events.
 pub fn replayed<'e>(events: impl IntoIterator<Item = &'e Vec<u8>>) -> Broker<Body> {
     let mut broker = Broker::default();
     for event in events {

@@ -1,4 +1,4 @@
-//! A recorded run: commands of all kinds, what each was promised, and after how many changes of the disk.
+//! A recorded run: commands of all kinds, and which of them were confirmed after how many changes of the disk.
 
 use std::collections::BTreeSet;
 use std::slice;
@@ -17,7 +17,7 @@ use sureq_testkit::sim_disk::SimDisk;
 
 use super::{ack_of, open};
 
-/// After so many changes of the disk, this was so.
+/// Something that was true after this many changes of the disk.
 #[derive(Clone, Copy, Debug)]
 pub struct Noted<T> {
     pub changes: usize,
@@ -28,15 +28,15 @@ pub struct Run {
     pub disk: SimDisk,
     pub clock: Arc<ManualClock>,
     pub durability: Durability,
-    /// Where batches ended: nothing in between is a legal place to recover to.
+    /// The ends of batches. A recovery must not end at a position in between.
     pub ends: BTreeSet<u64>,
-    /// Confirmed by the durability level.
+    /// The confirmed positions, according to the durability level.
     pub confirmed: Vec<Noted<Position>>,
-    /// Closed in good order up to here.
+    /// The positions at which the store was closed.
     pub closed: Vec<Noted<Position>>,
-    /// Given out, confirmed or not, before the change came to its end.
+    /// The ids that were assigned, confirmed or not, before the change ended.
     pub ids: Vec<Noted<TaskId>>,
-    /// Finished by an ack that ended there.
+    /// The tasks that were finished by an ack that ends at this position.
     pub finished: Vec<(Position, TaskId)>,
     held: Vec<TaskId>,
     engine: Engine,
@@ -79,7 +79,7 @@ impl Run {
         self.started();
     }
 
-    /// Ends the run; what the disk went through before stays in its trace.
+    /// Ends the run. Its trace ends before the store is closed.
     pub fn end(self) -> Recorded {
         let trace_len = self.disk.trace_len();
         self.engine.close().expect("a sound disk");
@@ -88,7 +88,7 @@ impl Run {
     }
 
     fn started(&mut self) {
-        // Its `Started` event is a batch of its own, durable before anything is answered, at every level.
+        // The `Started` event is a separate batch, and durable before the first reply at every level.
         let position = self.engine.durable();
         self.ends.insert(position.0);
         self.note(position);
@@ -103,7 +103,7 @@ impl Run {
         let before = self.disk.trace_len();
         let mut position = Position::START;
         for command in commands {
-            // Gathered, so that several commands share a frame.
+            // Not committed yet, so that several commands share a frame.
             let executed = self.engine.submit(slice::from_ref(command), &mut replies);
             position = executed.position;
             if let Some(ticket) = executed.into_ticket() {
@@ -127,7 +127,7 @@ impl Run {
         replies
     }
 
-    /// The end of the log as it is, whatever the level promises.
+    /// Notes the end of the log, durable or not.
     fn end_batch(&mut self) {
         let end = self.engine.end();
         self.ends.insert(end.0);
@@ -181,7 +181,7 @@ impl Run {
         }
     }
 
-    /// Acknowledges what is held, the first of it twice.
+    /// Acks all held tasks, and the first one twice.
     fn finish(&mut self) {
         let held = std::mem::take(&mut self.held);
         let texts: Vec<String> = held.iter().chain(held.first()).map(ToString::to_string).collect();
@@ -211,7 +211,7 @@ impl Run {
         self.clock.pass(ms);
         while self.engine.inspect(|broker| broker.next_deadline().is_due(self.engine.now())) {
             self.engine.tick();
-            // A tick is a batch, whether the engine's own thread or this one made it.
+            // A tick is a batch, whether the engine's thread or this one executed it.
             self.end_batch();
         }
         self.end_batch();
@@ -227,22 +227,22 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// What had been promised before this change came to its end.
+    /// The position that was confirmed before this change ended.
     pub fn promised(&self, change: usize) -> Position {
         latest(&self.run.confirmed, change)
     }
 
-    /// What a close in good order had made sure of before this change came to its end.
+    /// The position at which the store had been closed before this change ended.
     pub fn closed(&self, change: usize) -> Position {
         latest(&self.run.closed, change)
     }
 
-    /// The highest id that may have been given out during this change.
+    /// The highest id that may have been assigned during this change.
     pub fn last_id(&self, change: usize) -> Option<TaskId> {
         self.run.ids.iter().filter(|id| id.changes <= change).map(|id| id.what).max()
     }
 
-    /// What was finished before this position.
+    /// The tasks that were finished before this position.
     pub fn finished(&self, position: Position) -> Vec<TaskId> {
         self.run.finished.iter().filter(|(end, _)| *end <= position).map(|&(_, id)| id).collect()
     }

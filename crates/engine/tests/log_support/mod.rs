@@ -1,5 +1,4 @@
-//! What the tests of the log share: runs that remember what they were promised, and recoveries that check what they
-//! get.
+//! Shared by the tests of the log: runs that record which batches are durable, and recoveries that check the batches.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part of this")]
 
@@ -16,29 +15,29 @@ pub fn options(segment_bytes: u64) -> LogOptions {
     LogOptions { segment_bytes, spare_segments: 1, may_be_new: true, ..LogOptions::new(UUID) }
 }
 
-/// The batch with this index: its length and content are its own.
+/// The batch with this index. Its length and content depend on the index.
 pub fn batch(index: usize) -> Vec<u8> {
     let bytes = 1 + index * 37 % 150;
     (0..bytes).map(|at| (index * 7 + at) as u8).collect()
 }
 
-/// So many events the batch with this index is said to hold.
+/// The number of events of the batch with this index.
 pub fn events(index: usize) -> u32 {
     1 + index as u32 % 3
 }
 
-/// The position after so many batches.
+/// The position after this many batches.
 pub fn position(batches: usize) -> Position {
     Position((batches / 3 * 6 + [0, 1, 3][batches % 3]) as u64)
 }
 
-/// A log being written, which remembers what was promised when.
+/// A log that is being written, and a record of which batches were durable when.
 pub struct Run {
     pub disk: SimDisk,
     pub options: LogOptions,
     pub durability: Durability,
     pub batches: Vec<Vec<u8>>,
-    /// After so many changes of the disk, so many batches were promised to stay.
+    /// After this many changes of the disk, this many batches were confirmed as durable.
     promises: Vec<(usize, usize)>,
 }
 
@@ -48,13 +47,13 @@ impl Run {
         Run { disk, options: options(segment_bytes), durability, batches: Vec::new(), promises: vec![(0, 0)] }
     }
 
-    /// Starts, appends so many batches as the durability level says, and stops without a word.
+    /// Opens the log, appends this many batches, syncs as the durability level demands, and stops without closing it.
     pub fn session(&mut self, batches: usize) -> &mut Run {
         let all = (0..batches).map(|more| batch(self.batches.len() + more)).collect();
         self.session_of(all)
     }
 
-    /// Starts, appends these batches, and stops without a word.
+    /// Opens the log, appends these batches, and stops without closing it.
     pub fn session_of(&mut self, batches: Vec<Vec<u8>>) -> &mut Run {
         let mut writer = self.start();
         for body in batches {
@@ -73,7 +72,7 @@ impl Run {
         self
     }
 
-    /// Recovers everything, since no power was cut, and with it the promise of everything.
+    /// Recovers all batches, since no power was cut. All of them are durable then.
     fn start(&mut self) -> Writer {
         let (list, recovered) = recovered(&self.disk, &self.options).unwrap();
         assert_eq!(list, self.batches);
@@ -88,12 +87,12 @@ impl Run {
         self.promises.push((self.disk.trace_len(), self.batches.len()));
     }
 
-    /// How many batches were promised before the change with this index came to its end.
+    /// The number of batches that were confirmed before the change with this index ended.
     pub fn promised(&self, change: usize) -> usize {
         self.promises.iter().rev().find(|(changes, _)| *changes <= change).unwrap().1
     }
 
-    /// Fails unless `list` is a prefix of what was appended and holds at least so many batches.
+    /// Fails unless `list` is a prefix of the appended batches, and has at least this many.
     pub fn assert_legal(&self, list: &[Vec<u8>], at_least: usize, context: &str) {
         assert!(self.batches.starts_with(list), "not a prefix: {context}");
         assert!(list.len() >= at_least, "{} of {at_least} promised batches: {context}", list.len());
@@ -109,7 +108,7 @@ impl Run {
         self.segments().pop().unwrap()
     }
 
-    /// A disk of its own with the same files.
+    /// A separate disk with the same files.
     pub fn copy(&self) -> SimDisk {
         SimDisk::with_files(99, &self.disk.files())
     }
@@ -124,7 +123,7 @@ pub fn append(writer: &mut Writer, index: usize, body: &[u8]) {
     assert_eq!(frame.body(), body, "the buffer still holds the batch");
 }
 
-/// Recovers and answers the batches, checked for their positions, and the log.
+/// Recovers the log. Checks the positions of its batches, and returns them and the log.
 pub fn recovered(disk: &SimDisk, options: &LogOptions) -> Result<(Vec<Vec<u8>>, Recovered), OpenError> {
     let mut list = Vec::new();
     let recovered = recover(&disk.shared(), options, &mut |frame: ReplayFrame<'_>| {
@@ -136,12 +135,12 @@ pub fn recovered(disk: &SimDisk, options: &LogOptions) -> Result<(Vec<Vec<u8>>, 
     Ok((list, recovered))
 }
 
-/// Recovers and answers the batches.
+/// Recovers the log and returns its batches.
 pub fn batches_in(disk: &SimDisk, options: &LogOptions) -> Result<Vec<Vec<u8>>, OpenError> {
     recovered(disk, options).map(|(list, _)| list)
 }
 
-/// Reads without changing anything and answers how many batches there are, which must be the first of `expected`.
+/// Reads the log without changing anything, and returns the number of batches, which must be a prefix of `expected`.
 pub fn count_in(disk: &SimDisk, options: &LogOptions, expected: &[Vec<u8>]) -> Result<usize, OpenError> {
     let mut count = 0;
     scan(disk, options, &mut |frame: ReplayFrame<'_>| {
@@ -155,7 +154,7 @@ pub fn count_in(disk: &SimDisk, options: &LogOptions, expected: &[Vec<u8>]) -> R
     Ok(count)
 }
 
-/// Fails unless a recovery refuses because of damage and has changed nothing; answers the damage.
+/// Fails unless a recovery refuses because of damage and has changed nothing. Returns the damage.
 pub fn refusal(disk: &SimDisk, options: &LogOptions) -> Damage {
     let before = disk.trace_len();
     let error = batches_in(disk, options).expect_err("a refusal");
@@ -166,7 +165,7 @@ pub fn refusal(disk: &SimDisk, options: &LogOptions) -> Damage {
     }
 }
 
-/// Fails unless the log takes another batch and gives all of them back after a restart.
+/// Fails unless the log accepts another batch, and has all batches after a restart.
 pub fn assert_goes_on(disk: &SimDisk, options: &LogOptions, list: &[Vec<u8>]) {
     let (before, mut recovered) = recovered(disk, options).unwrap();
     assert_eq!(before, list);

@@ -56,7 +56,7 @@ impl<N: ChannelNames + Send + Sync> NoticeSource for ChannelListener<N> {
     }
 
     fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<ListenEvent>> {
-        // Whatever a server publishes is durable.
+        // A server publishes only durable events.
         self.queue.poll(Position::MAX, cx).unwrap_or(Poll::Pending)
     }
 }

@@ -3,7 +3,7 @@
 //! - [`ReplySlot`] is where that thread puts the replies to a batch; [`SlotTicket`] is the caller's end of it.
 //! - [`ChannelListener`] turns subscriptions into channel names and patterns; [`Subscriptions`] counts them for the
 //!   thread.
-//! - [`ReplySizes`] says how many commands to send at once, so that their replies do not fill the memory.
+//! - [`ReplySizes`] limits how many commands are sent at once, so that their replies do not fill the memory.
 
 mod channel_listener;
 mod reply_sizes;

@@ -1,9 +1,9 @@
 //! Estimates of reply sizes: a home that sends commands elsewhere ends a batch before their replies would fill its
 //! memory.
 //!
-//! The estimate for a queue is the largest task seen in the last minute or two. An unseen queue counts as a quarter of
-//! the budget, so that at most a few commands find out together. Another process may have pushed larger tasks since; so
-//! the number of commands that ask for tasks is limited, too.
+//! The estimate for a queue is the largest task seen in the last minute or two. A reply from an unseen queue counts
+//! as a quarter of the budget, so that only a few commands are sent before its sizes are known. Another process may
+//! have pushed larger tasks since; so the number of commands that request tasks is limited, too.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -18,13 +18,13 @@ pub const BATCH_REPLY_BYTES: usize = limits::OUTPUT_BYTES_MAX;
 /// The expected bytes of a reply from a queue that was not seen before.
 const UNSEEN_BYTES: usize = BATCH_REPLY_BYTES / 4;
 
-/// About the bytes of a task in a reply besides its payload.
+/// The approximate bytes of a task in a reply besides its payload.
 const TASK_BYTES: usize = 128;
 
-/// About the bytes of an id, a receipt or an index in a reply.
+/// The approximate bytes of an id, a receipt or an index in a reply.
 const ID_BYTES: usize = 32;
 
-/// About the bytes of any other reply.
+/// The approximate bytes of any other reply.
 const REPLY_BYTES: usize = 256;
 
 /// The most commands with tasks in their replies that are sent at once, however small those are expected to be.
@@ -42,7 +42,7 @@ type Largest = Box<[AtomicU32]>;
 /// The sizes of tasks that were seen lately, by the queues they were asked of.
 #[derive(Debug)]
 pub struct ReplySizes {
-    /// In this stretch of time, and in the one before it.
+    /// Sizes seen in the current period, and in the one before it.
     largest: Largest,
     largest_before: Largest,
     began: Instant,
@@ -50,7 +50,7 @@ pub struct ReplySizes {
     stretch: AtomicU64,
 }
 
-/// Where the size of the tasks is remembered that a command reads.
+/// The index under which the sizes of a queue's tasks are remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizePlace(usize);
 
@@ -83,7 +83,8 @@ impl SizePlace {
 }
 
 impl ReplySizes {
-    /// How many of these commands to send at once: at least one, and no more than whose replies fit the budget.
+    /// The number of these commands to send at once: at least the first, and further ones while their replies fit the
+    /// budget.
     pub fn fit(&self, commands: &[Command<'_>]) -> usize {
         let (mut left, mut asking) = (BATCH_REPLY_BYTES, 0);
         for (n, command) in commands.iter().enumerate() {
@@ -123,7 +124,7 @@ impl ReplySizes {
             Command::Add(add) => (add.queue, Some(add.payload.len())),
             _ => return,
         };
-        // Small ones are not worth a look.
+        // Small payloads make no difference to a batch.
         if let Some(largest) = largest.filter(|&largest| largest >= BATCH_REPLY_BYTES >> 10) {
             let place = SizePlace::of_queues(&[queue]);
             if self.get(place) > 0 {
@@ -181,14 +182,14 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_was_not_seen_is_asked_a_few_times_at_once() {
+    fn an_unseen_queue_is_sent_only_a_few_commands_at_once() {
         let sizes = ReplySizes::default();
         assert_eq!(sizes.fit(&[pop(1); 100]), 4);
         assert_eq!(sizes.fit(&[]), 0);
     }
 
     #[test]
-    fn small_tasks_are_asked_for_together_and_large_ones_alone() {
+    fn requests_for_small_tasks_are_batched_and_those_for_large_ones_are_not() {
         let sizes = ReplySizes::default();
         sizes.learn(place(), [100].into_iter());
         let push = Command::Push { queue: b"q", payloads: &[b"x"] };
@@ -196,7 +197,7 @@ mod tests {
         assert_eq!(sizes.fit(&[pop(1), push].repeat(100)), 2 * TASK_COMMANDS_MAX);
         sizes.learn(place(), [8 << 20].into_iter());
         assert_eq!((sizes.fit(&[pop(1); 30]), sizes.fit(&[inspect(); 30])), (1, 1));
-        // However many small ones come after it, the next may be as large; that is forgotten in time.
+        // Smaller tasks do not lower the estimate. It is forgotten after two periods.
         for _ in 0..200 {
             sizes.learn(place(), [100].into_iter());
         }
@@ -206,13 +207,13 @@ mod tests {
         assert_eq!(sizes.fit(&[inspect(); 30]), 1);
         sizes.begin_stretch();
         assert_eq!(sizes.fit(&[inspect(); 30]), 30);
-        // Tasks that this home pushes are known; those of others are learnt from replies.
+        // The sizes of this home's own pushes count too, not only those in replies.
         sizes.note_pushed(&Command::Push { queue: b"q", payloads: &[&vec![0; 3 << 20]] });
         assert_eq!(sizes.fit(&[inspect(); 30]), 2);
     }
 
     #[test]
-    fn many_at_once_count_as_many() {
+    fn the_estimate_of_a_pop_grows_with_its_count() {
         let sizes = ReplySizes::default();
         sizes.learn(place(), std::iter::empty());
         assert_eq!(sizes.fit(&[pop(10_000); 30]), BATCH_REPLY_BYTES / (10_000 * TASK_BYTES));

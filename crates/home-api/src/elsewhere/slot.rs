@@ -22,18 +22,18 @@ pub struct PopOf {
     pub queues: Arc<[Box<[u8]>]>,
 }
 
-/// Deliveries from a queue that were not taken, as the home writes them.
+/// Deliveries from a queue that no caller took, to be requeued.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Untaken {
-    /// The queue.
+    /// The name of the queue.
     pub queue: Box<[u8]>,
-    /// The deliveries, in order.
+    /// The ids or receipts of the deliveries as the home writes them, in order.
     pub tasks: Vec<Vec<u8>>,
 }
 
 impl PopOf {
-    /// What the pop delivered, given the replies to its batch. A delivery is written as in the reply, or else by its
-    /// receipt.
+    /// The deliveries of the pop, given the replies to its batch. Each is identified by its foreign id, if it has
+    /// one, or else by its receipt.
     pub fn untaken(&self, replies: &Replies<Payload>, spell: fn(Receipt) -> Vec<u8>) -> Vec<Untaken> {
         let Some(Reply::Tasks(span)) = replies.list.get(self.command) else { return Vec::new() };
         let name = |task: &TaskView<Payload>| match &task.foreign_id {
@@ -45,7 +45,7 @@ impl PopOf {
     }
 }
 
-/// Where the replies to a batch are put.
+/// Receives the replies to a batch, and hands them to its caller.
 #[derive(Debug)]
 pub struct ReplySlot {
     state: Mutex<SlotState>,
@@ -66,7 +66,7 @@ struct SlotState {
 }
 
 impl ReplySlot {
-    /// For a batch with these pops, in a home that writes receipts by `spell`.
+    /// An empty slot for a batch with these pops, in a home that writes receipts with `spell`.
     pub fn new(pops: Vec<PopOf>, spell: fn(Receipt) -> Vec<u8>) -> Self {
         let state = SlotState { answer: None, taker: None, giver: None, is_abandoned: false };
         Self { state: Mutex::new(state), pops, spell }
@@ -99,12 +99,12 @@ impl ReplySlot {
         .await;
     }
 
-    /// Puts the replies there. Returns the deliveries to requeue if the slot is abandoned.
+    /// Stores the replies and wakes the caller. Returns the deliveries to requeue if the slot is abandoned.
     pub fn fill(&self, replies: Replies<Payload>) -> Vec<Untaken> {
         self.fill_at(replies, sureq_sync::now())
     }
 
-    /// The same for replies that began to arrive at this time: leases in them began before.
+    /// Like [`Self::fill`], for replies that began to arrive at this time: leases in them began no later.
     pub fn fill_at(&self, replies: Replies<Payload>, at: Instant) -> Vec<Untaken> {
         let mut state = self.lock();
         if state.is_abandoned {
@@ -126,7 +126,7 @@ impl ReplySlot {
         self.fill(replies);
     }
 
-    /// Refuses all commands of a batch, unless it has its replies.
+    /// Refuses all commands of a batch, unless the replies have arrived or the slot is abandoned.
     pub fn refuse_if_open(&self, commands: usize, refusal: &Refusal) {
         let is_open = {
             let state = self.lock();
@@ -229,7 +229,7 @@ mod tests {
         ReplySlot::new(vec![PopOf { command: 0, queues }], spell)
     }
 
-    /// Tasks 1-1, 1-2, … of these queues; the last one has a name of its own.
+    /// Tasks 1-1, 1-2, … of these queues; the last one has a foreign id.
     fn popped(queues: &[u32]) -> Replies<Payload> {
         let mut replies = Replies::default();
         for (n, &queue) in (1..).zip(queues) {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_taken_once_and_then_nothing_goes_back() {
+    fn a_taken_answer_is_neither_returned_again_nor_requeued() {
         let slot = slot(&["a"]);
         assert!(slot.poll(&mut cx()).is_pending() && !slot.is_abandoned());
         assert_eq!(slot.fill(popped(&[0])), []);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_taken_late_tells_when_it_arrived() {
+    fn an_answer_that_is_taken_late_has_the_time_of_its_arrival() {
         let slot = slot(&["a"]);
         slot.fill(popped(&[0]));
         let filled = sureq_sync::now();
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn untaken_deliveries_go_back_by_queue_whichever_came_first() {
+    fn an_abandoned_slot_requeues_its_deliveries_by_queue_whenever_they_arrive() {
         let back = [untaken("a", &["1-2"]), untaken("c", &["1-1", "own"])];
         let early = slot(&["a", "b", "c"]);
         assert_eq!(early.fill(popped(&[2, 0, 2])), []);

@@ -1,34 +1,34 @@
-//! The channels and patterns that a listener needs, counted.
+//! Counts the channels and patterns that a listener needs.
 
 use std::collections::BTreeMap;
 
-/// The meaning of a name.
+/// Whether a name is a channel or a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum By {
     /// One channel.
     Channel,
-    /// All channels that match it.
+    /// All channels that match a pattern.
     Pattern,
 }
 
-/// The begin or the end of a subscription.
+/// The beginning or the end of a subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subscription {
     /// Whether it is to a channel or a pattern.
     pub by: By,
     /// The name of the channel, or the pattern.
     pub name: Vec<u8>,
-    /// Whether it begins.
+    /// True if the subscription begins, false if it ends.
     pub begins: bool,
 }
 
 impl Subscription {
-    /// It begins.
+    /// The beginning of a subscription.
     pub const fn begin(by: By, name: Vec<u8>) -> Self {
         Self { by, name, begins: true }
     }
 
-    /// It ends.
+    /// The end of a subscription.
     pub const fn end(by: By, name: Vec<u8>) -> Self {
         Self { by, name, begins: false }
     }
@@ -39,11 +39,11 @@ impl Subscription {
 pub struct Subscriptions(BTreeMap<(By, Vec<u8>), usize>);
 
 impl Subscriptions {
-    /// Counts a change. Returns it if it is the first begin or the last end, which must be sent to the server.
+    /// Counts a change. Returns it if it is the first beginning or the last end, which must be sent to the server.
     pub fn change(&mut self, change: Subscription) -> Option<Subscription> {
         let key = (change.by, change.name);
         let count = self.0.get(&key).copied().unwrap_or(0);
-        let (is_told, now) =
+        let (is_sent, now) =
             if change.begins { (count == 0, count + 1) } else { (count == 1, count.saturating_sub(1)) };
         if now > 0 {
             self.0.insert(key.clone(), now);
@@ -51,7 +51,7 @@ impl Subscriptions {
             self.0.remove(&key);
         }
         let (by, name) = key;
-        is_told.then_some(Subscription { by, name, ..change })
+        is_sent.then_some(Subscription { by, name, ..change })
     }
 
     /// Whether there is none.
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_first_begin_and_the_last_end_count() {
+    fn only_the_first_beginning_and_the_last_end_are_sent() {
         let mut all = Subscriptions::default();
         let begin = || Subscription::begin(By::Channel, b"a".to_vec());
         let end = || Subscription::end(By::Channel, b"a".to_vec());

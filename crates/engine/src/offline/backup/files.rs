@@ -1,4 +1,4 @@
-//! The copies of single files.
+//! Copies single files.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,15 +15,15 @@ use sureq_sync::thread;
 /// The size of reads and writes.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// After so much the disk is left to others for a while.
+/// After this many bytes the copy pauses, so that the running server can use the disk.
 const PACE_BYTES: u64 = 1 << 20;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// How often a frame is looked at again that seems to be half written, and how long it is given.
+/// How often a segment is read again whose last frames seem to be half written, and the pause before that.
 const LOOKS: u32 = 200;
 const LOOK_PAUSE: Duration = Duration::from_millis(5);
 
-/// Reports progress, and pauses to leave the disk to others.
+/// Reports progress, and pauses so that the running server can use the disk.
 pub(super) struct Pace<'p> {
     pub(super) steps: Steps<'p>,
     unpaused: u64,
@@ -77,7 +77,7 @@ pub(super) fn copy_file(
     Ok(offset)
 }
 
-/// Copies a segment that is no longer written to, with the seal that ends it; none if it has gone.
+/// Copies a segment that is no longer written to, including the seal at its end. `None` if it was removed.
 pub(super) fn copy_sealed(
     from: &Arc<dyn Disk>,
     to: &dyn Disk,
@@ -98,7 +98,7 @@ pub(super) fn copy_sealed(
     Ok(Some(copied(segment, gone.position, len)))
 }
 
-/// Copies the segment that is being written, up to its last complete frame. None if it was removed.
+/// Copies the segment that is being written, up to its last complete frame. `None` if it was removed.
 pub(super) fn copy_tail(
     from: &Arc<dyn Disk>,
     to: &dyn Disk,
@@ -113,8 +113,8 @@ pub(super) fn copy_tail(
         }
         let content = Content::of(segment.number, segment.header, bytes);
         let end = End::of(&content);
-        // A frame that was written while others behind it were read seems to be missing: it is there by now. One that
-        // stays away is damaged, and copied as it is.
+        // A frame that was written while later ones were being read seems to be missing, and is there when they are
+        // read again. If it is still missing then, it is damaged, and copied as it is.
         if end.is_cut_short && looks < LOOKS {
             looks += 1;
             thread::sleep(LOOK_PAUSE);
@@ -131,7 +131,7 @@ pub(super) fn copy_tail(
 struct End {
     offset: usize,
     position: Position,
-    /// Whether there are frames behind it, or marks that tell of them.
+    /// Whether later frames exist, or later frames are recorded as synced.
     is_cut_short: bool,
 }
 
@@ -144,7 +144,7 @@ impl End {
             return End { offset: gone.end as usize, position: gone.position, is_cut_short };
         };
         let position = first.position.unwrap_or(gone.position);
-        // The frame at the end may itself have a whole header, and half a body.
+        // The damaged frame itself, with a complete header and half a body, is not a later one.
         let is_cut_short = last > first.offset + FRAME_BYTES_MIN as u64 || position < gone.synced;
         End { offset: first.offset as usize, position, is_cut_short }
     }
@@ -155,7 +155,7 @@ fn copied(segment: &Found, end: Position, len: usize) -> Copied {
     Copied { first_number: segment.first_number, first, end, bytes: len as u64 }
 }
 
-/// All bytes of a segment, or none if it has gone.
+/// All bytes of a segment, or `None` if it was removed.
 fn read(from: &Arc<dyn Disk>, segment: &Found, pace: &mut Pace<'_>) -> Result<Option<Vec<u8>>, Fault> {
     let file = match from.open(&segment.name()) {
         Err(fault) if is_absent(&fault) => return Ok(None),
@@ -176,8 +176,8 @@ fn read(from: &Arc<dyn Disk>, segment: &Found, pace: &mut Pace<'_>) -> Result<Op
     Ok(Some(bytes))
 }
 
-/// Whether what was read is still the segment of that name: a file that is recycled loses its name first, and its
-/// header is the first thing that is written to it then.
+/// Whether the bytes that were read are those of the segment of that name. A file that is recycled is renamed first,
+/// and then its header is overwritten before the rest.
 fn is_still_there(from: &Arc<dyn Disk>, segment: &Found, bytes: &[u8]) -> Result<bool, Fault> {
     let file = match from.open(&segment.name()) {
         Err(fault) if is_absent(&fault) => return Ok(false),
@@ -188,7 +188,7 @@ fn is_still_there(from: &Arc<dyn Disk>, segment: &Found, bytes: &[u8]) -> Result
     Ok(read == head.len() && bytes.starts_with(&head) && segment.is_headed_by(bytes))
 }
 
-/// Writes the first `len` bytes of a segment into a file as long as the segment is.
+/// Writes the first `len` bytes of a segment into a file of the segment's length.
 fn write(to: &dyn Disk, segment: &Found, bytes: &[u8], len: usize, pace: &mut Pace<'_>) -> Result<(), Fault> {
     let copy = to.create(&segment.name())?;
     copy.reserve(bytes.len() as u64)?;

@@ -1,22 +1,23 @@
 //! Copies a store that may be open. It only reads, so a running server is not affected.
 //!
-//! The copy is what a crash at some moment during the backup would have left, with all that was confirmed before it
-//! began. Why that is so although files come, grow and go meanwhile:
+//! The copy equals the store that a crash at some moment during the backup would have left, with all changes that
+//! were confirmed before the backup began. Files are created, grow and are removed meanwhile. These steps make the
+//! copy consistent:
 //!
-//! 1. First the segments that are no longer written to: most of the store, and the long part of the work. What is
-//!    copied of them stays good, since no number is ever used twice.
-//! 2. Then, quickly, the newest checkpoint is opened, with the files that it refers to. They never change once they
-//!    have their names, and stay readable once they are open.
-//! 3. Then the segments that have come since. One that goes meanwhile was not needed any more: all events that made it
-//!    so had been written before it went. It is left out, and the directory is listed again.
-//! 4. Then, once a listing has been gone through of which nothing went, its last segment, up to the last frame that is
-//!    whole. That is behind all events of step 3. What was read of later frames is left out, so that no mark in them
-//!    tells of frames that are not there.
-//! 5. The checkpoint's files; and the `store` file last: its marks are never below what the log needs, and without it
-//!    the copy is no store.
+//! 1. Copy the segments that are no longer written to. This is most of the store and takes the longest. The copies
+//!    stay valid, since no segment number is used twice.
+//! 2. Open the newest checkpoint and the files that it refers to. They never change once they have their names, and
+//!    stay readable while they are open.
+//! 3. Copy the segments that are new since step 1. If one of them is removed meanwhile, it was no longer needed: all
+//!    events that made it obsolete had been written before. It is left out, and the directory is listed again.
+//! 4. If no segment of a listing was removed meanwhile, copy its last one, up to the last complete frame. This is
+//!    after all events that step 3 relies on. Later frames are left out, so that no synced mark in them refers to
+//!    frames that the copy lacks.
+//! 5. Copy the checkpoint's files, and the `store` file last: its marks are never below what the log needs, and
+//!    without it the copy is not a store.
 //!
-//! If the log that the checkpoint needs has gone by then, two newer ones have been taken meanwhile, and it is begun
-//! again with step 2. Files are read and written, never linked: segments are written to again when they are recycled.
+//! If the log that the checkpoint needs was removed meanwhile, two newer checkpoints have been taken, and the backup
+//! restarts with step 2. Files are read and written, never linked, since recycled segments are written to again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,16 +37,16 @@ mod files;
 
 use files::{Copied, Pace, copy_file, copy_sealed, copy_tail};
 
-/// How often a checkpoint is chosen before it is given up.
+/// How often a checkpoint is chosen before the backup fails.
 const ATTEMPTS: u32 = 1000;
 
-/// How often the directory is listed for one of them.
+/// How often the directory is listed for one checkpoint.
 const ROUNDS: u32 = 20;
 
 /// The number of passes over complete segments: few are added during the first pass.
 const BULK_ROUNDS: u32 = 3;
 
-/// How often a `store` file is read that is just being written.
+/// How often a `store` file is read that is being written, and the pause before each further read.
 const STORE_READS: u32 = 50;
 const STORE_PAUSE: Duration = Duration::from_millis(2);
 
@@ -54,40 +55,37 @@ const STORE_PAUSE: Duration = Duration::from_millis(2);
 pub struct Backup {
     /// The position after the last event in the copy.
     pub position: Position,
-    /// The number of files.
+    /// The number of files copied.
     pub files: u64,
     /// The number of bytes copied.
     pub bytes: u64,
-    /// The number of times it began anew, because a file was removed meanwhile.
+    /// The number of restarts because a file was removed meanwhile.
     pub retries: u32,
-    /// The copy, as a check found it.
+    /// The result of a check of the copy, if it was checked.
     pub report: Option<Report>,
 }
 
-/// Whether the copy is checked when it is there.
+/// Whether the finished copy is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verify {
-    /// As [`check()`] does.
+    /// Check it with [`check()`].
     Check,
-    /// It is left to whoever uses it.
+    /// Skip the check.
     Trust,
 }
 
-/// Why there is no backup.
+/// Why a backup failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
-    /// The store could not be read, or the copy not be written.
+    /// The store could not be read, or the copy could not be written.
     #[error(transparent)]
     Store(#[from] OpenError),
-    /// Checkpoints and segments went faster than they could be copied.
+    /// Checkpoints and segments were removed faster than they could be copied.
     #[error(
-        "the store changes faster than it can be copied: {attempts} times its checkpoint was replaced meanwhile; \
-         try again when there is less to do, or serve it with larger segments (--segment-bytes)"
+        "the store changes faster than it can be copied: its checkpoint was replaced {attempts} times meanwhile; \
+         try again when it is less busy, or serve it with larger segments (--segment-bytes)"
     )]
-    TooFast {
-        /// How often it was tried.
-        attempts: u32,
-    },
+    TooFast { attempts: u32 },
 }
 
 impl From<Fault> for BackupError {
@@ -96,7 +94,7 @@ impl From<Fault> for BackupError {
     }
 }
 
-/// Copies the store in `from` to `to`, which is empty. On an error nothing of a copy is left.
+/// Copies the store in `from` to `to`, which must be empty. On an error, removes everything that it wrote.
 pub fn backup(
     from: &Arc<dyn Disk>,
     to: &Arc<dyn Disk>,
@@ -109,7 +107,7 @@ pub fn backup(
     let position = match outcome {
         Ok(Some(position)) => position,
         other => {
-            // The leftovers are of no use. The error to report is the first one.
+            // The first error is the one to report, even if this fails too.
             let _ = clear(&**to);
             other?;
             return Err(BackupError::TooFast { attempts: ATTEMPTS });
@@ -122,7 +120,7 @@ pub fn backup(
     Ok(Backup { position, files, bytes, retries, report })
 }
 
-/// Removes all that was written, as much of it as can be, and the mark that it is not finished at the very end.
+/// Removes all files that can be removed, and the mark of an unfinished copy only after all others.
 pub(crate) fn clear(to: &dyn Disk) -> Result<(), Fault> {
     let names = to.list()?;
     let is_kept = |name: &str| name == crate::disk::LOCK_NAME || name == unfinished::NAME;
@@ -138,15 +136,15 @@ struct Copying<'a, 'p> {
     pace: Pace<'p>,
     /// The segments that have been copied, by number.
     segments: BTreeMap<u64, Copied>,
-    /// How many other files have been.
+    /// The number of other files that have been copied.
     others: u64,
     bytes: u64,
     retries: u32,
 }
 
-/// A checkpoint to begin from, and files that are open for it.
+/// A checkpoint to copy, and its open files.
 struct Chosen {
-    /// Its number and its position; none if there is no checkpoint.
+    /// The number and position; `None` if the store has no checkpoint.
     checkpoint: Option<(u64, Position)>,
     files: Vec<(String, Box<dyn DiskFile>)>,
 }
@@ -161,7 +159,7 @@ impl<'a, 'p> Copying<'a, 'p> {
         self.segments.len() as u64 + self.others
     }
 
-    /// Copies everything, under a mark that stays if it is killed.
+    /// Copies everything, under a mark that remains if the process is killed.
     fn run_marked(&mut self) -> Result<Option<Position>, OpenError> {
         unfinished::begin(&**self.to)?;
         let position = self.run()?;
@@ -200,7 +198,8 @@ impl<'a, 'p> Copying<'a, 'p> {
         Ok(None)
     }
 
-    /// The values of the `store` file. One copy of it may be half written, and for a moment both may seem to be.
+    /// The values of the `store` file. While it is being written, one of its two copies is incomplete, and a read may
+    /// find both incomplete.
     fn store_values(&self) -> Result<StoreValues, OpenError> {
         for _ in 0..STORE_READS {
             let (identity, _) = identify(&**self.from, &self.from.list()?)?;
@@ -209,7 +208,7 @@ impl<'a, 'p> Copying<'a, 'p> {
             }
             thread::sleep(STORE_PAUSE);
         }
-        let what = "it is missing, or neither of its copies is whole".to_owned();
+        let what = "the file is missing, or both of its copies are damaged".to_owned();
         Err(Damage { file: store::NAME.to_owned(), offset: 0, position: None, what }.into())
     }
 
@@ -243,8 +242,8 @@ impl<'a, 'p> Copying<'a, 'p> {
         self.segments.insert(number, copied);
     }
 
-    /// Opens the newest checkpoint, and those before it down to one that is not known to be damaged. Nothing if one has
-    /// gone meanwhile.
+    /// Opens the newest checkpoint, and older ones down to the first that is not known to be damaged. `None` if a
+    /// file was removed meanwhile.
     fn choose(&self, uuid: [u8; 16], damaged: &BTreeSet<u64>) -> Result<Option<Chosen>, OpenError> {
         let (checkpoints, _) = Checkpoints::look(Arc::clone(self.from), uuid)?;
         let mut chosen = Chosen { checkpoint: None, files: Vec::new() };
@@ -268,8 +267,8 @@ impl<'a, 'p> Copying<'a, 'p> {
         Ok(Some(chosen))
     }
 
-    /// Copies the files of the checkpoint. One that is found to be damaged is noted, so that the next choice has the
-    /// one before it too; answers false then, and takes nothing.
+    /// Copies the files of the checkpoint. If it is found to be damaged, notes that, removes the copies and returns
+    /// false; the next choice then includes the checkpoint before it.
     fn copy_checkpoint(
         &mut self,
         chosen: &Chosen,
@@ -296,8 +295,8 @@ impl<'a, 'p> Copying<'a, 'p> {
         Ok(true)
     }
 
-    /// Copies the segments up to the end of the log. Answers the position after its last event, and which segments
-    /// there were; nothing if they went too fast.
+    /// Copies the segments up to the end of the log. Returns the position after its last event, and the numbers of
+    /// the listed segments; `None` if they were removed too fast.
     fn copy_log(&mut self, uuid: [u8; 16]) -> Result<Option<(Position, BTreeSet<u64>)>, OpenError> {
         for _ in 0..ROUNDS {
             let found = find_segments(&**self.from, uuid)?;
@@ -321,8 +320,9 @@ impl<'a, 'p> Copying<'a, 'p> {
         Ok(None)
     }
 
-    /// Whether the log that was copied is all that the checkpoint needs. If it is not, and the checkpoint is still
-    /// there, the store itself lacks it: then there is nothing to wait for.
+    /// Whether the copied log contains everything that the checkpoint needs. Also returns true if it does not
+    /// although the checkpoint still exists: then the store itself lacks that part of the log, and a retry would not
+    /// help.
     fn suffices(&self, chosen: &Chosen, uuid: [u8; 16]) -> Result<bool, Fault> {
         let needed = chosen.checkpoint.map_or(Position::START, |(_, position)| position);
         if reaches(&self.segments, needed) {
@@ -333,7 +333,7 @@ impl<'a, 'p> Copying<'a, 'p> {
         Ok(chosen.checkpoint.map_or(numbers.is_empty(), |(number, _)| numbers.contains(&number)))
     }
 
-    /// Gives up the copy of the last segment, which has grown since.
+    /// Removes the copy of the last segment, which has grown since.
     fn drop_tail(&mut self) -> Result<(), Fault> {
         if let Some((number, _)) = self.segments.pop_last() {
             self.to.remove(&segment_name(number))?;
@@ -341,7 +341,7 @@ impl<'a, 'p> Copying<'a, 'p> {
         Ok(())
     }
 
-    /// Gives up the copies of segments that had gone before the last listing: nothing needs them.
+    /// Removes the copies of segments that were not in the last listing: they are obsolete.
     fn keep_only(&mut self, listed: &BTreeSet<u64>) -> Result<(), Fault> {
         let gone: Vec<u64> =
             self.segments.keys().copied().filter(|number| !listed.contains(number)).collect();
@@ -353,7 +353,7 @@ impl<'a, 'p> Copying<'a, 'p> {
     }
 }
 
-/// Whether all events from this position on are there.
+/// Whether these segments contain all events from this position on.
 fn reaches(segments: &BTreeMap<u64, Copied>, needed: Position) -> bool {
     let all: Vec<(&u64, &Copied)> = segments.iter().collect();
     let Some(begin) = all.iter().rposition(|(_, segment)| segment.first <= needed) else { return false };
@@ -361,7 +361,7 @@ fn reaches(segments: &BTreeMap<u64, Copied>, needed: Position) -> bool {
     all[begin..].windows(2).all(follows) && all.last().is_some_and(|(_, last)| last.end >= needed)
 }
 
-/// Whether a segment went between the listing and the look at it.
+/// Whether a segment was removed between the listing and the reading of its header.
 fn has_gone(segment: &Found) -> bool {
     matches!(&segment.fault, Some(OpenError::Disk(fault)) if segment.kind == Kind::Unreadable && is_absent(fault))
 }

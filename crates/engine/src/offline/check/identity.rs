@@ -25,7 +25,7 @@ pub(crate) fn identify(disk: &dyn Disk, names: &[String]) -> Result<(Identity, V
     }
     let mut findings = Vec::new();
     let lost =
-        "who the store is can be told by its segments, its last incarnation and its mark for ids cannot";
+        "the uuid of the store is known from its segments, but its last incarnation and its id mark are lost";
     let copies = match store::read_copies(disk) {
         Err(error @ OpenError::NewerFormat { .. }) => return Err(error),
         Err(error) => {
@@ -51,7 +51,7 @@ pub(crate) fn identify(disk: &dyn Disk, names: &[String]) -> Result<(Identity, V
         }
         Some(copies) => {
             for (_, offset) in copies.iter().zip(store::COPY_OFFSETS).filter(|(copy, _)| copy.is_none()) {
-                let meaning = "a crash leaves that, and so does damage; the other copy is whole and counts";
+                let meaning = "a crash or damage can cause this; the other copy is intact and is used";
                 let what = "the checksum of this copy does not match";
                 let advice = "nothing: the next start writes both";
                 findings.push(Finding::note(store::NAME, what, meaning, advice).at(offset, None));

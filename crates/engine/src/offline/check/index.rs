@@ -1,7 +1,7 @@
-//! Whether every task has a payload of its own: the place that the index has for it, compared with the log.
+//! Compares the place that the index has for each task's payload with the log.
 //!
-//! A payload's checksum tells that it is whole, and not whose it is: an entry that leads to the payload of another task
-//! of the same length would go unnoticed. The log has the id of each payload beside it.
+//! A checksum proves that a payload is intact, but not that it belongs to the task: an index entry that points to
+//! another payload of the same length would go unnoticed. The log has the task's id next to each payload.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -18,25 +18,25 @@ use crate::log::segment_name;
 use crate::payload::body::Body;
 use crate::payload::payload_scan::payloads_in;
 
-/// The places of so many tasks are in memory at once: 64 MiB. More only if they all lie in one file.
+/// The most tasks whose places are in memory at a time: 64 MiB. Exceeded only if more tasks are in one file.
 const TASKS_AT_ONCE: u64 = 4 << 20;
 
 /// The log that an index is compared with.
 pub(super) struct Log<'l> {
     pub(super) disk: &'l dyn Disk,
     pub(super) segments: &'l [Found],
-    /// The offset up to which each segment is sound, by number. Damage behind it is reported elsewhere.
+    /// The offset up to which each segment is sound, by number. Later damage is reported elsewhere.
     pub(super) sound_upto: &'l BTreeMap<u64, u64>,
 }
 
-/// A task for which the index has a place where the log does not have its payload.
+/// A task whose payload is not at the place that the index has for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Misplaced {
     queue: QueueNo,
     id: TaskId,
     file: u64,
     offset: u32,
-    /// Whose payload begins there, if one does.
+    /// The task whose payload begins at that place, if one does.
     owner: Option<TaskId>,
 }
 
@@ -81,8 +81,8 @@ impl Log<'_> {
         }
     }
 
-    /// How many tasks have their payloads in each file that can be read. They are counted here, because what is counted
-    /// in a checkpoint may be wrong as the index may be.
+    /// The number of tasks with payloads in each readable file. The counts in a checkpoint are not used, since they
+    /// may be wrong like the index.
     fn tasks_by_file(&self, built: &Built) -> BTreeMap<u64, u64> {
         let mut tasks = BTreeMap::new();
         built.broker.bodies(&mut |body| {
@@ -124,7 +124,8 @@ impl Log<'_> {
     }
 }
 
-/// Puts files together, in order, so that no more than so many tasks are in those of a group, or the group is one file.
+/// Groups files, in order, so that the files of a group have no more than `tasks_max` tasks, or the group is one
+/// file.
 fn groups(tasks: &BTreeMap<u64, u64>, tasks_max: u64) -> Vec<Vec<u64>> {
     let (mut groups, mut in_group): (Vec<Vec<u64>>, u64) = (Vec::new(), 0);
     for (&file, &tasks) in tasks {
@@ -167,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_has_no_more_tasks_than_it_may_unless_it_is_one_file() {
+    fn a_group_exceeds_the_limit_of_tasks_only_if_it_is_one_file() {
         let grouped = |tasks: &[u64]| groups(&(1..).zip(tasks.iter().copied()).collect(), 10);
         assert_eq!(grouped(&[]), Vec::<Vec<u64>>::new());
         assert_eq!(grouped(&[4, 6, 1]), [vec![1, 2], vec![3]]);

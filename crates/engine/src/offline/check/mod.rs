@@ -1,16 +1,15 @@
 //! Checks a store that is not open: reports its contents and its damage, and changes nothing.
 //!
 //! The map:
-//! - [`check()`] (here) goes through all of it: the `store` file, segments, checkpoints, states, payloads, index, other
+//! - [`check()`] (here) checks everything: the `store` file, segments, checkpoints, states, payloads, index, other
 //!   files.
 //! - `identity` finds out the identity of the store.
-//! - `segments` goes through the frames of the log. `state` builds the state as a start would, from each checkpoint.
-//! - `payloads` reads payloads from where they lie. `index` holds the places that tasks have for them against
-//!   the log.
-//! - `running` asks a running store whether it agrees with itself.
-//! - [`Report`] (`report`) is the result, [`Finding`] one thing that is not as it should be.
+//! - `segments` checks the frames of the log. `state` builds the state as a start would, from each checkpoint.
+//! - `payloads` reads payloads at their places. `index` compares the places in the index with the log.
+//! - `running` checks the consistency of an open store.
+//! - [`Report`] (`report`) is the result, and a [`Finding`] one irregularity.
 //!
-//! Whatever is wrong with one file, the others are looked at too.
+//! Damage of one file does not prevent the check of the others.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -43,13 +42,14 @@ use state::Built;
 /// Receives the progress of long work: the step, bytes done, bytes in total.
 pub type Progress<'p> = dyn FnMut(&'static str, u64, u64) + 'p;
 
-/// More lost payloads than this are counted and not listed: each takes half a kilobyte of memory, and who has lost that
-/// many goes on with a repair, which lists all. The same goes for wrong places in the index, of which none is expected.
+/// Lost payloads beyond this number are counted and not listed: each takes half a kilobyte of memory, and a repair,
+/// which is the next step then, lists all of them. The limit also applies to wrong places in the index, of which none
+/// is expected.
 const LISTED_MAX: usize = 100_000;
 
 /// Checks the store in `disk`. Changes nothing, not even where there is damage.
 ///
-/// An error says that one cannot even look: there is no store, a later release wrote it, or the directory cannot be
+/// It fails only if no check is possible: there is no store, a later release wrote it, or the directory cannot be
 /// read.
 pub fn check(disk: &Arc<dyn Disk>, progress: &mut Progress<'_>) -> Result<Report, OpenError> {
     let names = disk.list()?;
@@ -95,7 +95,7 @@ impl<'p> Steps<'p> {
     }
 }
 
-/// A check under way.
+/// A check in progress.
 struct Check<'c, 'p> {
     disk: &'c Arc<dyn Disk>,
     steps: Steps<'p>,
@@ -125,7 +125,7 @@ impl Check<'_, '_> {
         Ok(())
     }
 
-    /// Files of checkpoints that a start will not even look into.
+    /// Reports files of checkpoints that make a start refuse the store.
     fn refused(&mut self, refused: Vec<(String, OpenError)>) {
         for (name, error) in refused {
             let meaning = "a start refuses the store, since it may have been mixed up with another";
@@ -141,13 +141,12 @@ impl Check<'_, '_> {
         for file in checkpoints.examine(&mut |bytes| steps.step(bytes)) {
             for damage in &file.damages {
                 let meaning = "a checkpoint that needs this cannot be used";
-                let advice =
-                    "if a start from another is possible, serve it: the next two checkpoints take its place";
+                let advice = "if a start from another checkpoint is possible, serve the store: two new ones replace this";
                 self.report.findings.push(Finding::damage(damage, meaning, advice));
             }
             if !file.is_needed && file.damages.is_empty() {
                 let what = "no checkpoint refers to it";
-                let meaning = "a crash kept it from being removed";
+                let meaning = "a crash prevented its removal";
                 let advice = "nothing: the next start removes it";
                 self.report.findings.push(Finding::note(&file.name, what, meaning, advice));
             }
@@ -160,13 +159,14 @@ impl Check<'_, '_> {
         }
     }
 
-    /// From where on the log is needed. What a start begins from is not known yet: the newest, if nothing is wrong.
+    /// The positions from which the log is needed. They assume that a start uses the newest checkpoint, which is not
+    /// certain yet.
     fn needs(&self) -> Needs {
         let positions: Vec<Position> =
             self.report.checkpoints.iter().filter_map(|file| file.position).collect();
         let newest = positions.iter().copied().max().unwrap_or_default();
-        // Before two are kept, the log is needed from its beginning on; but a store that was copied, or ran on a full
-        // disk, has one and no beginning.
+        // A store with fewer than two checkpoints usually still has the beginning of its log. But it has only one,
+        // and no beginning, if it is a copy or the disk was full.
         Needs { from: positions.iter().copied().min().unwrap_or_default(), start: newest }
     }
 
@@ -198,8 +198,8 @@ impl Check<'_, '_> {
         }
     }
 
-    /// Builds the state from each checkpoint; answers the newest. Says what a start would come to, which tries the
-    /// older one where the newer is damaged itself, and not where the log behind it is.
+    /// Builds the state from each checkpoint, and returns that of the newest. Notes the outcome of a start, which
+    /// falls back to the older checkpoint if the newer one is damaged, but not if the log after it is.
     fn states(&mut self, uuid: [u8; 16], checkpoints: &Checkpoints, may_be_new: bool) -> Option<Built> {
         let mut newest: Option<(u64, Built, u64)> = None;
         let (mut is_decided, mut first_damage) = (false, None);
@@ -269,7 +269,7 @@ impl Check<'_, '_> {
 
     fn differs(&mut self, number: u64, newer: u64) {
         let what = format!("replaying the log from it gives another state than from checkpoint {newer}");
-        let meaning = "one of the two is not what was written, although its checksums match";
+        let meaning = "one of the two is wrong, although its checksums match";
         self.report.findings.push(Finding::wrong(named(number), what, meaning, REPORT_IT));
     }
 
@@ -296,19 +296,19 @@ impl Check<'_, '_> {
         for miscount in &built.miscounts {
             let (counted, found) = (miscount.counted, miscount.found);
             let what = format!(
-                "it counts {} live payloads of {} bytes in {}, its tasks have {} of {}",
+                "it counts {} live payloads of {} bytes in {}, but its tasks have {} of {}",
                 counted.tasks,
                 counted.bytes,
                 segment_name(miscount.segment),
                 found.tasks,
                 found.bytes
             );
-            let meaning = "the segment may be kept for good, or given up while it is needed";
+            let meaning = "the segment may be kept forever, or removed while it is needed";
             self.report.findings.push(Finding::wrong(named(number), what, meaning, REPORT_IT));
         }
     }
 
-    /// Looks at the state that a start would have.
+    /// Checks the state that a start would have.
     fn state(&mut self, built: &Built, values: Option<StoreValues>) {
         self.report.end = built.end;
         self.report.has_state = true;
@@ -339,7 +339,7 @@ impl Check<'_, '_> {
         for segment in &mut self.report.segments {
             let live = by_file.iter().find(|(number, _)| segment_name(**number) == segment.file);
             if let Some((_, live)) = live {
-                // It is counted as if each task were written alone; together they take less.
+                // Each task is counted as if it had a frame of its own; together they take less.
                 (segment.live_tasks, segment.live_bytes) = (live.tasks, live.bytes.min(segment.used_bytes));
             }
         }
@@ -349,7 +349,7 @@ impl Check<'_, '_> {
         self.report.workers = built.broker.workers().count() as u64;
         for miscount in state::miscounts(&built.live, &built.broker) {
             let (counted, found) = (miscount.counted.tasks, miscount.found.tasks);
-            let what = format!("{counted} live payloads are counted, {found} tasks have theirs there");
+            let what = format!("{counted} live payloads are counted, but {found} tasks have payloads there");
             let file = segment_name(miscount.segment);
             self.report.findings.push(Finding::wrong(file, what, "the counts do not add up", REPORT_IT));
         }
@@ -371,8 +371,7 @@ impl Check<'_, '_> {
         for (queue, id, damage) in bad {
             let name = built.broker.name_of(queue).unwrap_or_default();
             let meaning = format!("task {id} of queue {} has lost its payload", name.escape_ascii());
-            let advice =
-                "push it again if you can; a pop that comes to it is told so, and puts it among the dead";
+            let advice = "push it again if you can; the first pop that reaches this task makes it dead";
             self.report.findings.push(Finding::damage(&damage, meaning, advice));
         }
         if unlisted > 0 {
@@ -412,15 +411,15 @@ impl Check<'_, '_> {
         self.report.queues.sort_by(|a, b| a.name.cmp(&b.name));
     }
 
-    /// Files that are not part of the state.
+    /// Reports files that are not part of the state.
     fn other_files(&mut self, names: &[String]) {
         for name in names {
             if is_spare_name(name) {
                 self.report.spares.0 += 1;
                 self.report.spares.1 += self.disk.open(name).and_then(|file| file.len()).unwrap_or(0);
             } else if name == store::NEW_NAME || is_draft_name(name) {
-                let what = "a file that is not whole";
-                let meaning = "a crash interrupted its making; nothing refers to it";
+                let what = "an incomplete file";
+                let meaning = "a crash interrupted its creation; nothing refers to it";
                 let advice = "nothing: the next start removes it";
                 self.report.findings.push(Finding::note(name, what, meaning, advice));
             } else if name != LOCK_NAME
@@ -429,7 +428,7 @@ impl Check<'_, '_> {
                 && !is_checkpoint_name(name)
             {
                 let meaning = "it is neither read nor removed";
-                let advice = "nothing, unless it has lost its name";
+                let advice = "nothing, unless it is a renamed file of the store";
                 self.report.findings.push(Finding::note(
                     name,
                     "not a file of a store: ignored",
@@ -442,17 +441,17 @@ impl Check<'_, '_> {
 }
 
 const REPORT_IT: &str =
-    "keep the directory and report it: this is an error of sureq, or of the machine's memory";
-const OLD_STORE: &str = "the file is older than the log: ids or receipts could be given out twice";
-const OLD_INCARNATION: &str = "its incarnation is below the one that the log was written in";
-const OLD_MARK: &str = "its mark for ids is not above all that were given out";
+    "keep the directory and report it: this is a bug in sureq, or an error of the machine's memory";
+const OLD_STORE: &str = "the file is older than the log: ids or receipts could repeat";
+const OLD_INCARNATION: &str = "its incarnation is below that of the log";
+const OLD_MARK: &str = "its id mark is not above all assigned ids";
 
 /// The name of a checkpoint, by its number.
 fn named(number: u64) -> String {
     format!("checkpoint-{number:020}")
 }
 
-/// The text of an error without the parts that a finding has of its own.
+/// The text of an error without the file and the offset, which a finding has as fields.
 fn plain(error: &OpenError) -> String {
     match error {
         OpenError::Damaged(damage) => damage.what.clone(),

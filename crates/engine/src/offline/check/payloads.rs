@@ -13,7 +13,7 @@ use crate::payload::cache::is_whole;
 /// The number of files that are kept open.
 const OPEN_MAX: usize = 64;
 
-/// The checksum before a payload.
+/// The length of the checksum before a payload.
 const CRC_BYTES: u32 = 4;
 
 /// Reads payloads and compares them with their checksums.

@@ -1,32 +1,32 @@
-//! The result of a check, in words and numbers.
+//! The result of a check.
 
 use std::fmt;
 
 use crate::fault::Damage;
 use crate::log::Position;
 
-/// A store as a check found it.
+/// The result of a check of a store.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// The format of its log.
     pub format: u32,
-    /// The store's name for itself, if it is known.
+    /// The store's identity, if it is known.
     pub uuid: Option<[u8; 16]>,
     /// The incarnation of its last start.
     pub incarnation: u64,
-    /// The position of the first event that its files still hold.
+    /// The position of the first event that its files still contain.
     pub begin: Position,
     /// The position after its last event.
     pub end: Position,
     /// The number of the checkpoint that a start would begin from.
     pub starts_from: Option<u64>,
-    /// Why a start would refuse it, if it would.
+    /// Why a start would refuse the store, if it would.
     pub refusal: Option<String>,
     /// The segments of its log, in order.
     pub segments: Vec<SegmentReport>,
-    /// Its checkpoints and the files that they share, in order.
+    /// The files of its checkpoints, including those that checkpoints share, in order.
     pub checkpoints: Vec<CheckpointReport>,
-    /// Whether a state could be built; if not, nothing is known of queues and tasks.
+    /// Whether a state could be built; if not, the queues and tasks are unknown.
     pub has_state: bool,
     /// Its queues, by name.
     pub queues: Vec<QueueReport>,
@@ -38,7 +38,7 @@ pub struct Report {
     pub dead_bytes: u64,
     /// The number of spare files, and their bytes.
     pub spares: (u64, u64),
-    /// Damage, and other things worth knowing.
+    /// Damage and notes.
     pub findings: Vec<Finding>,
     /// The number of tasks that have lost their payloads, besides those with findings of their own.
     pub unlisted_payloads: u64,
@@ -47,15 +47,15 @@ pub struct Report {
 /// A segment of the log.
 #[derive(Clone, Debug)]
 pub struct SegmentReport {
-    /// Its file.
+    /// The name of the file.
     pub file: String,
     /// The length of the file.
     pub bytes: u64,
-    /// The bytes that are written.
+    /// The bytes up to the end of the last sound frame.
     pub used_bytes: u64,
     /// The position of its first event.
     pub first: Position,
-    /// The position after its last.
+    /// The position after its last event.
     pub end: Position,
     /// The number of sound frames.
     pub frames: u64,
@@ -65,14 +65,14 @@ pub struct SegmentReport {
     pub live_bytes: u64,
 }
 
-/// A file of checkpoints.
+/// A file of one or several checkpoints.
 #[derive(Clone, Debug)]
 pub struct CheckpointReport {
-    /// Its name.
+    /// The name of the file.
     pub file: String,
-    /// Its length.
+    /// The length of the file.
     pub bytes: u64,
-    /// Its position; none for a file that is only kept for blobs that others refer to.
+    /// The position of the checkpoint; `None` for a file that is only kept for blobs that checkpoints refer to.
     pub position: Option<Position>,
     /// Whether the state can be restored from it and the log behind it.
     pub restores: bool,
@@ -81,17 +81,15 @@ pub struct CheckpointReport {
 /// A queue, and the number of its tasks in each state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueReport {
-    /// Its name.
     pub name: Vec<u8>,
     /// Tasks that can be popped.
     pub ready: u64,
     /// Tasks that are not due yet.
     pub delayed: u64,
-    /// Tasks that someone has.
+    /// Tasks under a lease.
     pub leased: u64,
-    /// Tasks that were given up.
+    /// Tasks that are out of tries.
     pub dead: u64,
-    /// Whether it is paused.
     pub is_paused: bool,
     /// The bytes of all payloads.
     pub payload_bytes: u64,
@@ -104,25 +102,24 @@ impl QueueReport {
     }
 }
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// A harmless leftover of a crash or of another program.
     Note,
-    /// Something is not as it was written.
+    /// Data is missing or not as it was written.
     Damage,
 }
 
-/// One thing that a check found.
+/// An irregularity that a check found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// How bad it is.
     pub severity: Severity,
-    /// In which file.
+    /// The name of the file.
     pub file: String,
-    /// Where in it, if it is in one place.
+    /// The offset in the file, if it concerns one place.
     pub offset: Option<u64>,
-    /// The first event that it touches, where that is known.
+    /// The position of the first affected event, if it is known.
     pub position: Option<Position>,
     /// The observation.
     pub what: String,
@@ -132,7 +129,7 @@ pub struct Finding {
     pub advice: String,
 }
 
-/// The remedy if nothing else helps.
+/// The remedy for damage that a start cannot handle.
 pub(crate) const REPAIR: &str =
     "keep the directory as it is, and save what can be saved with `sureq check --repair`";
 
@@ -149,7 +146,7 @@ impl Finding {
         }
     }
 
-    /// Damage that is not in one place.
+    /// Damage that does not concern one place.
     pub(crate) fn wrong(
         file: impl Into<String>,
         what: impl Into<String>,

@@ -5,8 +5,8 @@ use crate::engine::Engine;
 use crate::payload::body::Body;
 
 impl Engine {
-    /// Compares counts and indexes that are updated as tasks come and go with the tasks: the indexes of the queues, the
-    /// live payloads of each segment, and the segments. Looks at every task.
+    /// Compares the counts and indexes that each change updates with the tasks themselves: the indexes of the queues,
+    /// the live payloads of each segment, and the segments. Visits every task.
     pub fn check(&self) -> Result<(), String> {
         let state = self.shared.lock();
         state.broker.check().map_err(|broken| broken.0)?;
@@ -17,7 +17,9 @@ impl Engine {
         state.releasing.iter().for_each(|dropped| dropped.bodies(&mut count));
         let (found, kept) = (by_segment(&found), by_segment(&state.buffer.live));
         if found != kept {
-            return Err(format!("live in segments is {found:?}, and {kept:?} was kept"));
+            return Err(format!(
+                "tasks have these live payloads in segments: {found:?}; counted were {kept:?}"
+            ));
         }
         // Buffered frames may belong to segments that do not exist yet.
         let next = state.segments.last().map_or(0, |last| last.number + 1);

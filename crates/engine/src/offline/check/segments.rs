@@ -11,12 +11,12 @@ use crate::log::salvage::{Content, Found, Gone, Kind};
 use crate::log::segment_name;
 
 /// The consequence of incomplete frames at the end of a log.
-const TORN: &str = "a start cuts it off: a process that is killed while it writes leaves that, and then it was never confirmed; \
-                    otherwise the last thing that was confirmed is damaged";
+const TORN: &str = "a start cuts it off; if the process was killed while it wrote this, it was never confirmed; \
+                    otherwise the last confirmed changes are damaged";
 const TORN_ADVICE: &str = "nothing, if the process was killed or the power was cut; otherwise save what can be saved with \
                            `sureq check --repair` before the next start";
 
-/// The facts about checkpoints that are needed to judge the log.
+/// The positions from which checkpoints need the log.
 #[derive(Clone, Copy)]
 pub(super) struct Needs {
     /// The log is needed from here on, so that each kept checkpoint can be used.
@@ -29,10 +29,9 @@ pub(super) struct Needs {
 pub(super) struct Examined {
     pub(super) reports: Vec<SegmentReport>,
     pub(super) findings: Vec<Finding>,
-    /// Up to which offset each is sound, by its number: without an end if nothing is wrong with it.
+    /// The offset up to which each segment is sound, by its number; the maximum for an undamaged one.
     pub(super) sound_upto: BTreeMap<u64, u64>,
-    /// The number of the segment that a start begins to read with, and of the one that it would from the older
-    /// checkpoint.
+    /// The number of the first segment that a start reads, from the newest and from the older checkpoint.
     start: u64,
     older_start: u64,
 }
@@ -116,32 +115,32 @@ impl Examined {
     fn damaged(&mut self, damage: &Damage, segment: &Found) {
         let (meaning, advice) = if segment.number < self.older_start {
             (
-                "no start reads these events; but tasks whose payloads lie here may be lost, and the others cannot be \
-                 copied out of the file, so that it takes up its room for good",
-                "see whether tasks are listed as lost; to be rid of it, save the others with `sureq check --repair`",
+                "no start reads these events; but tasks with payloads here may be lost, and the others cannot be \
+                 copied out of the file, so that it is kept forever",
+                "see whether tasks are listed as lost; to remove the file, save the others with `sureq check --repair`",
             )
         } else if segment.number < self.start {
             (
                 "a start from the newest checkpoint does not read these events, one from the checkpoint before it would",
-                "serve it: with the next two checkpoints the events are no longer needed",
+                "serve the store: after two new checkpoints the events are no longer needed",
             )
         } else {
-            ("a start refuses the store here, because what was confirmed would be lost", REPAIR)
+            ("a start refuses the store here, because confirmed changes would be lost", REPAIR)
         };
         self.findings.push(Finding::damage(damage, meaning, advice));
     }
 
-    /// The end of the log, if it may not be its end.
+    /// Reports an end of the log that may be damage.
     fn frayed(&mut self, segment: &Found, gone: &Gone) {
-        let what = "what looks like the header of a frame does not match its checksum; the log ends here";
-        let meaning = "a crash can leave that on a disk that tears its sectors, and then it was never confirmed; otherwise \
-                       the last thing that was confirmed is lost";
-        let advice = "look at what was done last, if there was no crash";
+        let what = "the apparent header of a frame does not match its checksum; the log ends here";
+        let meaning = "a crash can leave this on a disk that tears sectors, and then it was never confirmed; otherwise the \
+                       last confirmed changes are lost";
+        let advice = "if there was no crash, look whether the last changes are there";
         let note = Finding::note(segment.name(), what, meaning, advice);
         self.findings.push(note.at(gone.end, Some(gone.position)));
     }
 
-    /// Numbers, and so events, that are missing although they are needed.
+    /// Reports needed events that are missing: before the first segment, or because numbers are missing.
     fn note_missing(&mut self, parts: &[&Found], needs: Needs) {
         if let Some(first) = parts.first()
             && let Some(header) = first.header.filter(|header| header.first > needs.from)
@@ -178,7 +177,9 @@ fn bad_end(segment: &Found, next: Option<&Found>, gone: &Gone, is_torn: bool) ->
             Some(damage(format!("{} is expected and missing", segment_name(segment.number + 1))))
         } else if gone.position < gone.synced {
             let synced = gone.synced;
-            Some(damage(format!("there is no sound frame, yet all before position {synced} was durable")))
+            Some(damage(format!(
+                "there is no sound frame, but all events before position {synced} were durable"
+            )))
         } else {
             None
         };
@@ -195,7 +196,7 @@ fn bad_end(segment: &Found, next: Option<&Found>, gone: &Gone, is_torn: bool) ->
     }
 }
 
-/// The consequence of a file that has the name of a segment and is none.
+/// The finding for a file that has the name of a segment but is not part of the log.
 fn set_aside(segment: &Found) -> Finding {
     let name = segment.name();
     let what = segment.fault.as_ref().map_or_else(String::new, |error| match error {
@@ -213,7 +214,7 @@ fn set_aside(segment: &Found) -> Finding {
             )
         }
         Kind::TornCreation => {
-            let meaning = "a crash interrupted its creation; nothing was in it yet";
+            let meaning = "a crash interrupted its creation; it was still empty";
             Finding::note(name, what, meaning, "nothing: the next start removes it")
         }
         Kind::Foreign | Kind::Part => {
@@ -221,13 +222,13 @@ fn set_aside(segment: &Found) -> Finding {
             Finding::wrong(name, what, meaning, "move the file away if it does not belong here").at(0, None)
         }
         Kind::Unreadable => {
-            let meaning = "nothing can be said of what is in it";
-            Finding::wrong(name, what, meaning, "see that it can be read, and check again")
+            let meaning = "its content is unknown";
+            Finding::wrong(name, what, meaning, "make it readable, and check again")
         }
     }
 }
 
 fn unreadable(segment: &Found, error: &OpenError) -> Finding {
-    let meaning = "nothing can be said of what is in it";
-    Finding::wrong(segment.name(), error.to_string(), meaning, "see that it can be read, and check again")
+    let meaning = "its content is unknown";
+    Finding::wrong(segment.name(), error.to_string(), meaning, "make it readable, and check again")
 }

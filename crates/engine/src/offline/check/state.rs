@@ -1,4 +1,4 @@
-//! The state of a store, built as a start builds it: from a checkpoint and the log behind it.
+//! Builds the state of a store as a start does, from a checkpoint and the log after it.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,12 +21,12 @@ use crate::log::{Cut, LogOptions, Position, scan};
 use crate::opening;
 use crate::payload::body::{Body, Stored};
 
-/// A state as it is at the end of the log.
+/// The state at the end of the log.
 pub(crate) struct Built {
     pub(crate) broker: Broker<Body>,
     pub(crate) end: Position,
     pub(crate) cut: Option<Cut>,
-    /// Where payloads are said to lie that the state does not know of, or the other way round.
+    /// Segments of which the checkpoint counts more or fewer live payloads than its tasks have.
     pub(crate) miscounts: Vec<Miscount>,
     pub(crate) live: LiveBodies,
     /// The error that a start would report for a missing file with payloads.
@@ -35,7 +35,7 @@ pub(crate) struct Built {
     pub(crate) files: Vec<(RangeInclusive<u64>, u64)>,
 }
 
-/// A segment of which a checkpoint counts other live payloads than its own tasks have.
+/// A segment of which a checkpoint counts more or fewer live payloads than its tasks have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Miscount {
     pub(crate) segment: u64,
@@ -63,7 +63,7 @@ pub(crate) fn restore(checkpoints: &Checkpoints, number: u64) -> Result<Beginnin
         .load_one(number, |loaded| Ok(Beginning { restored: Snapshot::load(loaded)?, from: loaded.position }))
 }
 
-/// Goes on to the end of the log. Changes nothing on disk.
+/// Replays the log from there to its end. Changes nothing on disk.
 pub(crate) fn replay(
     disk: &Arc<dyn Disk>,
     uuid: [u8; 16],
@@ -77,7 +77,7 @@ pub(crate) fn replay(
         scan(&**disk, &options, &mut |frame| opening::replay(&mut broker, &mut live, from, &frame))?;
     broker.release_all_dropped(&mut ReplayRecorder::after_all(&mut live));
     broker.refresh_all();
-    // What lies in the open segment is known by the number that a start would give it.
+    // The tasks refer to the open segment by the number that a start would give it.
     let mut segments = scanned.segments;
     let mut files: Vec<_> = segments.iter().map(|segment| (segment.numbers(), segment.number)).collect();
     if let (Some(last), Some(file)) = (segments.last_mut(), files.last_mut()) {
@@ -88,7 +88,7 @@ pub(crate) fn replay(
     Ok(Built { broker, end: scanned.end, cut: scanned.cut, miscounts, live, missing, files })
 }
 
-/// Where the tasks of a broker have other live payloads than were counted.
+/// The segments of which more or fewer live payloads are counted than the tasks of a broker have.
 pub(crate) fn miscounts(live: &LiveBodies, broker: &Broker<Body>) -> Vec<Miscount> {
     let mut found = LiveBodies::default();
     broker.bodies(&mut |body| body.place().into_iter().for_each(|place| found.add(place)));
@@ -123,15 +123,15 @@ impl Built {
         by_file
     }
 
-    /// A number that equal states of one log share, however they were built. Payloads count by their length and by
-    /// where they lie: what one checkpoint has of that is so held against the other.
+    /// A digest that is the same for equal states of one log, from whichever checkpoint they were built. It includes
+    /// the length and place of each payload, so that the places in two checkpoints are compared.
     pub(crate) fn digest(&self) -> u64 {
         let mut chained = DefaultHasher::new();
         let mut unordered = 0u64;
         let mut bytes = Vec::new();
         let mut whereabouts = |body: &Body| -> Box<[u8]> {
             let place = body.place().map(|place| {
-                // A recovery gives a file another number, and not all that lies in it.
+                // A recovery gives the file a new number, but some places still have the old one.
                 let segment = u64::from(place.segment);
                 (self.file_of(segment).unwrap_or(segment), u64::from(place.offset))
             });
@@ -142,7 +142,7 @@ impl Built {
             bytes.clear();
             codec::encode(event, &mut bytes);
             match event {
-                // A start raises it without a word.
+                // A start raises the mark without an event.
                 Event::IdsUpto(_) => {}
                 // Tasks with and without records are visited in different orders.
                 Event::Task(task) if matches!(task.state, TaskState::Delayed(_)) => {

@@ -1,4 +1,4 @@
-//! Where a repair begins.
+//! Chooses the state that a repair begins with.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,28 +16,24 @@ use crate::offline::check::state;
 use crate::payload::body::Body;
 use crate::payload::payload_scan::payloads_of;
 
-/// The base of the state.
+/// The state that a repair begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beginning {
-    /// A checkpoint that is sound.
-    Checkpoint {
-        /// Its number.
-        number: u64,
-    },
-    /// The log, which reaches back to the first event.
+    /// An undamaged checkpoint.
+    Checkpoint { number: u64 },
+    /// An empty state: the log reaches back to its first event.
     Log,
-    /// A checkpoint, parts of which are lost. What was in them is looked for in the log.
+    /// A checkpoint without its lost parts. The tasks in those are searched for in the log.
     PartOfCheckpoint {
-        /// Its number.
         number: u64,
         /// The number of lost parts.
         lost: usize,
     },
-    /// Whatever the log still holds.
+    /// An empty state, although the beginning of the log is lost.
     Nothing,
 }
 
-/// Finds the best beginning there is.
+/// Finds the best available beginning.
 pub(super) fn find(
     log: &Log<'_>,
     checkpoints: &Checkpoints,
@@ -91,8 +87,9 @@ fn whole_upto(log: &Log<'_>, steps: &mut Steps<'_>) -> Position {
     upto
 }
 
-/// Takes in tasks that may have been in the lost parts of a checkpoint at `position`: those whose records are older,
-/// that are not known to be gone, and that lie where more payloads are live than the tasks that are left have there.
+/// Adds tasks that may have been in the lost parts of a checkpoint at `position`: tasks that were recorded before,
+/// that no event has removed, and whose file has more live payloads, as the checkpoint counts them, than the
+/// remaining tasks explain.
 fn take_in_lost(
     log: &Log<'_>,
     salvage: &mut Salvage,
@@ -109,7 +106,7 @@ fn take_in_lost(
         each_event(piece, &mut |at, event| {
             match *event {
                 Event::QueueMade { queue, .. } | Event::QueueGone(queue) | Event::QueueDropped(queue) => {
-                    // Whatever was in it is gone, or was moved elsewhere before.
+                    // The queue has no older tasks left: they were removed or moved before.
                     candidates.retain(|_, (of, _)| *of != queue);
                 }
                 Event::Moved { id, to, .. } => {
@@ -144,7 +141,7 @@ fn take_in_lost(
     salvage.unnamed = unnamed(log, live, &salvage.broker);
 }
 
-/// How many payloads are counted as live beyond those that tasks of this broker have, file by file.
+/// The number of payloads that are counted as live but belong to no task of this broker, over all files.
 fn unnamed(log: &Log<'_>, live: &LiveBodies, broker: &Broker<Body>) -> u64 {
     let (found, files) = (bodies_of(broker), log.files());
     let has_file = |number: u64| files.iter().any(|(numbers, _)| numbers.contains(&number));
@@ -154,14 +151,14 @@ fn unnamed(log: &Log<'_>, live: &LiveBodies, broker: &Broker<Body>) -> u64 {
     groups.map(|numbers| live.within(numbers.clone()).tasks.saturating_sub(found.within(numbers).tasks)).sum()
 }
 
-/// The payloads that tasks of this broker have.
+/// The payloads of this broker's tasks.
 fn bodies_of(broker: &Broker<Body>) -> LiveBodies {
     let mut found = LiveBodies::default();
     broker.bodies(&mut |body| body.place().into_iter().for_each(|place| found.add(place)));
     found
 }
 
-/// Hands over the events of a frame that can be trusted, each with its position.
+/// Visits the events of a frame with their positions, if the frame can be trusted.
 fn each_event(piece: &Piece<'_>, visit: &mut dyn FnMut(Position, &Event<'_>)) {
     if !is_trusted(piece) {
         return;
@@ -175,7 +172,7 @@ fn each_event(piece: &Piece<'_>, visit: &mut dyn FnMut(Position, &Event<'_>)) {
     }
 }
 
-/// The files in which more payloads are counted as live than the tasks of this broker have there.
+/// The files in which more payloads are counted as live than this broker's tasks have there.
 fn files_with_more(log: &Log<'_>, live: &LiveBodies, broker: &Broker<Body>) -> BTreeSet<u64> {
     let found = bodies_of(broker);
     let files = log.files().into_iter();

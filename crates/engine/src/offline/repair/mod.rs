@@ -2,13 +2,14 @@
 //! changed.
 //!
 //! The map:
-//! - [`repair()`] (here) finds the best beginning, leads the state over the log, and has it written.
-//! - `beginning` chooses that: a checkpoint, the log from its beginning, parts of a checkpoint, or nothing.
-//! - `salvage` is the state on its way through a log with gaps.
+//! - [`repair()`] (here) finds the best beginning, replays the log, and writes the new store.
+//! - `beginning` chooses the beginning: a checkpoint, the log from its first event, parts of a checkpoint, or
+//!   nothing.
+//! - `salvage` rebuilds the state from a log with gaps.
 //! - `rebuild` writes the new store.
 //!
-//! The new store has a uuid of its own: its log begins anew, and a file of the old one that finds its way into it must
-//! be refused. Its incarnation and its mark for ids are above the old ones, so that no receipt and no id repeats.
+//! The new store has a new uuid, so that a start refuses files of the old store that are copied into it. Its
+//! incarnation and its id mark are above the old ones, so that no receipt and no id repeats.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
@@ -40,58 +41,56 @@ use rebuild::Source;
 pub use salvage::Gap;
 use salvage::{Salvage, believable_payloads, is_trusted, place_of};
 
-/// Ids are trusted up to so much ahead of the clock, where nothing else says how far they may go.
+/// If the id mark is lost, ids are plausible up to this far ahead of the clock.
 const IDS_AHEAD_MS: u64 = 86_400_000;
 
 /// The result of a repair.
 #[derive(Clone, Debug)]
 pub struct Repaired {
-    /// The base of the state.
+    /// The state that the repair began with.
     pub beginning: Beginning,
-    /// Which events are lost.
+    /// The lost events.
     pub gaps: Vec<Gap>,
-    /// Tasks that are known and could not be saved.
+    /// Known tasks that could not be saved.
     pub lost: Vec<Lost>,
-    /// Tasks that were saved, and may have been finished or removed in what is lost: they may be done twice.
+    /// Saved tasks that may have been finished or removed in a gap: they may be executed twice.
     pub doubtful: Vec<Doubtful>,
-    /// How many tasks a damaged checkpoint knew of that nothing is left of, not even their ids.
+    /// The number of tasks of a damaged checkpoint of which not even the ids are left.
     pub unnamed: u64,
-    /// Names that were given to queues whose own are lost.
+    /// The replacement names of queues whose names are lost.
     pub nameless: Vec<Vec<u8>>,
-    /// The new store, as a check found it.
+    /// The result of a check of the new store.
     pub report: Report,
 }
 
 /// A task that could not be saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// Its queue.
+    /// The name of its queue.
     pub queue: Vec<u8>,
-    /// Its id.
     pub id: TaskId,
-    /// Why it could not.
+    /// The reason.
     pub why: String,
 }
 
-/// A task that was saved, and may have been finished.
+/// A task that was saved, but may have been finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Doubtful {
-    /// Its queue.
+    /// The name of its queue.
     pub queue: Vec<u8>,
-    /// Its id.
     pub id: TaskId,
 }
 
 impl Repaired {
-    /// Whether the new store holds all that the old one did.
+    /// Whether the new store contains everything that the old one did.
     pub fn is_complete(&self) -> bool {
         let nothing_lost = self.lost.is_empty() && self.unnamed == 0 && self.gaps.is_empty();
         nothing_lost && self.doubtful.is_empty() && self.nameless.is_empty()
     }
 }
 
-/// Builds a new store in `to`, which is empty, from what can be saved of the one in `from`, which stays as it is. On an
-/// error nothing of a new store is left.
+/// Saves as much as possible of the store in `from` into a new store in `to`, which must be empty. Does not change
+/// `from`. On an error, removes everything that it wrote.
 pub fn repair(
     from: &Arc<dyn Disk>,
     to: &Arc<dyn Disk>,
@@ -101,7 +100,7 @@ pub fn repair(
     let repaired = unfinished::begin(&**to).map_err(OpenError::from);
     let repaired = repaired.and_then(|()| save(from, to, clock, progress));
     if repaired.is_err() {
-        // The leftovers are of no use. The error to report is the first one.
+        // The first error is the one to report, even if this fails too.
         let _ = clear(&**to);
     }
     repaired
@@ -148,7 +147,7 @@ fn save(
     Ok(Repaired { beginning, gaps, lost, doubtful, unnamed, nameless, report })
 }
 
-/// No id from here on can have been given out.
+/// The first id that cannot have been assigned.
 fn ids_end(values: Option<StoreValues>, wall_ms: u64) -> TaskId {
     let mark =
         values.filter(|values| values.id_mark > 0).and_then(|values| TaskId::at_or_below(values.id_mark));
@@ -177,7 +176,7 @@ fn values_of_new(
         incarnation: before.saturating_add(1),
         id_mark: mark,
         log_time: old.map_or(0, |old| old.log_time).max(broker.clock().0),
-        // Names that are hashes of payloads were made with it.
+        // Task names that are payload hashes depend on the key.
         hash_key: old.map_or(fresh_key, |old| old.hash_key),
     })
 }
@@ -213,14 +212,14 @@ impl Log<'_> {
         self.parts().map(|segment| (segment.first_number..=segment.number, segment.number)).collect()
     }
 
-    /// The same, without guesses: at the same place of another segment there may well be the payload of another task.
+    /// Like [`Self::files`], but without guesses: the wrong segment may have the payload of another task at the same
+    /// place.
     fn certain_files(&self) -> Vec<(RangeInclusive<u64>, u64)> {
         let certain = |segment: &Found| segment.header.map_or(segment.number, |header| header.first_number);
         self.parts().map(|segment| (certain(segment)..=segment.number, segment.number)).collect()
     }
 
-    /// Hands over every frame of every segment that can be read. A segment that cannot is passed over: its events are
-    /// missing, and that shows.
+    /// Visits every frame of every readable segment. An unreadable segment is skipped, and its events show as a gap.
     fn visit(&self, steps: &mut Steps<'_>, visit: &mut dyn FnMut(&Piece<'_>)) -> Reach {
         let mut reach = Reach::default();
         for segment in self.parts() {
@@ -231,7 +230,7 @@ impl Log<'_> {
             if let Ok(content) = Content::load(&**self.disk, segment) {
                 let gone = content.visit(visit);
                 reach.known = reach.known.max(gone.synced);
-                // An incomplete frame at the end may have been a whole one.
+                // An incomplete frame at the end may have been complete once.
                 reach.is_open = gone.is_sealed || gone.is_frayed;
             }
             steps.step(segment.bytes);
@@ -252,7 +251,7 @@ impl Log<'_> {
         self.parts().map(|segment| segment.bytes).sum()
     }
 
-    /// Leads the state to the end of the log.
+    /// Replays the log to its end.
     fn replay(&self, salvage: &mut Salvage, checkpoints: &Checkpoints, steps: &mut Steps<'_>) {
         steps.begin("reading the log", self.bytes());
         let reach = self.visit(steps, &mut |piece| salvage.take(piece));
@@ -267,7 +266,8 @@ impl Log<'_> {
         }
     }
 
-    /// Payloads that cannot be read from where they should be, and can from where they were before or after.
+    /// Finds copies of payloads that cannot be read at their places, as compaction leaves them. Maps each place to
+    /// that of a copy.
     fn find_elsewhere(
         &self,
         salvage: &Salvage,
@@ -302,10 +302,10 @@ impl Log<'_> {
     }
 }
 
-/// How far a log is known to have gone.
+/// How far a log is known to have reached.
 #[derive(Default)]
 struct Reach {
-    /// All before this position was once there.
+    /// All events before this position existed once.
     known: Position,
     /// Whether its last segment refers to frames that are missing.
     is_open: bool,

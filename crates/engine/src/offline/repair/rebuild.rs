@@ -1,5 +1,5 @@
-//! Writes a state into a new store, task by task, and takes only what fits: whatever the state went through, what comes
-//! of it is sound.
+//! Writes a state into a new store, event by event. Leaves out events that cannot be applied, so that the new store
+//! is sound even if the state is not.
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
@@ -19,7 +19,7 @@ use crate::opening;
 use crate::payload::body::{Body, Stored};
 use crate::store::{self, StoreValues};
 
-/// A frame is written when it has come to this size, or to this part of a segment.
+/// A frame is written when it has reached this size, or this fraction of a segment.
 const FRAME_BYTES: u64 = 256 << 10;
 const FRAMES_PER_SEGMENT: u64 = 4;
 
@@ -27,16 +27,15 @@ const FRAMES_PER_SEGMENT: u64 = 4;
 pub(super) struct Source<'s> {
     pub(super) broker: &'s Broker<Body>,
     pub(super) payloads: &'s mut Payloads,
-    /// Other places of payloads that cannot be read from where they should be.
+    /// Copies of payloads that cannot be read at their places.
     pub(super) elsewhere: &'s HashMap<Stored, Stored>,
     /// The identity of the new store.
     pub(super) values: StoreValues,
     pub(super) last_id: TaskId,
-    /// The size of its segments; by default it depends on the disk.
+    /// The size of the new segments; by default it depends on the disk.
     pub(super) segment_bytes: Option<u64>,
 }
 
-/// The result.
 pub(super) struct Rebuilt {
     /// The tasks that could not be saved.
     pub(super) lost: Vec<Lost>,
@@ -109,7 +108,7 @@ pub(super) fn rebuild(
     Ok(Rebuilt { lost: copy.lost })
 }
 
-/// The new store, and what its log makes of what is written to it.
+/// The new store, and the state that a replay of its log gives.
 struct Copy {
     broker: Broker<Body>,
     frame: FrameBuf,
@@ -155,13 +154,13 @@ impl Copy {
             _ => true,
         };
         if !is_held && task.cancelled {
-            let why = "it was cancelled, and its worker is not known any more".to_owned();
+            let why = "it was cancelled, and its worker is unknown".to_owned();
             return self.lost.push(Lost { queue: queue.to_vec(), id: task.id, why });
         }
         if is_held && self.add(&Event::Task(task)) {
             return;
         }
-        // Its order, a name that another task has or a missing worker are given up to keep the task.
+        // Save the task without its order, without a missing worker, or without a name that another task has.
         let state = TaskState::Ready(OrderKey::pushed(task.id));
         let waiting = FullTask { state, stray_neg_priority: None, cancelled: false, ..task.clone() };
         let nameless = Fields { name: None, ..task.fields };
@@ -170,7 +169,7 @@ impl Copy {
         {
             return;
         }
-        let why = "it contradicts what else is known".to_owned();
+        let why = "it contradicts the rest of the state".to_owned();
         self.lost.push(Lost { queue: queue.to_vec(), id: task.id, why });
     }
 
@@ -193,7 +192,7 @@ impl Copy {
     }
 }
 
-/// Makes bodies that say nothing but how long they are.
+/// Makes bodies that have a length and no real place.
 struct Blank;
 
 impl Recorder for Blank {

@@ -1,9 +1,9 @@
-//! A state that goes on over gaps in its log.
+//! Rebuilds the state from a log with gaps.
 //!
-//! As long as nothing is missing, events are replayed as a start replays them. From the first gap on each is bent to
-//! what is there: it is applied to the tasks that are known, and passed over for those that are not. A task counts as
-//! finished wherever the log says so. Since it may also have been finished in the gap, every task that no later event
-//! names is in doubt.
+//! As long as no event is missing, events are replayed as at a start. After the first gap, each event is applied as
+//! far as possible: to the tasks that are known, and not to unknown ones. A task counts as finished if any event of
+//! the log finishes it. It may also have been finished in the gap; so every task that no later event names is
+//! doubtful.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -20,45 +20,48 @@ use crate::payload::body::{Body, Stored};
 use crate::payload::cache::is_whole;
 use crate::payload::payload_scan::{offset_in, payloads_of};
 
-/// Events that are lost.
+/// A range of lost events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// The first of them.
+    /// The position of the first lost event.
     pub from: Position,
-    /// The first that is there again. None if the number of lost ones is unknown.
+    /// The position of the first event after the gap; `None` if the number of lost events is unknown.
     pub upto: Option<Position>,
 }
 
-/// A state on its way through a log with gaps.
+/// A state that is being rebuilt from a log with gaps.
 pub(super) struct Salvage {
     pub(super) broker: Broker<Body>,
-    /// The next event that is wanted.
+    /// The position of the next event to apply.
     position: Position,
     gaps: Vec<Gap>,
-    /// What is lost of the log before the state began, where it was looked into for what the state lacks.
+    /// Gaps in the log before the state began. Known only if that part of the log was searched for tasks that the
+    /// state lacks.
     gaps_before: Vec<Gap>,
-    /// Whether what is not in the state may still have been pushed.
+    /// Whether events or parts of the state were lost, so that a task that the state lacks may still have been
+    /// pushed.
     is_bent: bool,
-    /// Tasks that were heard of since the last gap.
+    /// Tasks that events have named since the last gap.
     heard: HashSet<TaskId>,
-    /// Tasks that were in doubt from the beginning, and not heard of since.
+    /// Tasks that were doubtful from the beginning, and that no event has named since.
     pub(super) doubted: BTreeSet<TaskId>,
-    /// Tasks out of damaged frames, and where they are: what those say of their queues may be wrong.
+    /// Tasks from damaged frames, and the queues that those frames named. They may be wrong, so a later event may
+    /// name another queue.
     strays: HashMap<TaskId, QueueNo>,
-    /// The number of tasks of which nothing is left.
+    /// The number of lost tasks of which not even the ids are known.
     pub(super) unnamed: u64,
-    /// What queues are called, as far as a checkpoint tells that cannot be used otherwise.
+    /// The names of queues, from checkpoints that may be damaged otherwise.
     pub(super) names: BTreeMap<QueueNo, Vec<u8>>,
-    /// Queues whose names are lost, under the names that they were given instead.
+    /// The replacement names of queues whose names are lost.
     pub(super) nameless: BTreeSet<Vec<u8>>,
-    /// No id from here on can have been given out.
+    /// No id from this one on can have been assigned.
     ids_end: TaskId,
-    /// Not used here.
+    /// Needed for replaying, and not read here.
     live: LiveBodies,
 }
 
 impl Salvage {
-    /// Goes on from a state that holds all events before `position`.
+    /// Begins with a complete state, which contains all events before `position`.
     pub(super) fn from_whole(broker: Broker<Body>, position: Position, ids_end: TaskId) -> Salvage {
         Salvage {
             broker,
@@ -77,17 +80,17 @@ impl Salvage {
         }
     }
 
-    /// The same for a state of which parts are lost.
+    /// Begins with a state of which parts are lost.
     pub(super) fn from_part(broker: Broker<Body>, position: Position, ids_end: TaskId) -> Salvage {
         Salvage { is_bent: true, ..Salvage::from_whole(broker, position, ids_end) }
     }
 
-    /// The next event that is wanted.
+    /// The position of the next event to apply.
     pub(super) fn position(&self) -> Position {
         self.position
     }
 
-    /// Takes in the next frame. What it holds of events that are known already is passed over.
+    /// Applies the next frame, except for events that were applied already.
     pub(super) fn take(&mut self, piece: &Piece<'_>) {
         if piece.end() <= self.position {
             return;
@@ -105,7 +108,7 @@ impl Salvage {
         self.position = piece.end();
     }
 
-    /// Says that all events from here up to this position are lost.
+    /// Notes that all events from the current position up to this one are lost.
     pub(super) fn gap(&mut self, upto: Option<Position>) {
         widen(&mut self.gaps, Gap { from: self.position, upto });
         self.is_bent = true;
@@ -115,17 +118,17 @@ impl Salvage {
         }
     }
 
-    /// Says that the events of this frame, which are older than the state, are lost.
+    /// Notes that the events of this frame, which are older than the state, are lost.
     pub(super) fn gap_before(&mut self, piece: &Piece<'_>) {
         widen(&mut self.gaps_before, Gap { from: piece.first, upto: Some(piece.end()) });
     }
 
-    /// All events that are lost.
+    /// All lost events.
     pub(super) fn all_gaps(&self) -> Vec<Gap> {
         self.gaps_before.iter().chain(&self.gaps).cloned().collect()
     }
 
-    /// Whether a task that is there may have been finished in a gap.
+    /// Whether a task of the state may have been finished in a gap.
     pub(super) fn is_doubtful(&self, id: TaskId) -> bool {
         !self.heard.contains(&id) && (!self.gaps.is_empty() || self.doubted.contains(&id))
     }
@@ -214,14 +217,15 @@ impl Salvage {
         }
     }
 
-    /// The queue that a task is in: where it is said to be, or where it was when its move was lost.
-    fn whereabouts(&self, said: QueueNo, id: TaskId) -> QueueNo {
+    /// The queue that contains a task: the one that the event names; the one that a damaged frame named; or a queue
+    /// with a dead-letter queue, if the event that moved the task out of it was lost.
+    fn whereabouts(&self, named: QueueNo, id: TaskId) -> QueueNo {
         let has = |no: &QueueNo| self.broker.queue_at(*no).is_some_and(|queue| queue.state_of(id).is_some());
-        if let Some(no) = [Some(said), self.strays.get(&id).copied()].into_iter().flatten().find(has) {
+        if let Some(no) = [Some(named), self.strays.get(&id).copied()].into_iter().flatten().find(has) {
             return no;
         }
         let mut sources = self.broker.queues().filter(|(_, queue)| queue.settings().dead_letter.is_some());
-        sources.find(|(_, queue)| queue.state_of(id).is_some()).map_or(said, |(_, queue)| queue.no())
+        sources.find(|(_, queue)| queue.state_of(id).is_some()).map_or(named, |(_, queue)| queue.no())
     }
 
     fn push(
@@ -252,7 +256,7 @@ impl Salvage {
         self.put(&task, piece)
     }
 
-    /// Adds a task, or its new place if it is known.
+    /// Adds a task, or updates it if it is known.
     fn put(&mut self, task: &FullTask<'_>, piece: &Piece<'_>) -> bool {
         self.ensure(task.queue, piece);
         let queue = self.whereabouts(task.queue, task.id);
@@ -260,7 +264,7 @@ impl Salvage {
         if let Some(name) = task.fields.name
             && !is_there
         {
-            // Only one existing task has a name: the earlier owner is gone.
+            // At most one existing task has a name, so the earlier owner is gone.
             let before = self.broker.queue_at(queue).and_then(|queue| queue.bearer_of(&name.to_owned()));
             if let Some(before) = before {
                 let gone = Event::Removed { queue, ids: Ids::Slice(&[before]), why: Removal::Deleted };
@@ -276,7 +280,7 @@ impl Salvage {
         !is_there && self.apply(&Event::Task(&plain), piece)
     }
 
-    /// Makes a queue. If its number or its name was another's, that one was without tasks by then.
+    /// Makes a queue. An earlier queue with the same number or name must have been gone by then, so it is removed.
     fn make(&mut self, queue: QueueNo, name: &[u8], piece: &Piece<'_>) {
         if self.broker.name_of(queue) == Some(name) {
             return;
@@ -290,7 +294,7 @@ impl Salvage {
         self.apply(&Event::QueueMade { queue, name }, piece);
     }
 
-    /// Forgets a queue, which was without tasks and settings by then.
+    /// Removes a queue, which had no tasks and settings left by then.
     fn forget(&mut self, queue: QueueNo, piece: &Piece<'_>) {
         self.apply(&Event::QueueDropped(queue), piece);
         self.apply(&Event::Configured { queue, settings: &Settings::default() }, piece);
@@ -298,7 +302,7 @@ impl Salvage {
         self.apply(&Event::QueueGone(queue), piece);
     }
 
-    /// Sees to it that there is such a queue.
+    /// Makes a queue unless it exists, with a replacement name if its own is lost.
     fn ensure(&mut self, queue: QueueNo, piece: &Piece<'_>) {
         if self.broker.queue_at(queue).is_some() {
             return;
@@ -312,9 +316,9 @@ impl Salvage {
         self.apply(&Event::QueueMade { queue, name: &name }, piece);
     }
 
-    /// Takes tasks out of a damaged frame whose damage cannot be located: only those whose payloads match their
-    /// checksums, whose ids can be true, and of which nothing is known yet. What is known is believed before such a
-    /// frame is; a payload that cannot be read where it should be is looked for here later on.
+    /// Takes tasks out of a damaged frame whose damage cannot be located: only tasks whose payloads match their
+    /// checksums, whose ids are plausible, and which are still unknown. Known tasks stay as they are, since such a
+    /// frame is less reliable. Payloads that cannot be read at their places are searched for in such frames later.
     fn pick_up(&mut self, piece: &Piece<'_>, last_id: TaskId, was_bent: bool) {
         let mut rest = piece.body;
         while !rest.is_empty() {
@@ -343,12 +347,13 @@ impl Salvage {
         }
     }
 
-    fn is_known(&self, said: QueueNo, id: TaskId) -> bool {
-        let queue = self.broker.queue_at(self.whereabouts(said, id));
+    fn is_known(&self, named: QueueNo, id: TaskId) -> bool {
+        let queue = self.broker.queue_at(self.whereabouts(named, id));
         queue.is_some_and(|queue| queue.state_of(id).is_some())
     }
 
-    /// Takes in a task that was pushed before this state began, and may have been in a part of it that is lost.
+    /// Adds the wanted tasks of an event that is older than the state. They may have been in a lost part of it, or
+    /// finished before, so they are doubtful.
     pub(super) fn take_doubtful(&mut self, event: &Event<'_>, wanted: &BTreeSet<TaskId>, piece: &Piece<'_>) {
         match event {
             Event::Pushed { queue, first, payloads, fields } => {
@@ -369,7 +374,7 @@ impl Salvage {
     }
 }
 
-/// Adds a gap to those before it.
+/// Adds a gap, or extends the last one if it is adjacent.
 fn widen(gaps: &mut Vec<Gap>, gap: Gap) {
     match gaps.last_mut() {
         Some(last) if last.upto == Some(gap.from) => last.upto = gap.upto,
@@ -377,7 +382,7 @@ fn widen(gaps: &mut Vec<Gap>, gap: Gap) {
     }
 }
 
-/// The tasks that an event is about, where it is about some.
+/// The queue and the tasks of an event that lists tasks.
 pub(super) fn ids_of<'a>(event: &Event<'a>) -> Option<(QueueNo, Ids<'a>)> {
     match *event {
         Event::Popped { queue, ids, .. }
@@ -392,7 +397,7 @@ pub(super) fn ids_of<'a>(event: &Event<'a>) -> Option<(QueueNo, Ids<'a>)> {
     }
 }
 
-/// The same event about other tasks.
+/// The same event for other tasks.
 fn narrowed<'a>(event: &Event<'a>, queue: QueueNo, ids: &'a [TaskId]) -> Option<Event<'a>> {
     let ids = Ids::Slice(ids);
     Some(match *event {
@@ -408,9 +413,9 @@ fn narrowed<'a>(event: &Event<'a>, queue: QueueNo, ids: &'a [TaskId]) -> Option<
     })
 }
 
-/// The payloads of an event that match their checksums. Where more than payloads may be damaged, only up to the first
-/// that does not: a length that is wrong can swallow a whole payload, and then each that follows would be taken for the
-/// one before it.
+/// Visits the payloads of an event that match their checksums. If more than payloads may be damaged, it stops at the
+/// first mismatch: a wrong length can swallow a whole payload, and then each later payload would be attributed to the
+/// task before its own.
 pub(super) fn believable_payloads<'a>(
     event: &Event<'a>,
     body: &[u8],
@@ -427,8 +432,8 @@ pub(super) fn believable_payloads<'a>(
     });
 }
 
-/// Whether all that is around the payloads of a frame can be trusted: nothing is wrong with it, or nothing else than
-/// payloads which do not match their own checksums, and are why the frame as a whole does not match.
+/// Whether everything in a frame except for its payloads can be trusted: the frame is sound, or damaged payloads,
+/// which do not match their own checksums, explain why the checksum of the frame does not match.
 pub(super) fn is_trusted(piece: &Piece<'_>) -> bool {
     if piece.is_sound {
         return true;
@@ -451,7 +456,7 @@ pub(super) fn is_sound_payload(body: &[u8], payload: &[u8]) -> bool {
     is_whole(body, offset_in(body, payload), Stored { segment: 0, offset: 0, len: payload.len() as u32 })
 }
 
-/// Where a payload of a frame lies.
+/// The place of a payload of a frame.
 pub(super) fn place_of(piece: &Piece<'_>, payload: &[u8]) -> Option<Stored> {
     let at = offset_in(piece.body, payload) as u64;
     Some(Stored {
@@ -468,7 +473,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn behind_a_payload_that_is_not_sound_none_is_believed_unless_only_payloads_are_damaged() {
+    fn payloads_after_a_damaged_one_are_used_only_if_the_rest_of_the_frame_is_trusted() {
         let payloads: [&[u8]; 3] = [b"first", b"second", b"third"];
         let first = TaskId::new(1000, 1).expect("it is in range");
         let fields = Fields::default();
