@@ -155,6 +155,7 @@ impl<'a> Reader<'a> {
     }
 
     #[inline]
+    pub(crate) fn number(&mut self) -> Result<u64, Malformed> {
         // Most numbers are small.
         match self.0.split_first() {
             Some((&byte, rest)) if byte < 0x80 => {
