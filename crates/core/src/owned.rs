@@ -136,7 +136,6 @@ pub struct ListCommand<'a> {
 
 /// What is done to each item of a list.
 #[derive(Clone, Copy, Debug)]
-#[expect(missing_docs, reason = "each is the command of its name")]
 pub enum ListAct {
     Ack(IdForm, AckScope),
     CancelIds(IdForm),

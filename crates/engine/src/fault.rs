@@ -13,7 +13,6 @@ use crate::log::Position;
 
 /// The call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each variant is the call it is named for")]
 pub enum Operation {
     List,
     Create,

@@ -14,6 +14,7 @@
 //! - [`wait`] blocks a thread until a poll is ready; [`unparks`] makes a waker for such a thread. [`by_queue`] groups
 //!   the deliveries of a pop.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod cleaning;
 pub mod elsewhere;

@@ -170,7 +170,7 @@ fn many_lapses_delays_and_expiries_are_sliced_and_hide_no_task() {
     let lease = LeaseAsk { ms: Some(3_000), ..LeaseAsk::NONE };
     run(&home, &Command::Pop(Pop { lease, ..Pop::plain(&[b"q"], MANY as u32) }));
     in_small_scripts(&server, "lapse", || {
-        until("all are requeued", || info(&home, b"q").ready == MANY as u64)
+        until("all are requeued", || info(&home, b"q").ready == MANY as u64);
     });
     let taken =
         in_small_scripts(&server, "pop", || run(&home, &Command::Pop(Pop::plain(&[b"q"], MANY as u32))));

@@ -56,6 +56,7 @@
 //! - `examples/`: push and work, a queue within an axum server, a worker on Redis, at-most-once delivery, fencing,
 //!   storing results.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod add;
 mod ask;

@@ -27,7 +27,6 @@ const EIO: i32 = 5;
 
 /// A change to the disk. Files are numbered in the order of their creation, since they outlive their names.
 #[derive(Clone, Debug)]
-#[expect(missing_docs, reason = "the fields are the arguments of the call")]
 pub enum Op {
     Create { name: String },
     Write { file: usize, offset: u64, bytes: Vec<u8> },
