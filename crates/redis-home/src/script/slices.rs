@@ -66,15 +66,29 @@ enum Ending {
     More,
 }
 
-/// The tasks in the answer to a pop, and why there are no more. `first_queue` is the index of its first queue.
-fn popped_of(answer: Value, first_queue: usize) -> Result<(Vec<Value>, Option<Ending>), UnexpectedAnswer> {
-    let mut tasks = list(answer)?;
+/// Removes the word from the end of the answer to a pop that says why there are no more tasks.
+fn remove_ending(tasks: &mut Vec<Value>) -> Option<Ending> {
     let ending = match tasks.last() {
         Some(Value::BulkString(word)) if word == b"full" => Some(Ending::Full),
         Some(Value::BulkString(word)) if word == b"more" => Some(Ending::More),
         _ => None,
     };
     tasks.truncate(tasks.len() - usize::from(ending.is_some()));
+    ending
+}
+
+/// The answer to a pop, with nothing but tasks in it if it is a list.
+pub(crate) fn only_tasks(mut answer: Value) -> Value {
+    if let Value::Array(tasks) = &mut answer {
+        remove_ending(tasks);
+    }
+    answer
+}
+
+/// The tasks in the answer to a pop, and why there are no more. `first_queue` is the index of its first queue.
+fn popped_of(answer: Value, first_queue: usize) -> Result<(Vec<Value>, Option<Ending>), UnexpectedAnswer> {
+    let mut tasks = list(answer)?;
+    let ending = remove_ending(&mut tasks);
     Ok((numbered(Value::Array(tasks), |queue| queue + first_queue)?, ending))
 }
 
