@@ -378,11 +378,23 @@ impl HomeThread {
     /// Returns the tasks of pops that no replica has confirmed: they were not delivered to anybody.
     pub(crate) async fn give_back_unconfirmed(&self) {
         for (call, answer) in self.link.take_unconfirmed() {
-            let queues = call.args.get(self.link.target.layout().pop_form().queues..).unwrap_or_default();
-            let pop = PopOf { command: 0, queues: queues.iter().map(|queue| queue[..].into()).collect() };
-            let replies = self.read_tasks(answer);
-            self.give_back(pop.untaken(&replies, receipt_text)).await;
+            self.give_back_answer(&call, answer).await;
         }
+    }
+
+    /// Returns the tasks of the earlier slices of a pop whose last one is unknown. If no replica has confirmed that
+    /// one, its tasks go back first, so that all keep their order.
+    pub(crate) async fn give_back_popped(&self, call: &Call, tasks: Vec<Value>) {
+        self.give_back_unconfirmed().await;
+        self.give_back_answer(call, Value::Array(tasks)).await;
+    }
+
+    /// Returns the tasks in the answer to a pop.
+    async fn give_back_answer(&self, call: &Call, answer: Value) {
+        let queues = call.args.get(self.link.target.layout().pop_form().queues..).unwrap_or_default();
+        let pop = PopOf { command: 0, queues: queues.iter().map(|queue| queue[..].into()).collect() };
+        let replies = self.read_tasks(answer);
+        self.give_back(pop.untaken(&replies, receipt_text)).await;
     }
 
     async fn give_back(&self, untaken: Vec<Untaken>) {

@@ -172,6 +172,8 @@ fn an_unconfirmed_slice_that_is_full_is_requeued_after_others() {
     let left = info(&plain, b"q");
     assert_eq!(left.leased, taken.tasks.len() as u64, "a task is leased that nobody got: {:?}", taken.list);
     assert_eq!(left.ready + left.leased, 3);
+    let in_order = run(&plain, &SLICED).tasks;
+    assert_eq!(in_order.iter().map(|task| task.body[0]).collect::<Vec<_>>(), b"012");
     server.check("sureq:");
     home.close();
     plain.close();
