@@ -47,6 +47,9 @@ local UNSOUND_MS = 2000
 -- Homes beat every ten seconds, and notice within three that a heartbeat has failed.
 local SILENT_MS = 15000
 local LOST_MS = 15000
+-- How far ahead the score of a home is of when it is to be looked at. The scripts of the release before end a home as
+-- soon as its score is reached, and share the key with these while a deployment is rolled out.
+local SCORE_AHEAD_MS = 15000
 local REPLY_BYTES_MAX = 67108864
 -- How many leases one call searches for those that nothing else ends.
 local LOOKED_AT = 500
@@ -1365,12 +1368,18 @@ end
 
 local function home_of(conn) return string.match(conn, '^[^:]*') end
 
+-- When to look at a home with this score.
+local function look_at(score) return floor(score - SCORE_AHEAD_MS + 0.5) end
+
+-- The score of a home that is alive now.
+local function alive_score() return log + SILENT_MS + SCORE_AHEAD_MS end
+
 -- Notes that a connection holds tasks of a queue. The connections of a lost home are lost.
 local function hold(conn, queue)
   local home = home_of(conn)
   call('SADD', OWN .. 'conn:' .. conn, queue)
   call('SADD', OWN .. 'home:' .. home, conn)
-  call('ZADD', OWN .. 'homes', 'NX', log + SILENT_MS, home)
+  call('ZADD', OWN .. 'homes', 'NX', alive_score(), home)
   if not store.homes then
     store.homes, is_store_changed = log + SILENT_MS, true
   end
@@ -1395,7 +1404,7 @@ function ops.pop(a)
     read('SCARD', w.key .. ':queues')
   elseif conn ~= '' then
     terms.holder = 'c:' .. conn
-    terms.ends = tonumber(read('ZSCORE', OWN .. 'homes', home_of(conn))) or log + SILENT_MS
+    terms.ends = look_at(tonumber(read('ZSCORE', OWN .. 'homes', home_of(conn))) or alive_score())
     read('SCARD', OWN .. 'conn:' .. conn)
     read('SCARD', OWN .. 'home:' .. home_of(conn))
   end
@@ -2129,8 +2138,8 @@ end
 
 -- When to look next whether a home is silent or lost.
 local function next_home()
-  local at = first_of(OWN .. 'homes')
-  return at and floor(at + 0.5)
+  local score = first_of(OWN .. 'homes')
+  return score and look_at(score)
 end
 
 -- Looks at homes without a heartbeat, a few at a time. While Redis hung or was away, none could beat. So each that is
@@ -2138,14 +2147,15 @@ end
 -- beats by then.
 function end_lost_homes()
   if not store.homes or store.homes > log then return end
-  local due = read('ZRANGEBYSCORE', OWN .. 'homes', '-inf', log, 'WITHSCORES', 'LIMIT', 0, GONE_MAX)
+  local upto = log + SCORE_AHEAD_MS
+  local due = read('ZRANGEBYSCORE', OWN .. 'homes', '-inf', upto, 'WITHSCORES', 'LIMIT', 0, GONE_MAX)
   for i = 1, #due, 2 do
     local home, at = due[i], tonumber(due[i + 1])
     if at ~= floor(at) then
       end_home(home)
       break
     end
-    call('ZADD', OWN .. 'homes', log + LOST_MS - 0.5, home)
+    call('ZADD', OWN .. 'homes', upto + LOST_MS - 0.5, home)
   end
   store.homes, is_store_changed = next_home(), true
 end
@@ -2153,7 +2163,7 @@ end
 -- The home of this name is alive.
 function ops.home(a)
   local name = a.name
-  read('ZADD', OWN .. 'homes', log + SILENT_MS, name)
+  read('ZADD', OWN .. 'homes', alive_score(), name)
   if not store.homes then
     store.homes, is_store_changed = log + SILENT_MS, true
   end
