@@ -7,7 +7,7 @@
 --   ARGV     1 the operation
 --            2 the prefix of all keys
 --            3 log time by the caller's clock in microseconds: `least:guess:latest`, or empty if it does not know.
---              After a LATE also `:offset:ahead`: while the offset of log time is this one, log time is too late by
+--              After a LATE also `:offset:ahead`: with this offset from the wall clock, log time was too late by
 --              `ahead`
 --            4 the wall clock in microseconds, or empty for that of Redis; tests move time by it
 --            5 the id of this run of the server
@@ -174,7 +174,12 @@ local function begin()
   time_us = wall_us + offset_us
   local least, guess, latest, judged, ahead = string.match(args[3], '^(%d+):(%d+):(%d+):?(%-?%d*):?(%d*)$')
   if least then
-    if judged == integer(offset_us) then time_us = time_us - tonumber(ahead) end
+    if judged ~= '' then
+      local corrected = wall_us + tonumber(judged) - tonumber(ahead)
+      -- Another call may have set the offset since. The correction holds all the same, unless the clock was set again.
+      local is_within = time_us > tonumber(latest) and corrected >= tonumber(least) and corrected <= tonumber(latest)
+      if judged == integer(offset_us) or is_within then time_us = corrected end
+    end
     -- Either the call was on its way for long or the clock was set. Only the caller can tell, and it repeats the call.
     if time_us > tonumber(latest) then return false, wall_us + offset_us, offset_us end
     if time_us < tonumber(least) then time_us = tonumber(guess) end
