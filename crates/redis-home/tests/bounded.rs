@@ -10,7 +10,9 @@ use redis::{Connection, cmd};
 use support::monitor::Monitor;
 use support::world::World;
 use support::{by, info, open, run};
-use sureq_core::command::{Cancel, Command, IdForm, Pop, TaskRefs, Worker, WorkerRef};
+use sureq_core::command::{
+    Add, Cancel, Command, IdForm, Pop, TaskRefs, When, Worker, WorkerRef,
+};
 use sureq_core::{Replies, Reply};
 use sureq_home_api::Payload;
 use sureq_redis::RedisHome;
@@ -235,5 +237,41 @@ fn a_search_for_leases_of_a_worker_counts_those_of_others() {
             queues.iter().all(|queue| info(&home, queue.as_bytes()).ready == 1)
         });
     });
+    home.close();
+}
+
+/// Adds tasks to each of these queues that are due, or whose time to live is over, in a second.
+fn add_for_later(home: &RedisHome, queues: &[String]) {
+    const MS: u64 = 1_000;
+    let adds: Vec<Command<'_>> = queues
+        .iter()
+        .flat_map(|queue| {
+            let delayed = Add { when: When::After(MS), ..Add::plain(queue.as_bytes(), b"x") };
+            let short = Add { ttl_ms: Some(MS), ..Add::plain(queue.as_bytes(), b"x") };
+            [delayed, short].map(Command::Add).into_iter().cycle().take(80)
+        })
+        .collect();
+    run_all(home, &adds);
+}
+
+const LATER_US: u64 = 1_100_000;
+
+#[test]
+fn the_beat_of_a_worker_in_whose_queues_much_is_due_goes_in_small_scripts() {
+    let (server, world) = (RedisServer::start(), Arc::new(World::default()));
+    let home = world.home(&server, 1_000_000);
+    let names_of_workers = names("w", 1);
+    let worker = start_all(&home, &names_of_workers, LONG_MS)[0];
+    let queues = names("q", 60);
+    take_of_each(&home, worker, &queues);
+    add_for_later(&home, &queues);
+    world.pass(LATER_US);
+    let beat = in_small_scripts(&server, || run(&home, &Command::Worker(Worker::Beat(worker))));
+    assert!(matches!(beat.list[0], Reply::Receipts(_)), "{:?}", beat.list);
+    for queue in &queues {
+        let left = info(&home, queue.as_bytes());
+        assert_eq!((left.ready, left.delayed, left.leased), (40, 0, 1), "{queue}");
+    }
+    server.check("sureq:");
     home.close();
 }
