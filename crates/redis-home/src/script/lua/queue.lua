@@ -827,6 +827,8 @@ local function settle_sources(q)
   local key = q.k .. ':sources'
   for i, name in ipairs(read('ZRANGEBYSCORE', key, '-inf', log, 'LIMIT', 0, 16)) do
     if i > 1 and slice_left <= 0 then break end
+    -- Looking at one takes about as long as moving a task.
+    slice_left = slice_left - 1
     local source = is_sound(name) and open(name)
     if source then settle(source) end
     if not source then
@@ -838,6 +840,12 @@ local function settle_sources(q)
     end
   end
   return first_of(key)
+end
+
+-- Whether there may be something to do in a queue for which this is the dead-letter queue.
+local function are_sources_due(q)
+  local first = try('ZRANGE', q.k .. ':sources', 0, 0, 'WITHSCORES')
+  return first ~= nil and first[2] ~= nil and tonumber(first[2]) <= log
 end
 
 -- When time does something next to a queue, or to one for which it is the dead-letter queue: log time and wall time,
@@ -1431,6 +1439,10 @@ function ops.pop(a)
     settle(q)
     local taken, bytes, is_over, is_full = pop_from(q, index - 1, left, room, terms, meta == '1', out)
     if taken == 0 and not is_over and not is_full and not q.s.paused then
+      if index > 1 and slice_left <= 0 and are_sources_due(q) then
+        is_more, stop = true, 'more'
+        break
+      end
       -- Tasks of other queues may have died since anybody looked at those.
       local is_ours, at = attempt(settle_sources, q)
       is_more = is_more or is_ours and at ~= nil and at <= log
@@ -2205,7 +2217,7 @@ function ops.tick(a)
     -- Waiters for other queues must get their answers.
     local is_ours, row = attempt(function()
       local q = open(name)
-      if i > 1 and slice_left <= 0 and is_due(q) then return { log, 0, log, wall } end
+      if i > 1 and slice_left <= 0 and (is_due(q) or are_sources_due(q)) then return { log, 0, log, wall } end
       settle(q)
       return next_look(q, settle_sources(q))
     end)
