@@ -329,6 +329,13 @@ local function note_deaths(q, ms)
   tell({ name = grave }, 'wake', integer(ms or max(q.s.next - log, 0)))
 end
 
+-- Removes a queue from the sources of its dead-letter queue. When that is deleted itself, its sources stay: their tasks
+-- may still die into it.
+local function leave_grave(q)
+  local grave = q.s['s-dead-letter']
+  if grave then try('ZREM', base(grave) .. ':sources', q.name) end
+end
+
 -- Wakes the waiters of a queue. An empty message means that there may be something, a number in how many milliseconds
 -- there will be. A paused queue has nothing for them; when it is resumed, they look.
 local function wake(q)
@@ -1857,6 +1864,7 @@ function ops.drop(a)
     end
     for i = 1, #q.held_keys, ARGS_MAX do call('UNLINK', unpack(q.held_keys, i, min(i + ARGS_MAX - 1, #q.held_keys))) end
     for _, part in ipairs(PARTS) do call('UNLINK', q.k .. ':' .. part) end
+    leave_grave(q)
     if not is_bare(q.s) then
       local s = { len = 0, bytes = 0, head = 0, tail = 0, pushed = 0, finished = 0 }
       for _, field in ipairs(KEPT) do s[field] = q.s[field] end
@@ -1908,6 +1916,7 @@ function ops.config(a)
     elseif not WORDS[words[i]] then
       value = tonumber(value)
     end
+    if words[i] == 'dead-letter' and value ~= q.s['s-dead-letter'] then leave_grave(q) end
     q.s['s-' .. words[i]] = value
   end
   q.dirty, q.wake, q.is_set = true, true, true
