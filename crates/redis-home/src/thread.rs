@@ -377,12 +377,16 @@ impl HomeThread {
             Block::Millis(ms) => Some(self.link.clock.monotonic_ms().saturating_add(ms)),
         };
         let queues = slot.pops().iter().flat_map(|pop| &*pop.queues).map(|queue| queue.to_vec()).collect();
-        if self.link.target.layout().waiting() == Waiting::Taken {
-            // Redis counts from a later part of this millisecond.
-            let until_ms = until_ms.map(|at| at.saturating_add(1));
-            self.waiters.stand(Waiter::new(call, queues, until_ms, slot));
+        let is_taken = self.link.target.layout().waiting() == Waiting::Taken;
+        // There Redis counts from a later part of this millisecond.
+        let until_ms = until_ms.map(|at| at.saturating_add(is_taken.into()));
+        let waiter = Waiter::new(call, queues, until_ms, slot);
+        if !self.waiters.has_room_for(&waiter) {
+            waiter.refuse(&Refusal::OutOfMemory);
+        } else if is_taken {
+            self.waiters.stand(waiter);
         } else {
-            let joins = self.waiters.join(Waiter::new(call, queues, until_ms, slot));
+            let joins = self.waiters.join(waiter);
             self.link.abandonment.or(joins, || ()).await;
         }
     }
