@@ -72,6 +72,9 @@ limits! {
     NOTICES_UNHEARD_BYTES_MAX: usize = 32 << 20;
     /// How many connections a server takes.
     CONNECTIONS_MAX: usize = 10_000;
+    /// How much memory the waiting pops of a home on Redis may take, mostly by the names of their queues; further ones
+    /// are refused with OOM.
+    WAITING_BYTES_MAX: usize = 256 << 20;
 
     /// The most arguments of a command on a connection that has not authenticated.
     STRANGER_ARGS_MAX: usize = 10;

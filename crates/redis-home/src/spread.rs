@@ -156,6 +156,11 @@ impl HomeThread {
                         break;
                     }
                 }
+                // Nobody knows what it took there.
+                Err(no @ Refusal::Unknown { .. }) => {
+                    self.give_back_popped(call, tasks).await;
+                    return Err(no);
+                }
                 Err(no) => failed = Some(no),
             }
         }

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, mpsc as std_mpsc};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use redis::{RedisError, Value};
 use sureq_core::command::{Block, ConnId};
 use sureq_core::reply::Span;
@@ -16,6 +17,7 @@ use sureq_home_api::elsewhere::{PopOf, ReplySizes, ReplySlot, SizePlace, Subscri
 use sureq_home_api::{CleanReport, Cleaning, NoticeQueue};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
+use tokio::time::{MissedTickBehavior, timeout};
 
 use crate::connection::abandonment::Abandonment;
 use crate::connection::link::Link;
@@ -37,6 +39,12 @@ use crate::waiting::waiters::{SubscriptionRequests, Waiters, serve_waiters};
 
 /// How often a home whose connections hold tasks sends a heartbeat.
 const BEAT: Duration = Duration::from_secs(10);
+
+/// How long a heartbeat waits for servers: a little longer than it takes to reach one that is away.
+const BEATING: Duration = Duration::from_secs(4);
+
+/// How long ending connections that were left over waits for servers.
+const ENDING: Duration = Duration::from_secs(60);
 
 /// How many tasks of an answer are read before other commands get a turn.
 const READ_AT_ONCE: usize = 1_000;
@@ -255,12 +263,23 @@ async fn work(home: &Rc<HomeThread>, mut jobs: mpsc::UnboundedReceiver<Job>) {
     }
 }
 
-/// Sends heartbeats, and ends connections that could not be ended before.
+/// Sends heartbeats, and ends connections that could not be ended before. Neither waits for a server that is away or
+/// hangs until the next heartbeat is late. All of it ends with the home, which drops its tasks.
 async fn beat(home: Rc<HomeThread>) {
+    let mut ending: Option<tokio::task::JoinHandle<()>> = None;
+    let mut beats = tokio::time::interval(BEAT);
+    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        home.say_alive().await;
-        home.close_left_over().await;
-        tokio::time::sleep(BEAT).await;
+        beats.tick().await;
+        // Losing one does no harm.
+        let _ = timeout(BEATING, home.say_alive()).await;
+        if ending.as_ref().is_none_or(tokio::task::JoinHandle::is_finished) {
+            let own = Rc::clone(&home);
+            ending = Some(tokio::task::spawn_local(async move {
+                // The next heartbeat tries the rest again.
+                let _ = timeout(ENDING, own.close_left_over()).await;
+            }));
+        }
     }
 }
 
@@ -358,12 +377,16 @@ impl HomeThread {
             Block::Millis(ms) => Some(self.link.clock.monotonic_ms().saturating_add(ms)),
         };
         let queues = slot.pops().iter().flat_map(|pop| &*pop.queues).map(|queue| queue.to_vec()).collect();
-        if self.link.target.layout().waiting() == Waiting::Taken {
-            // Redis counts from a later part of this millisecond.
-            let until_ms = until_ms.map(|at| at.saturating_add(1));
-            self.waiters.stand(Waiter::new(call, queues, until_ms, slot));
+        let is_taken = self.link.target.layout().waiting() == Waiting::Taken;
+        // There Redis counts from a later part of this millisecond.
+        let until_ms = until_ms.map(|at| at.saturating_add(is_taken.into()));
+        let waiter = Waiter::new(call, queues, until_ms, slot);
+        if !self.waiters.has_room_for(&waiter) {
+            waiter.refuse(&Refusal::OutOfMemory);
+        } else if is_taken {
+            self.waiters.stand(waiter);
         } else {
-            let joins = self.waiters.join(Waiter::new(call, queues, until_ms, slot));
+            let joins = self.waiters.join(waiter);
             self.link.abandonment.or(joins, || ()).await;
         }
     }
@@ -378,11 +401,23 @@ impl HomeThread {
     /// Requeues the tasks of pops that no replica has confirmed: they were not delivered.
     pub(crate) async fn give_back_unconfirmed(&self) {
         for (call, answer) in self.link.take_unconfirmed() {
-            let queues = call.args.get(self.link.target.layout().pop_form().queues..).unwrap_or_default();
-            let pop = PopOf { command: 0, queues: queues.iter().map(|queue| queue[..].into()).collect() };
-            let replies = self.read_tasks(answer);
-            self.give_back(pop.untaken(&replies, receipt_text)).await;
+            self.give_back_answer(&call, answer).await;
         }
+    }
+
+    /// Returns the tasks of the earlier slices of a pop whose last one is unknown. If no replica has confirmed that
+    /// one, its tasks go back first, so that all keep their order.
+    pub(crate) async fn give_back_popped(&self, call: &Call, tasks: Vec<Value>) {
+        self.give_back_unconfirmed().await;
+        self.give_back_answer(call, Value::Array(tasks)).await;
+    }
+
+    /// Returns the tasks in the answer to a pop.
+    async fn give_back_answer(&self, call: &Call, answer: Value) {
+        let queues = call.args.get(self.link.target.layout().pop_form().queues..).unwrap_or_default();
+        let pop = PopOf { command: 0, queues: queues.iter().map(|queue| queue[..].into()).collect() };
+        let replies = self.read_tasks(answer);
+        self.give_back(pop.untaken(&replies, receipt_text)).await;
     }
 
     async fn give_back(&self, untaken: Vec<Untaken>) {
@@ -498,10 +533,43 @@ impl HomeThread {
         self.call_stores("home", &stores, std::slice::from_ref(&self.name)).await;
     }
 
-    /// Ends connections that could not be ended when they were closed.
+    /// Ends connections that could not be ended when they were closed. Each store is asked by itself, and no more once
+    /// it has failed.
     async fn close_left_over(&self) {
-        for conn in self.closing.take() {
-            self.close_conn(conn).await;
+        let mut left: BTreeMap<Store, Vec<ConnId>> = BTreeMap::new();
+        self.closing.borrow_mut().retain(|conn| self.conns.borrow().contains_key(conn));
+        for conn in &*self.closing.borrow() {
+            for store in self.conns.borrow().get(conn).into_iter().flatten() {
+                left.entry(store.clone()).or_default().push(*conn);
+            }
+        }
+        let endings = left.into_iter().map(|(store, conns)| self.close_left_over_in(store, conns));
+        join_all(endings).await;
+    }
+
+    async fn close_left_over_in(&self, store: Store, conns: Vec<ConnId>) {
+        let stores = BTreeSet::from([store.clone()]);
+        for some in conns.chunks(CONNS_AT_ONCE) {
+            let names: Vec<String> = some.iter().map(|conn| conn_name(&self.name, *conn)).collect();
+            if !self.end_conns(&stores, &names).await {
+                return;
+            }
+            for conn in some {
+                self.note_ended(*conn, &store);
+            }
+        }
+    }
+
+    /// Notes that a closed connection holds nothing of a store any more.
+    fn note_ended(&self, conn: ConnId, store: &Store) {
+        let mut conns = self.conns.borrow_mut();
+        let is_done = conns.get_mut(&conn).is_none_or(|stores| {
+            stores.remove(store);
+            stores.is_empty()
+        });
+        if is_done {
+            conns.remove(&conn);
+            self.closing.borrow_mut().remove(&conn);
         }
     }
 

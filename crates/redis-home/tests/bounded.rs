@@ -10,9 +10,10 @@ use redis::{Connection, cmd};
 use support::monitor::Monitor;
 use support::world::World;
 use support::{by, info, open, run};
-use sureq_core::command::{Cancel, Command, IdForm, Pop, TaskRefs, Worker, WorkerRef};
+use sureq_core::command::{Add, Block, Cancel, Command, IdForm, Pop, TaskRefs, When, Worker, WorkerRef};
+use sureq_core::settings::{Change, Changes};
 use sureq_core::{Replies, Reply};
-use sureq_home_api::Payload;
+use sureq_home_api::{Home as _, Payload};
 use sureq_redis::RedisHome;
 use sureq_testkit::redis_server::RedisServer;
 
@@ -235,5 +236,102 @@ fn a_search_for_leases_of_a_worker_counts_those_of_others() {
             queues.iter().all(|queue| info(&home, queue.as_bytes()).ready == 1)
         });
     });
+    home.close();
+}
+
+/// Adds tasks to each of these queues that are due, or whose time to live is over, in a second.
+fn add_for_later(home: &RedisHome, queues: &[String]) {
+    const MS: u64 = 1_000;
+    let adds: Vec<Command<'_>> = queues
+        .iter()
+        .flat_map(|queue| {
+            let delayed = Add { when: When::After(MS), ..Add::plain(queue.as_bytes(), b"x") };
+            let short = Add { ttl_ms: Some(MS), ..Add::plain(queue.as_bytes(), b"x") };
+            [delayed, short].map(Command::Add).into_iter().cycle().take(80)
+        })
+        .collect();
+    run_all(home, &adds);
+}
+
+const LATER_US: u64 = 1_100_000;
+
+/// How many tasks of these queues are delayed, as their keys say: no script is called.
+fn delayed(raw: &mut Connection, queues: &[String]) -> usize {
+    let count = |queue: &String| -> usize {
+        cmd("ZCARD").arg(format!("sureq:q:{{{queue}}}:delayed")).query(raw).expect("it answers")
+    };
+    queues.iter().map(count).sum()
+}
+
+#[test]
+fn the_beat_of_a_worker_in_whose_queues_much_is_due_goes_in_small_scripts() {
+    let (server, world) = (RedisServer::start(), Arc::new(World::default()));
+    let home = world.home(&server, 1_000_000);
+    let names_of_workers = names("w", 1);
+    let worker = start_all(&home, &names_of_workers, LONG_MS)[0];
+    let queues = names("q", 60);
+    take_of_each(&home, worker, &queues);
+    add_for_later(&home, &queues);
+    world.pass(LATER_US);
+    let beat = in_small_scripts(&server, || run(&home, &Command::Worker(Worker::Beat(worker))));
+    assert!(matches!(beat.list[0], Reply::Receipts(_)), "{:?}", beat.list);
+    for queue in &queues {
+        let left = info(&home, queue.as_bytes());
+        assert_eq!((left.ready, left.delayed, left.leased), (40, 0, 1), "{queue}");
+    }
+    server.check("sureq:");
+    home.close();
+}
+
+/// Dead-letter queues with one source each.
+fn configure_sources(home: &RedisHome, graves: &[String], sources: &[String]) {
+    for (grave, source) in graves.iter().zip(sources) {
+        let changes = [Change::DeadLetter(grave.as_bytes())];
+        run(home, &Command::Config { queue: source.as_bytes(), changes: Changes::List(&changes) });
+    }
+}
+
+#[test]
+fn a_pop_over_dead_letter_queues_in_whose_sources_much_is_due_goes_in_small_scripts() {
+    let (server, world) = (RedisServer::start(), Arc::new(World::default()));
+    let home = world.home(&server, 1_000_000);
+    let (graves, sources) = (names("grave", 60), names("source", 60));
+    configure_sources(&home, &graves, &sources);
+    add_for_later(&home, &sources);
+    world.pass(LATER_US);
+    let queues: Vec<&[u8]> = graves.iter().map(String::as_bytes).collect();
+    let taken = in_small_scripts(&server, || run(&home, &Command::Pop(Pop::plain(&queues, 1))));
+    assert!(taken.tasks.is_empty(), "{:?}", taken.list);
+    assert_eq!(delayed(&mut server.connect(), &sources), 0, "a pop that finds nothing has looked at all");
+    server.check("sureq:");
+    home.close();
+}
+
+#[test]
+fn dead_letter_queues_in_whose_sources_much_is_due_are_waited_for_in_small_scripts() {
+    let (server, world) = (RedisServer::start(), Arc::new(World::default()));
+    let home = world.home(&server, 1_000_000);
+    let (graves, sources) = (names("grave", 60), names("source", 60));
+    configure_sources(&home, &graves, &sources);
+    // A pop does not look at the sources of a paused queue, and so leaves them to the look at its deadlines.
+    for grave in &graves {
+        run(&home, &Command::Pause { queue: grave.as_bytes() });
+    }
+    let queues: Vec<&[u8]> = graves.iter().map(String::as_bytes).collect();
+    let _waiting = home.send(&[Command::Pop(Pop { block: Some(Block::Forever), ..Pop::plain(&queues, 1) })]);
+    support::until("it waits", || home.waiters() == 1);
+    home.look();
+    add_for_later(&home, &sources);
+    let mut raw = server.connect();
+    world.pass(LATER_US);
+    in_small_scripts(&server, || {
+        support::until("all sources were looked at", || {
+            // Time passes for a queue that is to be looked at again.
+            world.pass(2_000);
+            home.look();
+            delayed(&mut raw, &sources) == 0
+        });
+    });
+    server.check("sureq:");
     home.close();
 }

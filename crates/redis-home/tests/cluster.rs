@@ -7,8 +7,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use redis::cmd;
-use support::{ack, answer, info, open, open_in, pop, pop_in, push, run, until, wait_for};
-use sureq_core::command::{Block, Command, LeaseAsk, Pop, Worker};
+use support::monitor::Monitor;
+use support::{ack, answer, info, open, open_in, pop, pop_held_by, pop_in, push, run, until, wait_for};
+use sureq_core::command::{Block, Command, ConnId, LeaseAsk, Pop, Worker};
 use sureq_core::settings::{Change, Changes};
 use sureq_core::{Refusal, Reply};
 use sureq_home_api::{Cleaned, Cleaning, Home as _, Ticket};
@@ -369,5 +370,38 @@ fn a_push_is_one_message_to_every_other_server_and_none_while_its_queue_is_pause
     run(&home, &Command::Resume { queue: b"q" });
     push(&home, b"q", b"last");
     heard(52);
+    home.close();
+}
+
+/// Connections that were closed while a server is away are ended later. Meanwhile the heartbeat reaches the others.
+#[test]
+fn closed_connections_of_a_server_that_is_away_delay_no_heartbeat() {
+    /// Each attempt to end one of them takes three seconds.
+    const CLOSED: u64 = 10;
+    let mut cluster = RedisCluster::start_with(&["--cluster-require-full-coverage", "no"]);
+    let home = open(&cluster.url());
+    let names: Vec<String> = (0..100).map(|n| format!("q{n}")).collect();
+    let owners = |name: &String| cluster.owners(&format!("sureq:q:{{{name}}}:body"));
+    let (lost, replica) = owners(&names[0]);
+    let living = names.iter().find(|name| owners(name).0 != lost).expect("another server has some");
+    let mut monitor = Monitor::new(cluster.server(owners(living).0));
+    for conn in 0..CLOSED {
+        push(&home, names[0].as_bytes(), b"x");
+        assert_eq!(pop_held_by(&home, names[0].as_bytes(), conn).expect("a pop").len(), 1);
+    }
+    push(&home, living.as_bytes(), b"x");
+    assert_eq!(pop_held_by(&home, living.as_bytes(), CLOSED).expect("a pop").len(), 1);
+    // Nobody takes over.
+    cluster.server_mut(replica.expect("it has one")).kill();
+    cluster.server_mut(lost).kill();
+    (0..CLOSED).for_each(|conn| home.close_conn(ConnId(conn)));
+    let mut beaten = Instant::now();
+    for n in 0..3 {
+        monitor.wait_for("home");
+        println!("a heartbeat after {:?}", beaten.elapsed());
+        // It counts as silent after fifteen seconds. A heartbeat waits three seconds for the server that is away.
+        assert!(n == 0 || beaten.elapsed() < Duration::from_secs(15), "after {:?}", beaten.elapsed());
+        beaten = Instant::now();
+    }
     home.close();
 }

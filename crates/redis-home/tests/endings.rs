@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use redis::{Connection, cmd};
-use support::world::World;
+use support::world::{START_US, World};
 use support::{by, info, open, pop, run, start};
 use sureq_core::Reply;
 use sureq_core::command::{AckScope, Command, ConnId, IdForm, LeaseAsk, Pop, TaskRefs, Worker, WorkerRef};
@@ -387,4 +387,59 @@ fn a_home_that_could_not_send_heartbeats_while_redis_was_away_keeps_its_tasks() 
         other.close();
         home.close();
     }
+}
+
+/// How long a home lives without a heartbeat in release 3b1bd39, which is also what it writes.
+const LIFE_BEFORE_MS: u64 = 30_000;
+
+/// While a deployment is rolled out, that release and this one share the heartbeats. It ends a home at once whose score
+/// is reached.
+#[test]
+fn homes_of_the_release_before_and_of_this_one_let_each_other_live() {
+    let (server, world) = (RedisServer::start(), Arc::new(World::default()));
+    let (home, other) = (world.home(&server, 1_000_000), world.home(&server, 2_000_000));
+    fill(&home, b"q", 1);
+    let receipt = take(&home, held_by(7), &[b"q"], 1).remove(0);
+    let mut raw = server.connect();
+    let log_ms = || (START_US + world.passed_us()) / 1_000;
+    let mut beat_of = || {
+        let homes: Vec<(String, f64)> =
+            cmd("ZRANGE").arg("sureq:homes").arg(&["0", "-1", "WITHSCORES"]).query(&mut raw).expect("a set");
+        homes.into_iter().next().expect("the home is there")
+    };
+    let mut assert_lives = |when: &str| {
+        let ends_in_ms = beat_of().1 - log_ms() as f64;
+        assert!(ends_in_ms > 0.0, "{when}: the release before has ended it {} ms ago", -ends_in_ms);
+    };
+    for is_first in [true, false] {
+        if !is_first {
+            home.look();
+        }
+        world.pass((LIFE_BEFORE_MS - 100) * 1_000);
+        assert_lives("it may be silent as long as then");
+    }
+    // This release notices that it is silent, and gives it a last chance.
+    info(&other, b"other");
+    world.pass(14_900_000);
+    assert_lives("it has a last chance");
+    home.look();
+    assert_eq!(acked(&home, b"q", &receipt), 1);
+    // A home of the release before is silent as soon as one of this release, and lost as soon.
+    hold(&home, held_by(7), b"q", 1);
+    let name = beat_of().0;
+    let beaten = log_ms() + LIFE_BEFORE_MS;
+    cmd("ZADD").arg("sureq:homes").arg(beaten).arg(&name).exec(&mut server.connect()).expect("it answers");
+    info(&other, b"other");
+    world.pass(14_900_000);
+    info(&other, b"other");
+    assert_eq!(beat_of().1, beaten as f64, "it is not silent yet");
+    world.pass(200_000);
+    info(&other, b"other");
+    world.pass(14_900_000);
+    assert!(numbers(&other, b"q", 1).is_empty(), "it is not lost yet");
+    world.pass(200_000);
+    assert_eq!(numbers(&other, b"q", 1), [0]);
+    server.check("sureq:");
+    home.close();
+    other.close();
 }

@@ -4,12 +4,15 @@
 mod support;
 
 use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
 
 use redis::cmd;
 use support::{Way, ack, answer, cutting_proxy, info, open, pop, pop_held_by, push, run, until, wait_for};
+use sureq_core::command::Pop;
 use sureq_core::{Command, Refusal, Reply};
 use sureq_home_api::Home as _;
 use sureq_testkit::process::free_port;
+use sureq_testkit::proxy::FaultyProxy;
 use sureq_testkit::redis_server::RedisServer;
 
 #[test]
@@ -216,4 +219,31 @@ fn a_pop_keeps_waiting_when_redis_restarts() {
     assert_eq!(replies.tasks[0].body, b"x");
     home.close();
     other.close();
+}
+
+/// The connection is lost in the middle of the answer to the second slice: nobody got its tasks, so the pop is unknown,
+/// and the tasks of the first slice go back.
+#[test]
+fn a_pop_with_an_unknown_slice_is_unknown_and_requeues_the_slices_before() {
+    let port = free_port();
+    let server = RedisServer::start_at(port);
+    let proxy = FaultyProxy::before((Ipv4Addr::LOCALHOST, port).into());
+    let (home, plain) = (open(&format!("redis://{}", proxy.address)), open(&server.url()));
+    let payloads: Vec<String> = (0..1_000).map(|n| format!("{n:01000}")).collect();
+    let payloads: Vec<&[u8]> = payloads.iter().map(String::as_bytes).collect();
+    run(&plain, &Command::Push { queue: b"q", payloads: &payloads });
+    assert_eq!(info(&home, b"q").ready, 1_000);
+    // An answer with two hundred tasks has more than 200 KB and less than 250 KB.
+    proxy.cut_after(300_000);
+    let reply = run(&home, &Command::Pop(Pop::plain(&[b"q"], 1_000))).list.remove(0);
+    assert!(matches!(reply, Reply::Refused(Refusal::Unknown { .. })), "{reply:?}");
+    let left = info(&plain, b"q");
+    assert_eq!((left.ready, left.leased), (800, 200));
+    assert_eq!(pop(&plain, b"q", 1).expect("a pop")[0].0, payloads[0], "it is at its place");
+    // The caller of a pop that is unknown recovers what that took.
+    let recovered = run(&plain, &Command::Recover { queue: b"q", count: 1_000, elapsed_ms: 0 });
+    assert_eq!(recovered.tasks.len(), 201);
+    server.check("sureq:");
+    home.close();
+    plain.close();
 }

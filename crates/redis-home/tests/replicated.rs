@@ -2,10 +2,14 @@
 
 mod support;
 
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpStream};
+
 use redis::cmd;
 use support::{FOREIGN, info, open, open_in, pop_in, push, run, until};
-use sureq_core::command::Command;
+use sureq_core::command::{Command, Pop};
 use sureq_core::{Refusal, Reply};
+use sureq_redis::RedisHome;
 use sureq_testkit::process::free_port;
 use sureq_testkit::redis_server::RedisServer;
 
@@ -91,4 +95,86 @@ fn tasks_of_an_unconfirmed_pop_are_requeued_in_any_layout() {
             });
         }
     });
+}
+
+/// Pushes three tasks of 3 MiB. Each slice of a pop takes one of them: with the next one it would be too large.
+fn push_large(home: &RedisHome) {
+    for n in b'0'..b'3' {
+        assert!(matches!(push(home, b"q", &vec![n; 3 << 20]), Reply::Pushed(_)));
+    }
+}
+
+/// A pop that goes in slices.
+const SLICED: Command<'static> = Command::Pop(Pop::plain(&[b"q"], 300));
+
+#[test]
+fn an_unconfirmed_slice_that_is_full_is_requeued() {
+    let server = RedisServer::start();
+    let (plain, home) = (open(&server.url()), open(&format!("{}?durability=replicated", server.url())));
+    push_large(&plain);
+    let reply = run(&home, &SLICED).list.remove(0);
+    assert!(matches!(reply, Reply::Refused(Refusal::Unknown { .. })), "{reply:?}");
+    let left = info(&plain, b"q");
+    assert_eq!((left.ready, left.leased), (3, 0));
+    server.check("sureq:");
+    home.close();
+    plain.close();
+}
+
+/// Follows a primary as a replica does that stalls: it confirms what it receives this many times, and then never again.
+fn follow_until_stalled(port: u16, confirmations: usize) {
+    let mut socket = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("Redis listens");
+    socket.write_all(b"PSYNC ? -1\r\n").expect("it is sent");
+    let mut primary = BufReader::new(socket.try_clone().expect("there are descriptors"));
+    let mut next_line = || {
+        let mut line = String::new();
+        // Empty lines keep the connection alive.
+        while line.trim().is_empty() {
+            line.clear();
+            primary.read_line(&mut line).expect("the primary answers");
+        }
+        line.trim().to_owned()
+    };
+    let resync = next_line();
+    let mut offset: usize = resync.rsplit(' ').next().and_then(|n| n.parse().ok()).expect(&resync);
+    let snapshot = next_line();
+    let length: usize = snapshot[1..].parse().expect("the length of a snapshot");
+    primary.read_exact(&mut vec![0; length]).expect("the snapshot");
+    std::thread::spawn(move || {
+        let (mut line, mut confirmed) = (Vec::new(), 0);
+        while primary.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+            offset += line.len();
+            let is_asked = line == b"GETACK\r\n";
+            line.clear();
+            if is_asked && confirmed < confirmations {
+                confirmed += 1;
+                let offset = offset.to_string();
+                let ack = format!("*3\r\n$8\r\nREPLCONF\r\n$3\r\nACK\r\n${}\r\n{offset}\r\n", offset.len());
+                socket.write_all(ack.as_bytes()).expect("the primary listens");
+            }
+        }
+    });
+}
+
+/// The replica confirms the first slice of a pop, and stalls before the second.
+#[test]
+fn an_unconfirmed_slice_that_is_full_is_requeued_after_others() {
+    let port = free_port();
+    let server = RedisServer::start_at(port);
+    let (plain, home) = (open(&server.url()), open(&format!("{}?durability=replicated", server.url())));
+    push_large(&plain);
+    follow_until_stalled(port, 1);
+    until("the replica follows", || {
+        let state: String = cmd("INFO").arg("replication").query(&mut server.connect()).expect("it answers");
+        state.contains("state=online")
+    });
+    let taken = run(&home, &SLICED);
+    let left = info(&plain, b"q");
+    assert_eq!(left.leased, taken.tasks.len() as u64, "a task is leased that nobody got: {:?}", taken.list);
+    assert_eq!(left.ready + left.leased, 3);
+    let in_order = run(&plain, &SLICED).tasks;
+    assert_eq!(in_order.iter().map(|task| task.body[0]).collect::<Vec<_>>(), b"012");
+    server.check("sureq:");
+    home.close();
+    plain.close();
 }

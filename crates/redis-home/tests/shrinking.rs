@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use redis::cmd;
 use support::{ack, open, pop, pop_held_by, push, run, until};
 use sureq_core::Reply;
-use sureq_core::command::{Command, LeaseAsk, Pop, Worker, WorkerRef};
+use sureq_core::command::{Add, Command, LeaseAsk, Pop, When, Worker, WorkerRef};
+use sureq_core::settings::{Change, Changes};
 use sureq_redis::{Clock, RedisHome, Target};
 use sureq_testkit::redis_cluster::RedisCluster;
 use sureq_testkit::redis_server::RedisServer;
@@ -88,6 +89,47 @@ fn queues_without_tasks_of_a_connection_are_forgotten() {
     }
     assert_eq!(keys(&server, "sureq:conn:*"), [""; 0]);
     assert_eq!(keys(&server, "sureq:q:*:hol*"), [""; 0]);
+    home.close();
+}
+
+fn set_dead_letter(home: &RedisHome, queue: &[u8], grave: &[u8]) {
+    let changes = [Change::DeadLetter(grave)];
+    run(home, &Command::Config { queue, changes: Changes::List(&changes) });
+}
+
+#[test]
+fn a_dead_letter_queue_forgets_sources_that_are_deleted_or_go_elsewhere() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    let sources = || -> Vec<String> {
+        let key = "sureq:q:{grave}:sources";
+        cmd("ZRANGE").arg(key).arg(0).arg(-1).query(&mut server.connect()).expect("a sorted set")
+    };
+    let delay = |queue: &[u8]| {
+        let when = When::After(600_000);
+        run(&home, &Command::Add(Add { when, ..Add::plain(queue, b"x") }));
+    };
+    for n in 0..90 {
+        set_dead_letter(&home, &queue(n), b"grave");
+        delay(&queue(n));
+        assert_eq!(sources().len(), 1, "something may die in it");
+        match n % 3 {
+            0 => _ = run(&home, &Command::Drop { queues: &[&queue(n)] }),
+            1 => set_dead_letter(&home, &queue(n), b""),
+            _ => set_dead_letter(&home, &queue(n), b"other"),
+        }
+        assert_eq!(sources(), [""; 0], "after step {}", n % 3);
+    }
+    // One that has it as its dead-letter queue stays: those who wait for that are woken when something dies.
+    set_dead_letter(&home, b"live", b"grave");
+    delay(b"live");
+    set_dead_letter(&home, b"live", b"grave");
+    push(&home, b"grave", b"x");
+    run(&home, &Command::Drop { queues: &[b"grave"] });
+    assert_eq!(sources(), ["live"]);
+    run(&home, &Command::Drop { queues: &[b"live"] });
+    assert_eq!(keys(&server, "sureq:q:{grave}*:sources"), [""; 0]);
+    server.check("sureq:");
     home.close();
 }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use support::world::World;
 use support::{answer, info, open, pop, pop_leased, push, run, wait_for};
+use sureq_core::Reply;
 use sureq_core::command::{Add, Command, LeaseAsk, Pop, When};
 use sureq_redis::{Clock, RedisHome, SystemClock, Target};
 use sureq_testkit::process::free_port;
@@ -161,4 +162,29 @@ fn a_call_that_is_late_twice_shortens_neither_a_delay_nor_a_lease() {
     proxy.delay(Duration::ZERO);
     slow.close();
     fast.close();
+}
+
+/// A process that is opened after a step of the clock takes it for time that has passed. Until the others follow it,
+/// each of their calls sets the offset of log time, and so do its own.
+#[test]
+fn concurrent_calls_after_a_step_of_the_wall_clock_are_all_executed() {
+    let (server, world) = (RedisServer::start(), Arc::new(World::default()));
+    let older = world.home(&server, 123_456);
+    info(&older, b"q");
+    world.pass(1_000_000);
+    world.set_wall_by(1_500_000);
+    let newer = world.home(&server, 7_890_987);
+    info(&newer, b"q");
+    world.set_late(100);
+    for _ in 0..50 {
+        let homes = [&older, &older, &newer].into_iter().cycle().take(30);
+        let tickets: Vec<_> = homes.map(|home| home.send(&[Command::Info { queue: b"q" }])).collect();
+        for ticket in tickets {
+            let replies = answer(&ticket);
+            assert!(matches!(replies.list[..], [Reply::Info(_)]), "{:?}", replies.list);
+        }
+        world.pass(50_000);
+    }
+    older.close();
+    newer.close();
 }

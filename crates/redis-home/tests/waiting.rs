@@ -2,13 +2,14 @@
 
 mod support;
 
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use support::monitor::Monitor;
 use support::{ack, answer, is_short, open, pop, push, run, until, wait_for};
-use sureq_core::Command;
-use sureq_core::command::{Add, When};
+use sureq_core::command::{Add, Block, Pop, When};
 use sureq_core::settings::{Change, Changes};
+use sureq_core::{Command, Refusal, Reply};
 use sureq_home_api::Home as _;
 use sureq_testkit::machine_watch::MachineWatch;
 use sureq_testkit::redis_server::RedisServer;
@@ -109,5 +110,47 @@ fn tasks_in_an_unread_reply_return_to_the_front() {
     let popped = run(&home, &Command::Pop(sureq_core::command::Pop::plain(&[b"q"], 2)));
     assert_eq!((&popped.tasks[0].body[..], popped.tasks[0].deliveries), (&b"a"[..], 3));
     server.check("sureq:");
+    home.close();
+}
+
+#[test]
+fn waiting_pops_count_as_memory_and_are_refused_at_the_limit() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    let names: Vec<String> = (0..1_000).map(|n| format!("{n:04000}")).collect();
+    let queues: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    let wait = || home.send(&[Command::Pop(Pop { block: Some(Block::Forever), ..Pop::plain(&queues, 1) })]);
+    let mut tickets = Vec::new();
+    let refused = loop {
+        // Each has a copy of twelve megabytes of names in all.
+        assert!(tickets.len() < 30, "all of them wait");
+        let (ticket, mut refused) = (wait(), None);
+        until("it waits or is refused", || {
+            if let Poll::Ready(answer) = ticket.poll(&mut Context::from_waker(Waker::noop())) {
+                refused = Some(answer.replies);
+            }
+            refused.is_some() || home.waiters() > tickets.len()
+        });
+        match refused {
+            Some(refused) => break refused,
+            None => tickets.push(ticket),
+        }
+    };
+    assert_eq!(refused.list, [Reply::Refused(Refusal::OutOfMemory)]);
+    assert!(tickets.len() > 10, "{} wait", tickets.len());
+    // There is room for small ones, and for as many large ones as leave.
+    let small = wait_for(&home, b"q");
+    until("it waits", || home.waiters() > tickets.len());
+    let count = tickets.len();
+    tickets.truncate(count / 2);
+    until("they have left", || home.waiters() == count / 2 + 1);
+    while tickets.len() < count - 1 {
+        tickets.push(wait());
+        until("it waits", || home.waiters() == tickets.len() + 1);
+    }
+    push(&home, b"q", b"x");
+    assert_eq!(answer(&small).tasks[0].body, b"x");
+    drop(tickets);
+    until("all have left", || home.waiters() == 0);
     home.close();
 }

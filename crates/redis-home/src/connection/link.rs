@@ -22,6 +22,7 @@ use crate::layout::{Exchange, HeaderContext, Late, LayoutSession};
 use crate::script::answer::{fields, number};
 use crate::script::call::Call;
 use crate::script::clock::Clock;
+use crate::script::slices::only_tasks;
 use crate::waiting::subscription::is_forbidden;
 
 /// How long a command waits for a server before it is refused: usually, and if a later attempt follows anyway.
@@ -361,7 +362,7 @@ impl Link {
             Some(Sent::Unconfirmed(values)) => {
                 for (&call, value) in calls.iter().zip(values).filter(|(call, _)| call.op == "pop") {
                     if let Ok([_, answer]) = fields(value) {
-                        self.unconfirmed.borrow_mut().push((call.clone(), answer));
+                        self.unconfirmed.borrow_mut().push((call.clone(), only_tasks(answer)));
                     }
                 }
                 unknown("no replica has confirmed it in time".to_owned())

@@ -66,15 +66,29 @@ enum Ending {
     More,
 }
 
-/// The tasks in the answer to a pop, and why there are no more. `first_queue` is the index of its first queue.
-fn popped_of(answer: Value, first_queue: usize) -> Result<(Vec<Value>, Option<Ending>), UnexpectedAnswer> {
-    let mut tasks = list(answer)?;
+/// Removes the word from the end of the answer to a pop that says why there are no more tasks.
+fn remove_ending(tasks: &mut Vec<Value>) -> Option<Ending> {
     let ending = match tasks.last() {
         Some(Value::BulkString(word)) if word == b"full" => Some(Ending::Full),
         Some(Value::BulkString(word)) if word == b"more" => Some(Ending::More),
         _ => None,
     };
     tasks.truncate(tasks.len() - usize::from(ending.is_some()));
+    ending
+}
+
+/// The answer to a pop, with nothing but tasks in it if it is a list.
+pub(crate) fn only_tasks(mut answer: Value) -> Value {
+    if let Value::Array(tasks) = &mut answer {
+        remove_ending(tasks);
+    }
+    answer
+}
+
+/// The tasks in the answer to a pop, and why there are no more. `first_queue` is the index of its first queue.
+fn popped_of(answer: Value, first_queue: usize) -> Result<(Vec<Value>, Option<Ending>), UnexpectedAnswer> {
+    let mut tasks = list(answer)?;
+    let ending = remove_ending(&mut tasks);
     Ok((numbered(Value::Array(tasks), |queue| queue + first_queue)?, ending))
 }
 
@@ -99,14 +113,32 @@ impl HomeThread {
         }
     }
 
-    /// A pop of one store. If a later slice fails, the tasks of the earlier ones are delivered.
+    /// A pop of one store. If a later slice was not executed, the tasks of the earlier ones are delivered.
     pub(crate) async fn pop_in_slices(&self, call: &Call, patience: Patience) -> Result<Popped, Refusal> {
+        let mut popped = Popped::default();
+        match self.pop_slices_into(&mut popped, call, patience).await {
+            Err(no @ Refusal::Unknown { .. }) => {
+                self.give_back_popped(call, popped.tasks).await;
+                Err(no)
+            }
+            Err(no) if popped.tasks.is_empty() => Err(no),
+            _ => Ok(popped),
+        }
+    }
+
+    /// Pops slice by slice, until there is enough or a slice fails.
+    async fn pop_slices_into(
+        &self,
+        popped: &mut Popped,
+        call: &Call,
+        patience: Patience,
+    ) -> Result<(), Refusal> {
         let layout = self.link.target.layout();
         let form = layout.pop_form();
         let wanted = sureq_core::id::decimal(&call.args[form.count]).unwrap_or(1) as usize;
         let room = form.room.and_then(|at| sureq_core::id::decimal(&call.args[at.all]));
         let mut room = room.map_or(limits::REPLY_BYTES_MAX, |room| room as usize);
-        let (mut popped, mut first_queue) = (Popped::default(), 0);
+        let mut first_queue = 0;
         let queues = &call.args[form.queues..];
         let queues_max = if form.room.is_some() { SLICE } else { queues.len() };
         let mut slice = call.clone();
@@ -121,15 +153,11 @@ impl HomeThread {
                 }
             }
             let answer = self.call(&slice, patience).await;
-            let (more, ending) = match self.retry_pop(&slice, answer).await {
-                Ok(answer) => match refusal(&answer) {
-                    None => popped_of(answer, first_queue)?,
-                    Some(no) if popped.tasks.is_empty() => return Err(no),
-                    Some(_) => break,
-                },
-                Err(no) if popped.tasks.is_empty() => return Err(no),
-                Err(_) => break,
-            };
+            let answer = self.retry_pop(&slice, answer).await?;
+            if let Some(no) = refusal(&answer) {
+                return Err(no);
+            }
+            let (more, ending) = popped_of(answer, first_queue)?;
             let got = more.len();
             popped.is_full = ending == Some(Ending::Full) && (got == 0 || room <= SLICE_BYTES);
             room = room.saturating_sub(payload_bytes(&more));
@@ -150,7 +178,7 @@ impl HomeThread {
             slice.queue = slice.args.get(form.queues).cloned();
             layout.next_slice(&mut slice, got);
         }
-        Ok(popped)
+        Ok(())
     }
 
     /// Inspects tasks. A task that moves between two slices is reported once or not at all.

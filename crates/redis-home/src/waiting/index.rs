@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use sureq_core::Refusal;
+use sureq_core::{Refusal, limits};
 use sureq_home_api::elsewhere::ReplySlot;
 use tokio::sync::Notify;
 
@@ -41,6 +41,13 @@ impl Waiter {
         self.slot.refuse_if_open(1, no);
     }
 
+    /// About how much memory it takes. The name of a queue is in its call, its slot, its list and the indexes.
+    fn bytes(&self) -> usize {
+        const WAITER_BYTES: usize = 1_000;
+        const QUEUE_BYTES: usize = 200;
+        WAITER_BYTES + self.queues.iter().map(|queue| 4 * queue.len() + QUEUE_BYTES).sum::<usize>()
+    }
+
     /// Its position in the order of arrival.
     pub(crate) fn place(&self) -> u64 {
         self.place.get()
@@ -62,9 +69,16 @@ pub(crate) struct WaiterIndex {
     by_queue: BTreeMap<Vec<u8>, BTreeSet<u64>>,
     by_end: BTreeSet<(u64, u64)>,
     last_place: u64,
+    /// About how much memory they take.
+    bytes: usize,
 }
 
 impl WaiterIndex {
+    /// Whether one more may wait.
+    pub(crate) fn has_room_for(&self, waiter: &Waiter) -> bool {
+        self.bytes + waiter.bytes() <= limits::WAITING_BYTES_MAX
+    }
+
     /// Adds a waiter at the end.
     pub(crate) fn join(&mut self, waiter: Waiter) {
         self.last_place += 1;
@@ -79,6 +93,7 @@ impl WaiterIndex {
             self.by_queue.entry(queue.clone()).or_default().insert(place);
         }
         self.by_end.extend(waiter.until_ms.map(|until| (until, place)));
+        self.bytes += waiter.bytes();
         self.all.insert(place, waiter);
     }
 
@@ -88,6 +103,7 @@ impl WaiterIndex {
         if self.all.remove(&place).is_none() {
             return false;
         }
+        self.bytes -= waiter.bytes();
         for queue in &waiter.queues {
             if let Some(places) = self.by_queue.get_mut(queue) {
                 places.remove(&place);
@@ -235,6 +251,8 @@ mod tests {
         assert!(!waiters.is_wanted(b"b") && waiters.is_wanted(b"a") && waiters.next_end().is_none());
         waiters.restore(first);
         assert_eq!(ends(&waiters.all()), [Some(50), None]);
+        waiters.all().iter().for_each(|waiter| assert!(waiters.leave(waiter)));
+        assert_eq!(waiters.bytes, 0);
     }
 
     #[test]

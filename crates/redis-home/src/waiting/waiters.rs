@@ -84,6 +84,11 @@ impl Waiters {
         (waiters, requests)
     }
 
+    /// Whether one more may wait: waiters take memory.
+    pub(crate) fn has_room_for(&self, waiter: &Waiter) -> bool {
+        self.index.borrow().has_room_for(waiter)
+    }
+
     /// Adds a waiter, and tries it once more when the subscriptions to its queues exist.
     pub(crate) async fn join(&self, waiter: Waiter) {
         let queues = waiter.queues.clone();

@@ -7,7 +7,7 @@
 --   ARGV     1 the operation
 --            2 the prefix of all keys
 --            3 log time by the caller's clock in microseconds: `least:guess:latest`, or empty if it does not know.
---              After a LATE also `:offset:ahead`: while the offset of log time is this one, log time is too late by
+--              After a LATE also `:offset:ahead`: with this offset from the wall clock, log time was too late by
 --              `ahead`
 --            4 the wall clock in microseconds, or empty for that of Redis; tests move time by it
 --            5 the id of this run of the server
@@ -46,6 +46,9 @@ local UNSOUND_MS = 2000
 -- counts as lost. Homes send a heartbeat every ten seconds, and notice within three that one has failed.
 local SILENT_MS = 15000
 local LOST_MS = 15000
+-- How far ahead the score of a home is of when it is to be looked at. The scripts of the release before end a home as
+-- soon as its score is reached, and share the key with these while a deployment is rolled out.
+local SCORE_AHEAD_MS = 15000
 local REPLY_BYTES_MAX = 67108864
 -- How many leases one call searches for those that nothing else ends.
 local LOOKED_AT = 500
@@ -171,7 +174,12 @@ local function begin()
   time_us = wall_us + offset_us
   local least, guess, latest, judged, ahead = string.match(args[3], '^(%d+):(%d+):(%d+):?(%-?%d*):?(%d*)$')
   if least then
-    if judged == integer(offset_us) then time_us = time_us - tonumber(ahead) end
+    if judged ~= '' then
+      local corrected = wall_us + tonumber(judged) - tonumber(ahead)
+      -- Another call may have set the offset since. The correction is still valid, unless the clock was set again.
+      local is_within = time_us > tonumber(latest) and corrected >= tonumber(least) and corrected <= tonumber(latest)
+      if judged == integer(offset_us) or is_within then time_us = corrected end
+    end
     -- Either the call took long to arrive or the clock was set. Only the caller can decide which, and it repeats the
     -- call.
     if time_us > tonumber(latest) then return false, wall_us + offset_us, offset_us end
@@ -321,6 +329,13 @@ local function note_deaths(q, ms)
   -- Changes already made stay, even if this key has another type.
   redis.pcall('ZADD', base(grave) .. ':sources', q.s.next, q.name)
   tell({ name = grave }, 'wake', integer(ms or max(q.s.next - log, 0)))
+end
+
+-- Removes a queue from the sources of its dead-letter queue. When that is deleted itself, its sources stay: their tasks
+-- may still die into it.
+local function leave_grave(q)
+  local grave = q.s['s-dead-letter']
+  if grave then try('ZREM', base(grave) .. ':sources', q.name) end
 end
 
 -- Wakes the waiters of a queue. An empty message means that a task may be ready, a number in how many milliseconds
@@ -821,6 +836,8 @@ local function settle_sources(q)
   local key = q.k .. ':sources'
   for i, name in ipairs(read('ZRANGEBYSCORE', key, '-inf', log, 'LIMIT', 0, 16)) do
     if i > 1 and slice_left <= 0 then break end
+    -- Looking at one takes about as long as moving a task.
+    slice_left = slice_left - 1
     local source = is_sound(name) and open(name)
     if source then settle(source) end
     if not source then
@@ -832,6 +849,12 @@ local function settle_sources(q)
     end
   end
   return first_of(key)
+end
+
+-- Whether there may be something to do in a queue for which this is the dead-letter queue.
+local function are_sources_due(q)
+  local first = try('ZRANGE', q.k .. ':sources', 0, 0, 'WITHSCORES')
+  return first ~= nil and first[2] ~= nil and tonumber(first[2]) <= log
 end
 
 -- The next deadline of a queue, or of those for which it is the dead-letter queue, in log time and in wall time; 0
@@ -1368,12 +1391,18 @@ end
 
 local function home_of(conn) return string.match(conn, '^[^:]*') end
 
+-- When to look at a home with this score.
+local function look_at(score) return floor(score - SCORE_AHEAD_MS + 0.5) end
+
+-- The score of a home that is alive now.
+local function alive_score() return log + SILENT_MS + SCORE_AHEAD_MS end
+
 -- Records that a connection holds tasks of a queue. The connections of a lost home are lost.
 local function hold(conn, queue)
   local home = home_of(conn)
   call('SADD', OWN .. 'conn:' .. conn, queue)
   call('SADD', OWN .. 'home:' .. home, conn)
-  call('ZADD', OWN .. 'homes', 'NX', log + SILENT_MS, home)
+  call('ZADD', OWN .. 'homes', 'NX', alive_score(), home)
   if not store.homes then
     store.homes, is_store_changed = log + SILENT_MS, true
   end
@@ -1398,7 +1427,7 @@ function ops.pop(a)
     read('SCARD', w.key .. ':queues')
   elseif conn ~= '' then
     terms.holder = 'c:' .. conn
-    terms.ends = tonumber(read('ZSCORE', OWN .. 'homes', home_of(conn))) or log + SILENT_MS
+    terms.ends = look_at(tonumber(read('ZSCORE', OWN .. 'homes', home_of(conn))) or alive_score())
     read('SCARD', OWN .. 'conn:' .. conn)
     read('SCARD', OWN .. 'home:' .. home_of(conn))
   end
@@ -1420,6 +1449,10 @@ function ops.pop(a)
     settle(q)
     local taken, bytes, is_over, is_full = pop_from(q, index - 1, left, room, terms, meta == '1', out)
     if taken == 0 and not is_over and not is_full and not q.s.paused then
+      if index > 1 and slice_left <= 0 and are_sources_due(q) then
+        is_more, stop = true, 'more'
+        break
+      end
       -- Tasks of other queues may have died since those were last looked at.
       local is_ours, at = attempt(settle_sources, q)
       is_more = is_more or is_ours and at ~= nil and at <= log
@@ -1833,6 +1866,7 @@ function ops.drop(a)
     end
     for i = 1, #q.held_keys, ARGS_MAX do call('UNLINK', unpack(q.held_keys, i, min(i + ARGS_MAX - 1, #q.held_keys))) end
     for _, part in ipairs(PARTS) do call('UNLINK', q.k .. ':' .. part) end
+    leave_grave(q)
     if not is_bare(q.s) then
       local s = { len = 0, bytes = 0, head = 0, tail = 0, pushed = 0, finished = 0 }
       for _, field in ipairs(KEPT) do s[field] = q.s[field] end
@@ -1884,6 +1918,7 @@ function ops.config(a)
     elseif not WORDS[words[i]] then
       value = tonumber(value)
     end
+    if words[i] == 'dead-letter' and value ~= q.s['s-dead-letter'] then leave_grave(q) end
     q.s['s-' .. words[i]] = value
   end
   q.dirty, q.wake, q.is_set = true, true, true
@@ -2003,7 +2038,8 @@ function ops.beat(a)
   for _, queue in ipairs(queues) do
     attempt(function()
       local q = open(queue)
-      settle(q)
+      -- What is due in the others is left to later calls.
+      if slice_left > 0 then settle(q) end
       local index = q.k .. ':off:' .. w.holder
       local all = read('ZCARD', index)
       local first = min(skip, all)
@@ -2131,8 +2167,8 @@ end
 
 -- When to look next whether a home is silent or lost.
 local function next_home()
-  local at = first_of(OWN .. 'homes')
-  return at and floor(at + 0.5)
+  local score = first_of(OWN .. 'homes')
+  return score and look_at(score)
 end
 
 -- Handles homes without a heartbeat, a few at a time. While Redis hung or was away, none could send one. So each
@@ -2140,14 +2176,15 @@ end
 -- it is lost unless it sends a heartbeat by then.
 function end_lost_homes()
   if not store.homes or store.homes > log then return end
-  local due = read('ZRANGEBYSCORE', OWN .. 'homes', '-inf', log, 'WITHSCORES', 'LIMIT', 0, GONE_MAX)
+  local upto = log + SCORE_AHEAD_MS
+  local due = read('ZRANGEBYSCORE', OWN .. 'homes', '-inf', upto, 'WITHSCORES', 'LIMIT', 0, GONE_MAX)
   for i = 1, #due, 2 do
     local home, at = due[i], tonumber(due[i + 1])
     if at ~= floor(at) then
       end_home(home)
       break
     end
-    call('ZADD', OWN .. 'homes', log + LOST_MS - 0.5, home)
+    call('ZADD', OWN .. 'homes', upto + LOST_MS - 0.5, home)
   end
   store.homes, is_store_changed = next_home(), true
 end
@@ -2155,7 +2192,7 @@ end
 -- Records a heartbeat of the home of this name.
 function ops.home(a)
   local name = a.name
-  read('ZADD', OWN .. 'homes', log + SILENT_MS, name)
+  read('ZADD', OWN .. 'homes', alive_score(), name)
   if not store.homes then
     store.homes, is_store_changed = log + SILENT_MS, true
   end
@@ -2191,7 +2228,7 @@ function ops.tick(a)
     -- Waiters for other queues must get their answers.
     local is_ours, row = attempt(function()
       local q = open(name)
-      if i > 1 and slice_left <= 0 and is_due(q) then return { log, 0, log, wall } end
+      if i > 1 and slice_left <= 0 and (is_due(q) or are_sources_due(q)) then return { log, 0, log, wall } end
       settle(q)
       return next_look(q, settle_sources(q))
     end)
