@@ -24,8 +24,7 @@ pub(crate) fn identify(disk: &dyn Disk, names: &[String]) -> Result<(Identity, V
         return Err(OpenError::NoStore);
     }
     let mut findings = Vec::new();
-    let lost =
-        "who the store is can be told by its segments, its last incarnation and its mark for ids cannot";
+    let lost = "the store's uuid can be read from its segments; its last incarnation and its id mark cannot";
     let copies = match store::read_copies(disk) {
         Err(error @ OpenError::NewerFormat { .. }) => return Err(error),
         Err(error) => {

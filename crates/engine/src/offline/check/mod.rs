@@ -372,7 +372,7 @@ impl Check<'_, '_> {
             let name = built.broker.name_of(queue).unwrap_or_default();
             let meaning = format!("task {id} of queue {} has lost its payload", name.escape_ascii());
             let advice =
-                "push it again if you can; a pop that comes to it is told so, and puts it among the dead";
+                "push it again if you can; the pop that reaches it makes it dead, with this as the reason";
             self.report.findings.push(Finding::damage(&damage, meaning, advice));
         }
         if unlisted > 0 {

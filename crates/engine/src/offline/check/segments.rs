@@ -116,14 +116,14 @@ impl Examined {
     fn damaged(&mut self, damage: &Damage, segment: &Found) {
         let (meaning, advice) = if segment.number < self.older_start {
             (
-                "no start reads these events; but tasks whose payloads lie here may be lost, and the others cannot be \
-                 copied out of the file, so that it takes up its room for good",
-                "see whether tasks are listed as lost; to be rid of it, save the others with `sureq check --repair`",
+                "no start reads these events, but tasks whose payloads are in this file may be lost; the others cannot \
+                 be copied out of it, so the file is never removed",
+                "see whether tasks are listed as lost; to free the disk space, repair with `sureq check --repair`",
             )
         } else if segment.number < self.start {
             (
-                "a start from the newest checkpoint does not read these events, one from the checkpoint before it would",
-                "serve it: with the next two checkpoints the events are no longer needed",
+                "a start from the newest checkpoint does not read these events; a start from the older one would",
+                "serve it: after the next two checkpoints these events are not needed any more",
             )
         } else {
             ("a start refuses the store here, because what was confirmed would be lost", REPAIR)
@@ -133,10 +133,10 @@ impl Examined {
 
     /// The end of the log, if it may not be its end.
     fn frayed(&mut self, segment: &Found, gone: &Gone) {
-        let what = "what looks like the header of a frame does not match its checksum; the log ends here";
-        let meaning = "a crash can leave that on a disk that tears its sectors, and then it was never confirmed; otherwise \
-                       the last thing that was confirmed is lost";
-        let advice = "look at what was done last, if there was no crash";
+        let what = "the log ends at a frame header whose checksum does not match";
+        let meaning = "after a crash on a disk that tears sectors, this is a frame that was never confirmed; otherwise \
+                       confirmed changes are lost";
+        let advice = "if there was no crash, check the last operations";
         let note = Finding::note(segment.name(), what, meaning, advice);
         self.findings.push(note.at(gone.end, Some(gone.position)));
     }
