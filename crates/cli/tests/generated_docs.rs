@@ -1,4 +1,4 @@
-//! The documents agree with the code: generated ones are fresh, and whatever a document names is there.
+//! The documents agree with the code: generated ones are fresh, and files and tests that a document names exist.
 //!
 //! `SUREQ_BLESS=1 cargo test -p sureq-cli --test generated_docs` writes the generated ones anew.
 
@@ -81,7 +81,7 @@ fn humane(seconds: u64) -> String {
     }
 }
 
-/// Checks what stands in a document between `<!-- name -->` and `<!-- /name -->`.
+/// Checks the part of a document between `<!-- name -->` and `<!-- /name -->`.
 fn check_fresh_part(file: &str, name: &str, part: &str) {
     let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->\n"));
     let text = read(file);
@@ -151,7 +151,7 @@ fn shown(value: u64, name: &str) -> String {
     }
 }
 
-/// What stands between backticks.
+/// The texts between backticks.
 fn code_words(text: &str) -> impl Iterator<Item = &str> {
     let outside_blocks = text.split("```").step_by(2);
     outside_blocks.flat_map(|text| text.split('`').skip(1).step_by(2))
