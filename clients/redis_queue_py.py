@@ -1,6 +1,7 @@
 """The published redis-queue for Python, one call at a time: redis_queue_py.py SOCKET QUEUE push BODY | pop | done ID.
 
-It was written for Python 2 and an older redis-py: what they lack is put in its place here, and its own code is as it comes.
+It was written for Python 2 and an older redis-py. This file supplies the names that they removed; the package itself is
+unchanged.
 """
 
 import builtins

@@ -1,4 +1,4 @@
-// The worker of docs/use/clients/worker.mjs, which lies beside this file, with tasks that tests can tell apart.
+// The worker of docs/use/clients/worker.mjs, which is copied beside this file, with handlers for tests.
 
 import { once } from "node:events";
 import { connect } from "node:net";
@@ -15,7 +15,7 @@ async function handle(task) {
     await once(gate, "end");
   } else if (what === "watch") {
     tell("began");
-    // The second delivery of one that was taken away has nothing to wait for.
+    // Only the first delivery is cancelled or requeued.
     if (task.deliveries === 1) {
       if (!task.signal.aborted) await once(task.signal, "abort");
       tell("over");

@@ -1,4 +1,4 @@
-"""The worker of docs/use/clients/worker.py with tasks that tests can tell apart; its settings are in the environment."""
+"""The worker of docs/use/clients/worker.py with handlers for tests; its settings are in the environment."""
 
 import pathlib
 import socket
@@ -21,7 +21,7 @@ def handle(task):
         gate.recv(1)
     elif what == "watch":
         tell("began")
-        # The second delivery of one that was taken away has nothing to wait for.
+        # Only the first delivery is cancelled or requeued.
         if task.deliveries == 1:
             task.over.wait()
             tell("over")

@@ -13,8 +13,8 @@ use crate::progress::ProgressLine;
 use crate::{print, report};
 
 const EXAMPLES: &str = "\
-The store may be in use; it is only read. The copy is the state that a crash at some moment during the backup would have
-left, with everything that was confirmed before it began. To restore it, serve it, or put it in the place of the store.
+The store may be in use; it is only read. The copy is crash-consistent and contains everything confirmed before the
+backup began. To restore it, serve it, or put it in the place of the store.
 
 Examples:
   sureq backup ./sureq-data ./backup-today

@@ -40,7 +40,7 @@ pub(crate) struct CleanArguments {
     url: String,
     /// The queues to clean [default: all]
     queues: Vec<OsString>,
-    /// Scan every key of the database for tasks that are in no list, and for stale entries
+    /// Scan every key of the database for tasks that no list refers to, and for stale entries
     #[arg(long)]
     deep: bool,
     /// Repeat at this interval (500ms, 5s, 1m) until a signal arrives; print only changes

@@ -38,14 +38,15 @@ Examples:
 #[derive(Args, Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(crate) struct Settings {
-    /// Home of the queue: `file:DIR`, `mem:` to keep nothing, `redis://HOST:PORT` or `redis-cluster://HOST:PORT`
-    /// [default: `file:./sureq-data`]
+    /// Home of the queue: `file:DIR`, `mem:` to keep nothing, `redis://HOST:PORT`, `redis-cluster://HOST:PORT,…` or
+    /// `redis-sentinel://HOST:PORT,…/SERVICE` [default: `file:./sureq-data`]
     #[arg(long, value_name = "URL", env = "SUREQ_SERVE_HOME")]
     home: Option<String>,
     /// Address for Redis clients, or off [default: 127.0.0.1:7379]
     #[arg(long, value_name = "ADDR|off", env = "SUREQ_RESP")]
     resp: Option<String>,
-    /// Address for the text protocol of `DefferedQ`, or off [default: 127.0.0.1:12000]
+    /// Address for the text protocol of `DefferedQ`, or off [default: 127.0.0.1:12000; off if there are users and no
+    /// --text-user]
     #[arg(long, value_name = "ADDR|off", env = "SUREQ_TEXT")]
     text: Option<String>,
     /// When a change is confirmed: always (on disk), interval (written; on disk within 100 ms) or none (in memory)
@@ -95,13 +96,15 @@ pub(crate) struct Settings {
     /// Seconds until a client that has not authenticated is disconnected; 0 is never [default: 60]
     #[arg(long, value_name = "SECONDS", env = "SUREQ_LOGIN_TIME", allow_hyphen_values = true)]
     pub(crate) login_time: Option<u32>,
-    /// Text: the user whose roles apply, since the protocol has no authentication; required if there are users
+    /// Text: the user whose roles apply, since the protocol has no authentication; with users and without this
+    /// setting the text port is off
     #[arg(long, value_name = "NAME", env = "SUREQ_TEXT_USER")]
     text_user: Option<String>,
-    /// Text: seconds until a reservation times out and the task is requeued; 0 is never [default: 0]
+    /// Text: seconds until a reservation times out; the task is then requeued or deleted, see --text-rta; 0 is never
+    /// [default: 0]
     #[arg(long, value_name = "SECONDS", env = "SUREQ_TEXT_RTT", allow_hyphen_values = true)]
     text_rtt: Option<u32>,
-    /// Text: number of timeouts after which a task is requeued; the next one deletes it [default: 0]
+    /// Text: timed-out reservations before the task is deleted; at 0 the first timeout deletes it [default: 0]
     #[arg(long, value_name = "N", env = "SUREQ_TEXT_RTA", allow_hyphen_values = true)]
     text_rta: Option<u32>,
     /// Text: seconds until an idle connection is closed; 0 is never [default: 0]

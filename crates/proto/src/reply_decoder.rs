@@ -49,7 +49,7 @@ pub fn decode_refusal(error: &[u8]) -> Refusal {
         "DAMAGED" => damaged(words),
         "NOTTHERE" => not_there(words),
         "UNAVAILABLE" => Refusal::Unavailable { why: why("nothing was done: ") },
-        "UNKNOWN" => Refusal::Unknown { why: why("it may have been done or not: ") },
+        "UNKNOWN" => Refusal::Unknown { why: why("outcome unknown: ") },
         "ERR" if words == Refusal::MalformedId.to_string() => Refusal::MalformedId,
         "ERR" if words == Refusal::NoMoreIds.to_string() => Refusal::NoMoreIds,
         "ERR" => Refusal::Said { words: words.into() },

@@ -47,7 +47,7 @@ pub enum Error {
         why: Box<str>,
     },
     /// The reply was lost, or the disk failed before the change was durable: the command may have been executed or not.
-    #[error("it may have been done or not: {why}")]
+    #[error("outcome unknown: {why}")]
     Unknown {
         /// The reason.
         why: Box<str>,

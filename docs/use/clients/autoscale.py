@@ -13,11 +13,11 @@ QUEUE = os.environ.get("QUEUE", "emails")
 DEPLOYMENT = os.environ.get("DEPLOYMENT", "deployment/worker")
 LEAST, MOST = int(os.environ.get("LEAST", 1)), int(os.environ.get("MOST", 50))
 WAIT_S = float(os.environ.get("WAIT_S", 30))  # how long a task may wait
-TASK_S = float(os.environ.get("TASK_S", 1))  # how long a task takes, until that is known
+TASK_S = float(os.environ.get("TASK_S", 1))  # how long a task takes, until it is measured
 BY_AGE = os.environ.get("BY_AGE", "1") == "1"  # off where tasks are delayed: their age counts from the push
-CALM_S = float(os.environ.get("CALM_S", 300))  # how long fewer must be enough before there are fewer
+CALM_S = float(os.environ.get("CALM_S", 300))  # how long fewer workers must suffice before it scales down
 EVERY_S = float(os.environ.get("EVERY_S", 10))
-BUSY = 0.8  # a fifth of the time is left for what comes unevenly
+BUSY = 0.8  # a fifth of the time is left for bursts
 
 client = redis.Redis.from_url(URL, protocol=3)
 
@@ -28,18 +28,18 @@ def look():
 
 
 def seconds_per_task(info, before):
-    """Tasks that are being worked on, divided by those that are finished each second (Little's law)."""
+    """Leased tasks divided by tasks finished per second (Little's law)."""
     finished = info["finished_per_second"]
     return info["leased"] / finished if finished and info["leased"] else before
 
 
 def needed(info, seconds, now):
-    """Enough to keep up with what comes, and to get through what waits in time."""
+    """Workers that keep up with new tasks and finish the waiting ones in time."""
     if info["paused"]:
         return 0
     workers = math.ceil((info["pushed_per_second"] + info["ready"] / WAIT_S) * seconds / BUSY)
     if BY_AGE and info["oldest_ms"] > WAIT_S * 1000:
-        workers = max(workers, now + max(1, now // 4))  # whatever the numbers say, these are too few
+        workers = max(workers, now + max(1, now // 4))  # tasks wait too long, so there are too few workers
     return min(workers, info["max-leased"] or workers)
 
 
@@ -55,18 +55,19 @@ def main():
             now = int(kubectl("get", DEPLOYMENT, "--output=jsonpath={.spec.replicas}"))
             seconds = seconds_per_task(info, seconds)
             if not lately:
-                lately.append((time.monotonic(), now))  # until more is known, as many as there are
+                lately.append((time.monotonic(), now))  # at first, keep as many as there are
             lately.append((time.monotonic(), needed(info, seconds, now)))
             while len(lately) > 1 and time.monotonic() - lately[0][0] > CALM_S:
                 lately.popleft()
-            # Up at once, but at most to twice as many; down to the most that were needed lately.
+            # Up at once, at most to twice as many; down to the largest recent need.
             goal = min(max(workers for _, workers in lately), max(1, now) * 2)
             goal = max(LEAST, min(MOST, goal))
             if goal != now:
                 kubectl("scale", DEPLOYMENT, f"--replicas={goal}")
-            print(f"ready {info['ready']}, oldest {info['oldest_ms']} ms, {seconds:.2f} s each: {now} -> {goal}", flush=True)
+            state = f"ready {info['ready']}, oldest {info['oldest_ms']} ms, {seconds:.2f} s each"
+            print(f"{state}: {now} -> {goal}", flush=True)
         except (redis.RedisError, subprocess.CalledProcessError) as error:
-            # Who knows nothing changes nothing.
+            # Without figures nothing is changed.
             print(error, flush=True)
         time.sleep(EVERY_S)
 

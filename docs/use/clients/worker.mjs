@@ -9,14 +9,14 @@ import Redis from "ioredis";
 const { env } = process;
 const url = env.SUREQ_URL ?? "redis://127.0.0.1:7379";
 const queue = env.QUEUE ?? "emails";
-const workerName = env.WORKER ?? `${hostname()}-${process.pid}`; // two at once must not share it
+const workerName = env.WORKER ?? `${hostname()}-${process.pid}`; // must be unique among live workers
 const blockMs = Number(env.BLOCK_MS ?? 5_000); // how long a pop waits
-const ttlMs = Number(env.TTL_MS ?? 10_000); // if the process dies, its task is free after this time
-const leaseMs = Number(env.LEASE_MS ?? 30_000); // if the answer to a pop is lost, its task is free after this time
+const ttlMs = Number(env.TTL_MS ?? 10_000); // if the process dies, its task is requeued after this time
+const leaseMs = Number(env.LEASE_MS ?? 30_000); // if the reply to a pop is lost, its task is requeued then
 const graceMs = Number(env.GRACE_MS ?? 20_000); // how long a task may go on after SIGTERM
 
-// Your work. To return is to say that it is done; to throw, that it failed and is to be tried again.
-// task.signal is aborted when the task was cancelled or taken away: nobody wants the result.
+// Your work. Return when it is done; throw to fail the try, and the task is retried after its backoff.
+// task.signal is aborted when the task was cancelled or requeued: stop working on it.
 async function handle(task) {
   console.log(task.id, task.payload.toString());
 }
@@ -24,8 +24,9 @@ async function handle(task) {
 export class Worker {
   client = connect(blockMs + 5_000);
   heart = connect(ttlMs / 4);
-  name = null; // who we are in this life, as RQ.WORKER START answered it
+  name = null; // the reply to RQ.WORKER START: the name with the number of this registration
   task = null;
+  failures = 0;
   stopping = false;
   ended = new AbortController();
 
@@ -52,25 +53,32 @@ export class Worker {
     if (this.stopping) return;
     this.stopping = true;
     console.error(`stopping, in ${graceMs} ms at the latest`);
-    // If a pop is under way it is cancelled; should it have got a task, leave() gives it back.
+    // Disconnecting cancels a waiting pop. If it got a task meanwhile, leave() requeues it.
     if (!this.task) this.client.disconnect();
     setTimeout(() => this.leave().finally(() => process.exit(1)), graceMs).unref();
   }
 
   async pop() {
     try {
-      this.name ??= await this.client.call("RQ.WORKER", "START", workerName, "TTL", ttlMs);
+      this.name ??= await this.register();
       const words = ["BLOCK", blockMs, "LEASE", leaseMs, "WORKER", this.name, queue];
       const popped = await this.client.callBuffer("RQ.POP", ...words);
+      this.failures = 0;
       return popped?.length ? newTask(...popped[0]) : null;
     } catch (error) {
       if (this.stopping) return null;
-      // Another worker has our name: to start anew would end it, and it would end us.
+      // Another worker has this name: registering again would end it, and it would end this one.
       if (error.message.startsWith("GONE replaced")) throw error;
-      if (isGone(error)) this.name = null; // we were taken for dead; what we had is with others
-      else await pause("RQ.POP", error);
+      if (isGone(error)) this.name = null; // the server missed the heartbeat and requeued the task: register again
+      else await this.pause("RQ.POP", error);
       return null;
     }
+  }
+
+  async register() {
+    const name = await this.client.call("RQ.WORKER", "START", workerName, "TTL", ttlMs);
+    await this.client.call("RQ.WORKER", "WORK", name, queue); // counts in `workers` of RQ.INFO
+    return name;
   }
 
   async work(task) {
@@ -82,25 +90,36 @@ export class Worker {
       console.error(`task ${task.id} failed:`, error);
       end = ["RQ.RETURN", task.queue, task.receipt, "FAILED", String(error)];
     }
-    const ours = await this.insist(...end);
-    if (ours === 0 || ours.length === 0) {
-      console.error(`task ${task.id} was no longer ours; it is done elsewhere, or again`);
+    const reply = await this.insist(...end);
+    if (reply === 0 || reply.length === 0) {
+      console.error(`task ${task.id}: this delivery is no longer the current one`);
     }
     this.task = null;
   }
 
-  // Sends what ends a task until it is answered. To say it twice does no harm: a receipt counts once.
+  // Repeats a command until it is answered. That is safe: a receipt counts only once.
   async insist(...words) {
     for (;;) {
       try {
-        return await this.client.call(...words);
+        const reply = await this.client.call(...words);
+        this.failures = 0;
+        return reply;
       } catch (error) {
-        await pause(words[0], error);
+        await this.pause(words[0], error);
       }
     }
   }
 
-  // Beside all that: says that we live, keeps the lease, and hears what is over.
+  // Waits with exponential backoff and jitter, or throws the error if a retry cannot help: it can if the server is
+  // stopping, cut off from its Redis or out of memory, or one payload is damaged, but not if a role is missing.
+  async pause(what, error) {
+    if (!/^(CLOSED|DAMAGED|OOM|POISONED|UNAVAILABLE|UNKNOWN) /.test(error.message)) throw error;
+    const ms = Math.min(5_000, 100 * 2 ** Math.min(this.failures++, 10)) * (0.5 + Math.random() / 2);
+    console.error(`${what}: ${error.message}; retrying in ${Math.round(ms)} ms`);
+    await sleep(ms);
+  }
+
+  // Sends heartbeats, extends the lease, and notices cancelled and requeued tasks.
   async beat() {
     const nextBeat = () => sleep(ttlMs / 4, true, { signal: this.ended.signal }).catch(() => false);
     while (await nextBeat()) {
@@ -118,7 +137,7 @@ export class Worker {
     }
   }
 
-  // Gives back, at no cost, whatever we still have. If that fails, the time to live does it.
+  // Unregisters: a task that is not finished is requeued at no cost. If this fails, ttlMs does it.
   async leave() {
     const away = sleep(ttlMs / 4, null, { ref: false });
     const stopped = this.name && this.heart.call("RQ.WORKER", "STOP", this.name);
@@ -130,11 +149,11 @@ export class Worker {
 
 function newTask(queue, id, payload, receipt, deliveries) {
   const over = new AbortController();
-  const abort = () => over.abort(new Error("cancelled, or taken away"));
+  const abort = () => over.abort(new Error("cancelled or requeued"));
   return { queue, id: id.toString(), payload, receipt: receipt.toString(), deliveries, signal: over.signal, abort };
 }
 
-// ioredis keeps commands while the server is away, and sends them again when it is back.
+// ioredis keeps commands while the server is away, and sends them when it is back.
 function connect(socketTimeout) {
   const client = new Redis(url, {
     retryStrategy: (times) => Math.min(5_000, 100 * 2 ** times) * (0.5 + Math.random() / 2),
@@ -146,13 +165,6 @@ function connect(socketTimeout) {
 }
 
 const isGone = (error) => error.message.startsWith("GONE ");
-
-// A server that is stopping, or cut off from its Redis, is asked again; a missing right is not.
-async function pause(what, error) {
-  if (!/^(CLOSED|POISONED|UNAVAILABLE|UNKNOWN) /.test(error.message)) throw error;
-  console.error(`${what}: ${error.message}`);
-  await sleep(500 + 1_000 * Math.random());
-}
 
 if (realpathSync(process.argv[1]) === fileURLToPath(import.meta.url)) {
   await new Worker(handle).run();

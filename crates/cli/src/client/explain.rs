@@ -34,7 +34,10 @@ pub(crate) fn run(arguments: &ExplainArguments) -> ExitCode {
 
 async fn explain(arguments: &ExplainArguments, home: Home, mut output: Output) -> CommandResult {
     let Some(explained) = home.queue(&arguments.queue).explain(&arguments.id).await? else {
-        let why = format!("no task {} in {}: it is finished or never existed", arguments.id, arguments.queue);
+        let why = format!(
+            "no task {} in {}: it was finished, cancelled, deleted, expired or moved to another queue, or never existed",
+            arguments.id, arguments.queue
+        );
         return Ok(exit::failed(exit::NOTHING_THERE, why));
     };
     if output.is_json() {

@@ -60,13 +60,13 @@ fn write_state(output: &mut Output, queue: &Typed, what: &str) -> Result<(), Com
 
 #[derive(Args)]
 #[command(after_help = "\
-Settings, with 0 or nothing for the default:
+Settings; 0 restores the default of a time or a number, and dead-letter= removes that queue:
   lease, backoff, ttl          times with their unit: 500ms, 30s, 5m, 1h, 2d
   tries                        tries before a task is dead
   max-length, max-bytes        limits of waiting tasks; a push beyond is refused, or the oldest dropped:
-  overflow                     refuse or drop-oldest
+  overflow                     refuse (default) or drop-oldest
   max-leased                   tasks that may be leased at once
-  expired                      after its ttl a task is deleted or dead: delete or dead
+  expired                      after its ttl a task is deleted or dead: delete (default) or dead
   dead-letter                  the queue that dying tasks move to
 
 Example:

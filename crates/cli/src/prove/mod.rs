@@ -52,7 +52,7 @@ Examples:
 
 Exit codes:
   0  nothing was lost, nothing was finished twice
-  1  it could not be tried: no server, no home, or nothing was killed, held when it was killed, or finished
+  1  inconclusive: no server or no home, nothing was killed, no task was held at a kill, or none was finished
   3  a promise was broken";
 
 #[derive(Args)]
@@ -461,11 +461,11 @@ impl Verdict {
         }
         if !self.is_kept && !self.is_broken {
             let what = match self {
-                Self { finished: 0, .. } => "finished",
-                Self { server_crashes: 0, worker_crashes: 0, .. } => "killed",
-                _ => "held when it was killed",
+                Self { finished: 0, .. } => "no task was finished",
+                Self { server_crashes: 0, worker_crashes: 0, .. } => "nothing was killed",
+                _ => "no task was held at a kill",
             };
-            print::err(format_args!("sureq: nothing was {what}, so nothing is proven: use more --seconds"));
+            print::err(format_args!("sureq: inconclusive: {what}; use more --seconds"));
         }
         if let Some(evidence) = &self.evidence {
             print::err(format_args!("sureq: the store is kept in {evidence}; the seed was {}", self.seed));

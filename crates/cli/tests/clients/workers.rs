@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::ffi::OsString;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt as _, symlink};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,8 +36,13 @@ struct House {
 
 impl House {
     fn new(language: Language) -> Self {
+        Self::with(language, &[])
+    }
+
+    /// With more arguments for the first start of the server.
+    fn with(language: Language, arguments: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let server = Launch::serve(SUREQ, &dir.path().join("data")).start();
+        let server = Launch::serve(SUREQ, &dir.path().join("data")).args(arguments).start();
         if language == Language::Node {
             let modules = scripts::installed().join("node_modules");
             symlink(modules, dir.path().join("node_modules")).expect("a link to what npm installed");
@@ -103,6 +108,22 @@ impl House {
 
     fn explain(&self, id: &str, field: &str) -> i64 {
         field_of(self.say(&format!("RQ.EXPLAIN q {id}")), field)
+    }
+
+    /// Overwrites a byte of the first payload in the log that begins with `head`.
+    fn damage(&self, head: &str) {
+        let files = std::fs::read_dir(self.dir.path().join("data")).expect("the store is there");
+        let paths = files.map(|entry| entry.expect("the entry can be read").path());
+        let (path, at) = paths
+            .filter(|path| path.extension().is_some_and(|extension| extension == "seg"))
+            .find_map(|path| {
+                let bytes = std::fs::read(&path).expect("the segment can be read");
+                let at = bytes.windows(head.len()).position(|part| part == head.as_bytes())?;
+                Some((path, at as u64))
+            })
+            .expect("the payload is in the log");
+        let segment = std::fs::File::options().write(true).open(path).expect("the segment can be opened");
+        segment.write_all_at(b"?", at).expect("the segment can be written");
     }
 
     fn workers(&self) -> Vec<Value> {
@@ -351,6 +372,101 @@ fn pass(mut from: &TcpStream, mut to: &TcpStream, may_pass: impl Fn(&[u8]) -> bo
     let _ = to.shutdown(Shutdown::Both);
 }
 
+/// The server counts workers of a queue by what they say; the copied programs must say it.
+fn a_worker_is_counted_at_its_queue(language: Language) {
+    let house = House::new(language);
+    let mut worker = house.worker(&[]);
+    while house.waiting() == 0 {
+        assert!(!worker.has_ended(), "{worker}");
+    }
+    assert_eq!(house.info("workers"), 1, "{worker}");
+    worker.signal(Signal::TERM);
+    ends_well(&mut worker);
+    assert_eq!(house.info("workers"), 0);
+}
+
+/// At the memory limit the pops of idle workers are refused, when workers are needed most.
+fn a_worker_outlives_a_server_at_its_memory_limit(language: Language) {
+    let limits = ["--cache", "1MB", "--memory", "17MB", "--durability", "interval"];
+    let house = House::with(language, &limits);
+    // A queue without tasks that is there when the worker comes.
+    house.say("RQ.CONFIG q TRIES 5");
+    let thousand: Vec<String> = (0..1000).map(|n| n.to_string()).collect();
+    let push: Vec<&str> =
+        ["RQ.PUSH", "other"].into_iter().chain(thousand.iter().map(String::as_str)).collect();
+    let refused = loop {
+        let pushed = house.asks.borrow_mut().command(&push);
+        match pushed {
+            Value::Error(error) => break error,
+            // A leased task takes much more memory than a ready one.
+            _ => assert_eq!(house.say("RQ.POP COUNT 1000 other").list().len(), 1000),
+        }
+    };
+    assert!(refused.starts_with("OOM "), "{refused}");
+    let mut worker = house.worker(&[]);
+    logs(&worker, "RQ.POP: ");
+    logs(&worker, "memory limit reached");
+    assert!(!worker.has_ended(), "{worker}");
+    assert_eq!(house.say("DEL other"), Value::Int(1));
+    let mut done = Subscriber::new(&house, "done");
+    let id = house.add("say", &[]);
+    assert_eq!(done.next(), id);
+    worker.signal(Signal::TERM);
+    ends_well(&mut worker);
+}
+
+fn a_worker_outlives_a_damaged_payload(language: Language) {
+    let mut house = House::new(language);
+    let bad = house.add("say this cannot be read", &[]);
+    let good = house.add("say this can", &[]);
+    // The damage comes after the start, which reads the log, and before the first read of the payload.
+    house.server.kill9();
+    house.start_again();
+    house.damage("say this cannot be read");
+    let mut done = Subscriber::new(&house, "done");
+    let mut worker = house.worker(&[]);
+    assert_eq!(done.next(), good);
+    logs(&worker, "DAMAGED ");
+    assert_eq!((house.info("dead"), house.info("finished")), (1, 1));
+    assert_ne!(house.say(&format!("RQ.EXPLAIN q {bad}")), Value::Null);
+    worker.signal(Signal::TERM);
+    ends_well(&mut worker);
+}
+
+/// `JOBS` threads of one process, which all stop and leave together.
+#[test]
+fn a_python_worker_handles_several_tasks_at_once() {
+    let (house, gates) = (House::new(Language::Python), [Gate::new(), Gate::new()]);
+    let mut done = Subscriber::new(&house, "done");
+    let ids = gates.each_ref().map(|gate| house.add(&gate.payload(), &[]));
+    let mut worker = house.worker(&[("JOBS", "2"), ("TTL_MS", "4000")]);
+    let open = gates.each_ref().map(|gate| gate.0.accept().expect("its task is handled").0);
+    assert_eq!((house.info("leased"), house.info("workers")), (2, 2));
+    worker.signal(Signal::TERM);
+    logs(&worker, "stopping");
+    drop(open);
+    let mut finished = [done.next(), done.next()];
+    finished.sort();
+    assert_eq!(finished, ids);
+    ends_well(&mut worker);
+    assert_eq!(house.workers(), []);
+}
+
+/// An error that no retry can fix ends the process, not only the thread that had it.
+#[test]
+fn a_python_worker_with_threads_ends_when_one_of_them_is_replaced() {
+    let house = House::new(Language::Python);
+    let mut worker = house.worker(&[("JOBS", "2"), ("WORKER", "w")]);
+    while house.waiting() < 2 {
+        assert!(!worker.has_ended(), "{worker}");
+    }
+    assert!(house.say("RQ.WORKER START w-1").text().starts_with("w-1#"));
+    house.add("say", &[]);
+    assert_eq!(worker.exit_code(PATIENCE), 1, "{worker}");
+    assert!(worker.stderr().contains("GONE replaced"), "{worker}");
+    assert_eq!(house.workers().len(), 1, "only the new one is registered");
+}
+
 fn a_cancelled_task_is_reported_and_not_retried(language: Language) {
     let house = House::new(language);
     let id = house.add("watch enough", &[]);
@@ -372,7 +488,7 @@ fn a_worker_that_was_declared_lost_restarts_and_finishes_nothing_twice(language:
     assert_eq!(house.say("RQ.WORKER FAIL w"), Value::Int(1));
     says(&worker, "over 1");
     says(&worker, "did 1");
-    logs(&worker, "was no longer ours");
+    logs(&worker, "this delivery is no longer the current one");
     says(&worker, "did 2");
     assert_eq!(done.next(), id);
     assert_eq!((house.info("finished"), house.workers().len()), (1, 1));
@@ -398,6 +514,9 @@ in_both_languages! {
     a_worker_survives_a_restart_of_its_server
     a_task_that_takes_longer_than_its_lease_keeps_it
     a_task_whose_delivery_is_lost_in_transit_is_redelivered
+    a_worker_is_counted_at_its_queue
+    a_worker_outlives_a_server_at_its_memory_limit
+    a_worker_outlives_a_damaged_payload
     a_cancelled_task_is_reported_and_not_retried
     a_worker_that_was_declared_lost_restarts_and_finishes_nothing_twice
 }

@@ -1,10 +1,11 @@
-//! Phrases that make prose hard to read for a stranger stay out of the documents and of `--help`.
+//! Phrases that make prose hard to read for a stranger stay out of the documents, of `--help` and of comments.
 //!
 //! `idioms-allowed.txt` lists exceptions, one per line: a file (or a folder that ends in `/`), a colon, and a phrase or
-//! `*` for any. Code comments are not checked yet.
+//! `*` for any.
 
 use std::process::Command;
 
+use crate::comments::{Language, comments, prose, sources};
 use crate::tree::{documents, prose_lines, read};
 
 /// Phrases that have a plainer equivalent, in lower case.
@@ -72,20 +73,21 @@ fn sentences(paragraph: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The paragraphs of a Markdown text with their first lines. Headings and code are left out.
-fn paragraphs(text: &str) -> Vec<(usize, String)> {
+/// The paragraphs of numbered lines with their first lines. Headings are left out.
+fn paragraphs<'t>(lines: impl IntoIterator<Item = (usize, &'t str)>) -> Vec<(usize, String)> {
     let mut found: Vec<(usize, String)> = Vec::new();
     let mut last = 0;
-    for (number, line) in prose_lines(text) {
+    for (number, line) in lines {
         let trimmed = line.trim();
         let begins = trimmed.starts_with("- ")
+            || trimmed.starts_with("* ")
             || trimmed.starts_with('|')
             || trimmed.split_once(". ").is_some_and(|(count, _)| count.parse::<u8>().is_ok());
         if trimmed.is_empty() || trimmed.starts_with('#') || trimmed.starts_with("<!--") {
             last = 0;
             continue;
         }
-        let plain = without_code(trimmed.trim_start_matches("- "));
+        let plain = without_code(trimmed.trim_start_matches(['-', '*', ' ']));
         match found.last_mut() {
             Some((_, paragraph)) if !begins && last + 1 == number => {
                 paragraph.push(' ');
@@ -112,7 +114,7 @@ fn unreleased(text: &str) -> &str {
     versions.get(1).map_or(text, |end| &text[..*end])
 }
 
-/// What `--help` prints for the command and all its subcommands, by the words that ask for it.
+/// The output of `--help` for the command and all its subcommands, each with its command line.
 fn help_texts() -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut left = vec![Vec::<String>::new()];
@@ -164,8 +166,22 @@ fn documents_and_help_are_free_of_idioms() {
     assert!(texts.len() > 40, "there are pages and help texts to check");
     let mut found = Vec::new();
     for (file, text) in &texts {
-        for (line, phrase) in idioms(&paragraphs(text)) {
+        for (line, phrase) in idioms(&paragraphs(prose_lines(text))) {
             if !allowed.has(file, &phrase) {
+                found.push(format!("{file}:{line}: {phrase}"));
+            }
+        }
+    }
+    assert!(found.is_empty(), "{} idioms; say it plainly:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn comments_are_free_of_idioms() {
+    let (allowed, mut found) = (Allowed::read(), Vec::new());
+    for (file, language) in sources() {
+        let comments = comments(language, &read(&file));
+        for (line, phrase) in idioms(&paragraphs(prose(&comments))) {
+            if !allowed.has(&file, &phrase) {
                 found.push(format!("{file}:{line}: {phrase}"));
             }
         }
@@ -176,6 +192,27 @@ fn documents_and_help_are_free_of_idioms() {
 #[test]
 fn idioms_are_found_across_lines_and_questions_are_none() {
     let text = "# What is this\n\nWhat is it for? What a push stores is\ntold to whoever asks. `whoever`\n";
-    let found: Vec<String> = idioms(&paragraphs(text)).into_iter().map(|(_, phrase)| phrase).collect();
+    let found = idioms(&paragraphs(prose_lines(text)));
+    let found: Vec<String> = found.into_iter().map(|(_, phrase)| phrase).collect();
     assert_eq!(found, ["whoever", "is told", "What…"]);
+}
+
+/// The idioms in the comments of a source, with their lines.
+fn in_comments(language: Language, text: &str) -> Vec<(usize, String)> {
+    idioms(&paragraphs(prose(&comments(language, text))))
+}
+
+#[test]
+fn idioms_are_found_in_comments_of_each_language_and_not_in_literals() {
+    let rust = "//! What a push\n//! stores.\n\n/// Whatever\n/// comes.\nfn f() {\n    // is\n    // told\n    \
+                say(\"it is told\", r#\"// is told\"#); // nobody's\n}\n";
+    let expected = [(1, "What…"), (4, "Whatever…"), (7, "is told"), (9, "nobody's")];
+    assert_eq!(in_comments(Language::Rust, rust), expected.map(|(line, phrase)| (line, phrase.to_owned())));
+    let lua = "local s = '-- is told' -- called off\n-- is told\n";
+    let expected = [(1, "called off"), (2, "is told")];
+    assert_eq!(in_comments(Language::Lua, lua), expected.map(|(line, phrase)| (line, phrase.to_owned())));
+    let hash = "x = '# is told' # so many\n";
+    for language in [Language::Python, Language::Shell] {
+        assert_eq!(in_comments(language, hash), [(1, "so many".to_owned())], "{language:?}");
+    }
 }

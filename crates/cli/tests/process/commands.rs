@@ -189,8 +189,7 @@ fn tasks_finished_before_an_error_are_printed() {
     assert_eq!((refused.code, refused.out.as_str()), (69, "one\n"));
     assert!(refused.err.contains("1 task printed; then nothing was done: no"), "{}", refused.err);
     // A task that may be redelivered is not printed: otherwise it could be printed twice.
-    let unknown =
-        pop_and_ack(&[POPPED, "*1\r\n$7\r\n1-1@1.1\r\n", "-UNKNOWN it may have been done or not: no\r\n"]);
+    let unknown = pop_and_ack(&[POPPED, "*1\r\n$7\r\n1-1@1.1\r\n", "-UNKNOWN outcome unknown: no\r\n"]);
     assert_eq!((unknown.code, unknown.out.as_str()), (70, "one\n"));
     assert!(unknown.err.contains("it may be delivered again: 1-2@1.1 of b"), "{}", unknown.err);
 }

@@ -450,14 +450,17 @@ impl fmt::Display for Refusal {
                 f.write_str("no space left on the disk of the store: pushes are refused until there is")
             }
             Self::OutOfMemory => {
-                f.write_str("the store has reached its memory limit (--memory, or maxmemory of a Redis): pushes, new queues and workers, and pops that wait are refused until workers catch up or the limit is raised")
+                f.write_str(
+                    "memory limit reached (--memory, or maxmemory of a Redis): pushes, new queues and workers, and pops \
+                     that would wait are refused; let workers catch up, or raise the limit",
+                )
             }
             Self::NoMoreIds => f.write_str("the store has used up all task ids"),
             Self::Closed => f.write_str("the store is closed: connect to it again once it is open"),
             Self::Damaged { id, why } => write!(f, "the payload of task {id} cannot be read: {why}"),
             Self::Said { words } | Self::WrongType { words } => f.write_str(words),
             Self::Unavailable { why } => write!(f, "nothing was done: {why}"),
-            Self::Unknown { why } => write!(f, "it may have been done or not: {why}"),
+            Self::Unknown { why } => write!(f, "outcome unknown: {why}"),
             Self::Poisoned => f.write_str("the log failed: restart the server once its disk is sound"),
         }
     }

@@ -84,7 +84,7 @@ fn a_refusal_names_the_problem() {
         (Refusal::TooMany { what: "tasks", max: 9 }, "too many tasks: at most 9"),
         (Refusal::OutOfRange { what: "the delay" }, "the delay is out of range"),
         (Refusal::Unavailable { why: "no disk".into() }, "nothing was done: no disk"),
-        (Refusal::Unknown { why: "no answer".into() }, "it may have been done or not: no answer"),
+        (Refusal::Unknown { why: "no answer".into() }, "outcome unknown: no answer"),
     ];
     for (refusal, words) in expected {
         assert_eq!(refusal.to_string(), words);

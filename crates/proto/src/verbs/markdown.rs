@@ -36,7 +36,8 @@ An error begins with a code. It has changed nothing, unless it says so.
 | `QUEUEFULL`, `NOSPACE`, `OOM` | there is no room for more tasks now |
 | `GONE` | this incarnation of the worker is no longer alive; `GONE replaced` if another worker was started under its name: exit instead of starting again |
 | `DAMAGED` | the payload of a task cannot be read |
-| `UNAVAILABLE`, `CLOSED`, `POISONED` | the home cannot execute commands now; retry later |
+| `UNAVAILABLE`, `CLOSED` | the home cannot execute commands now; retry later |
+| `POISONED` | the module only: an internal error left this queue in doubt. A server whose disk fails closes its connections without a reply |
 | `UNKNOWN` | the reply of the home was lost: the outcome is unknown |
 ";
 

@@ -24,8 +24,7 @@ pub(crate) fn identify(disk: &dyn Disk, names: &[String]) -> Result<(Identity, V
         return Err(OpenError::NoStore);
     }
     let mut findings = Vec::new();
-    let lost =
-        "the uuid of the store is known from its segments, but its last incarnation and its id mark are lost";
+    let lost = "the store's uuid can be read from its segments; its last incarnation and its id mark cannot";
     let copies = match store::read_copies(disk) {
         Err(error @ OpenError::NewerFormat { .. }) => return Err(error),
         Err(error) => {

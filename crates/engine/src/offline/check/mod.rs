@@ -371,7 +371,8 @@ impl Check<'_, '_> {
         for (queue, id, damage) in bad {
             let name = built.broker.name_of(queue).unwrap_or_default();
             let meaning = format!("task {id} of queue {} has lost its payload", name.escape_ascii());
-            let advice = "push it again if you can; the first pop that reaches this task makes it dead";
+            let advice =
+                "push it again if you can; the pop that reaches it makes it dead, with this as the reason";
             self.report.findings.push(Finding::damage(&damage, meaning, advice));
         }
         if unlisted > 0 {

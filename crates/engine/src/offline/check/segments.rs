@@ -115,14 +115,14 @@ impl Examined {
     fn damaged(&mut self, damage: &Damage, segment: &Found) {
         let (meaning, advice) = if segment.number < self.older_start {
             (
-                "no start reads these events; but tasks with payloads here may be lost, and the others cannot be \
-                 copied out of the file, so that it is kept forever",
-                "see whether tasks are listed as lost; to remove the file, save the others with `sureq check --repair`",
+                "no start reads these events, but tasks whose payloads are in this file may be lost; the others cannot \
+                 be copied out of it, so the file is never removed",
+                "see whether tasks are listed as lost; to free the disk space, repair with `sureq check --repair`",
             )
         } else if segment.number < self.start {
             (
-                "a start from the newest checkpoint does not read these events, one from the checkpoint before it would",
-                "serve the store: after two new checkpoints the events are no longer needed",
+                "a start from the newest checkpoint does not read these events; a start from the older one would",
+                "serve it: after the next two checkpoints these events are not needed any more",
             )
         } else {
             ("a start refuses the store here, because confirmed changes would be lost", REPAIR)
@@ -132,10 +132,10 @@ impl Examined {
 
     /// Reports an end of the log that may be damage.
     fn frayed(&mut self, segment: &Found, gone: &Gone) {
-        let what = "the apparent header of a frame does not match its checksum; the log ends here";
-        let meaning = "a crash can leave this on a disk that tears sectors, and then it was never confirmed; otherwise the \
-                       last confirmed changes are lost";
-        let advice = "if there was no crash, look whether the last changes are there";
+        let what = "the log ends at a frame header whose checksum does not match";
+        let meaning = "after a crash on a disk that tears sectors, this is a frame that was never confirmed; otherwise \
+                       confirmed changes are lost";
+        let advice = "if there was no crash, check the last operations";
         let note = Finding::note(segment.name(), what, meaning, advice);
         self.findings.push(note.at(gone.end, Some(gone.position)));
     }
