@@ -141,8 +141,7 @@ fn command<'a>(
         14 => Command::Revive { queue, tasks: dice.is().then_some(tasks) },
         15 => Command::Delete { queue, tasks },
         16 => {
-            let states = [None, Some(View::Ready), Some(View::Delayed), Some(View::Dead)];
-            Command::Purge { queue, state: states[dice.below(4) as usize] }
+            Command::Purge { queue, state: dice.is().then(|| dice.view()) }
         }
         17 => Command::Drop { queues: list },
         18 => Command::Exists { queues: list },
@@ -217,6 +216,27 @@ fn changes<'a>(dice: &mut Dice, words: &'a Words) -> Vec<Change<'a>> {
     all
 }
 
+/// A server must read a command as it was meant, or refuse it.
+fn check_round_trip(command: &Command<'_>) {
+    let mut out = Vec::new();
+    encode_command(&mut out, command).unwrap();
+    let (mut unquoted, mut args) = (Vec::new(), Args::default());
+    Parser::new(Limits::TRUSTED).parse(&out, &mut unquoted, &mut args).unwrap();
+    let argv: Vec<Vec<&[u8]>> = args.iter().map(<[&[u8]]>::to_vec).collect();
+    assert_eq!(argv.len(), 1);
+    match parse(&argv[0], Caller { conn: CONN }) {
+        Ok(Request::Home { command: read, style }) => {
+            assert_eq!(style, ReplyStyle::Native);
+            assert!(same(&read, command), "{read:?}\n{command:?}");
+        }
+        Ok(Request::Session(_)) => panic!("{command:?} is read as a command of the session"),
+        Err(error) => {
+            let is_leased_purge = matches!(command, Command::Purge { state: Some(View::Leased), .. });
+            assert!(is_leased_purge, "{command:?} is refused: {error}");
+        }
+    }
+}
+
 /// Whether two commands mean the same: settings may be changed by a program or by words.
 fn same(one: &Command<'_>, other: &Command<'_>) -> bool {
     match (one, other) {
@@ -236,18 +256,7 @@ proptest! {
         let words = Words::of(&mut dice);
         let list: Vec<&[u8]> = words.list.iter().map(Vec::as_slice).collect();
         let changes = changes(&mut dice, &words);
-        let command = command(kind, &mut dice, &words, &list, &changes);
-        let mut out = Vec::new();
-        prop_assert_eq!(encode_command(&mut out, &command), Ok(()));
-        let (mut unquoted, mut args) = (Vec::new(), Args::default());
-        Parser::new(Limits::TRUSTED).parse(&out, &mut unquoted, &mut args).unwrap();
-        let argv: Vec<Vec<&[u8]>> = args.iter().map(<[&[u8]]>::to_vec).collect();
-        prop_assert_eq!(argv.len(), 1);
-        let Ok(Request::Home { command: read, style }) = parse(&argv[0], Caller { conn: CONN }) else {
-            return Err(TestCaseError::fail(format!("{command:?} is not understood")));
-        };
-        prop_assert_eq!(style, ReplyStyle::Native);
-        prop_assert!(same(&read, &command), "{:?}\n{:?}", read, command);
+        check_round_trip(&command(kind, &mut dice, &words, &list, &changes));
     }
 
     #[test]
@@ -553,6 +562,15 @@ fn what_cannot_be_said_is_named() {
     let none = TaskRefs { list: &[], form: IdForm::Long };
     check(&Command::Bury { queue: b"q", tasks: none }, "a command without a task");
     check(&Command::Exists { queues: &[] }, "a command without a queue");
+}
+
+#[test]
+fn a_purge_of_leased_tasks_is_refused_by_the_server() {
+    let mut out = Vec::new();
+    encode_command(&mut out, &Command::Purge { queue: b"q", state: Some(View::Leased) }).unwrap();
+    assert_eq!(String::from_utf8_lossy(&out), "*3\r\n$8\r\nRQ.PURGE\r\n$1\r\nq\r\n$7\r\nPENDING\r\n");
+    let error = parse(&[b"RQ.PURGE", b"q", b"PENDING"], Caller { conn: CONN }).unwrap_err();
+    assert!(error.as_str().starts_with("ERR leased tasks are not purged"), "{error}");
 }
 
 #[test]
