@@ -40,6 +40,7 @@ pub use request::{
 };
 use sureq_core::command::Command;
 pub use table::TABLE;
+pub(crate) use task::means_all;
 pub(crate) use worker::read as read_worker;
 
 /// Reads the words of a command, whose number fits the arity.
