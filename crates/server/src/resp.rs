@@ -254,6 +254,10 @@ impl Dialect for RespSession {
         subscriber.push_messages(self.version, out)
     }
 
+    fn check_messages(&self) -> io::Result<()> {
+        self.subscriber.as_ref().map_or(Ok(()), |subscriber| subscriber.check_messages())
+    }
+
     fn bytes(&self) -> usize {
         self.subscriber.as_ref().map_or(0, |subscriber| subscriber.bytes())
     }

@@ -133,19 +133,29 @@ impl Subscriber {
     /// Spells mail as far as there is room; answers whether there was any. An error ends the connection.
     pub(crate) fn push_messages(&mut self, version: Version, out: &mut Output) -> io::Result<bool> {
         self.read_mail(version, out).map_err(|why| {
-            self.all.count_disconnected(why);
-            match why {
-                GivenUp::TooSlow => io::ErrorKind::TimedOut.into(),
-                GivenUp::TooCostly => {
-                    Writer::new(out.bytes_mut(), version).error(format_args!(
-                        "ERR the patterns of this connection took more than {} steps to match a message",
-                        limits::NOTICE_STEPS_MAX
-                    ));
-                    out.gate(Position::START);
-                    io::ErrorKind::QuotaExceeded.into()
-                }
+            if why == GivenUp::TooCostly {
+                Writer::new(out.bytes_mut(), version).error(format_args!(
+                    "ERR the patterns of this connection took more than {} steps to match a message",
+                    limits::NOTICE_STEPS_MAX
+                ));
+                out.gate(Position::START);
             }
+            self.disconnected(why)
         })
+    }
+
+    /// Checks that no mail is missing. An error ends the connection.
+    pub(crate) fn check_messages(&self) -> io::Result<()> {
+        self.mailbox.check().map_err(|why| self.disconnected(why))
+    }
+
+    /// Counts that it is disconnected.
+    fn disconnected(&self, why: GivenUp) -> io::Error {
+        self.all.count_disconnected(why);
+        match why {
+            GivenUp::TooSlow => io::ErrorKind::TimedOut.into(),
+            GivenUp::TooCostly => io::ErrorKind::QuotaExceeded.into(),
+        }
     }
 
     fn read_mail(&mut self, version: Version, out: &mut Output) -> Result<bool, GivenUp> {
