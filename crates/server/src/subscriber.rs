@@ -101,17 +101,23 @@ impl Subscriber {
         Ok(())
     }
 
-    /// Unsubscribes from each, or from all if none is named, and confirms each.
-    pub(crate) fn unsubscribe(&mut self, by: By, names: &[&[u8]], version: Version, out: &mut Output) {
-        // Earlier messages come before the confirmation. A subscriber that was given up is disconnected with the next.
-        let _ = self.read_mail(version, out);
+    /// Unsubscribes from each, or from all if none is named, and confirms each. One that was given up stays subscribed.
+    pub(crate) fn unsubscribe(
+        &mut self,
+        by: By,
+        names: &[&[u8]],
+        version: Version,
+        out: &mut Output,
+    ) -> Result<(), GivenUp> {
+        // Earlier messages come before the confirmation.
+        self.read_mail(version, out)?;
         let out = out.bytes_mut();
         if !names.is_empty() {
             for &name in names {
                 self.leave(by, name);
                 encode_change(out, version, Change::Unsubscribed, by, Some(name), self.len());
             }
-            return;
+            return Ok(());
         }
         let all = self.names(by).clone();
         for name in &all {
@@ -121,6 +127,7 @@ impl Subscriber {
         if all.is_empty() {
             encode_change(out, version, Change::Unsubscribed, by, None, self.len());
         }
+        Ok(())
     }
 
     fn leave(&mut self, by: By, name: &[u8]) {
@@ -147,6 +154,11 @@ impl Subscriber {
     /// Checks that no mail is missing. An error ends the connection.
     pub(crate) fn check_messages(&self) -> io::Result<()> {
         self.mailbox.check().map_err(|why| self.disconnected(why))
+    }
+
+    /// Whether mail is missing, so that it is to be disconnected.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.mailbox.check().is_err()
     }
 
     /// Counts that it is disconnected.
