@@ -56,6 +56,9 @@ fn inexpressible(command: &Command<'_>) -> Option<&'static str> {
         Command::Pop(pop) if pop.queues.iter().any(|queue| crate::verbs::is_pop_option(queue)) => {
             Some("a pop from a queue whose name is an option of RQ.POP")
         }
+        Command::Revive { tasks: Some(TaskRefs { list: [id], .. }), .. } if crate::verbs::means_all(id) => {
+            Some("a revival of one task whose id is `all`")
+        }
         Command::Ack { scope: AckScope::Leased, .. } => Some("an ack of only leased tasks"),
         Command::Ack { tasks, .. }
         | Command::Bury { tasks, .. }

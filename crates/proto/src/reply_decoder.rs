@@ -103,7 +103,8 @@ impl<'b, B, C: FnMut(Range<usize>) -> B> Decoder<'_, 'b, B, C> {
             (Piece::Array(n), ReplyForm::Ids) => self.ids(n)?,
             (Piece::Array(3), ReplyForm::Added) => self.added()?,
             (Piece::Array(n), ReplyForm::Popped { queues, fields }) => {
-                Reply::Tasks(self.tasks(n, |decoder| decoder.popped(queues, *fields))?)
+                let mut last = None;
+                Reply::Tasks(self.tasks(n, |decoder| decoder.popped(queues, *fields, &mut last))?)
             }
             (Piece::Array(n), ReplyForm::Recovered) => {
                 Reply::Tasks(self.tasks(n, |decoder| decoder.inspected(View::Ready))?)
@@ -234,10 +235,18 @@ impl<'b, B, C: FnMut(Range<usize>) -> B> Decoder<'_, 'b, B, C> {
         })
     }
 
-    fn popped(&mut self, queues: &Words<'_>, fields: PopFields) -> Result<TaskView<B>, BadReply> {
+    /// `last` is the queue of the task before, which is mostly that of this task too.
+    fn popped(
+        &mut self,
+        queues: &Words<'_>,
+        fields: PopFields,
+        last: &mut Option<usize>,
+    ) -> Result<TaskView<B>, BadReply> {
         self.array(fields.count())?;
         let queue = self.bulk()?;
-        let queue = queues.iter().position(|name| name == queue).ok_or(ODD)?;
+        let same = last.filter(|&last| queues.get(last) == queue);
+        let queue = same.or_else(|| queues.iter().position(|name| name == queue)).ok_or(ODD)?;
+        *last = Some(queue);
         let mut task = TaskView { queue: queue as u32, ..self.task()? };
         if fields.receipt {
             let receipt = self.bulk()?;
@@ -286,12 +295,13 @@ impl<'b, B, C: FnMut(Range<usize>) -> B> Decoder<'_, 'b, B, C> {
 
     /// The indexes of the tasks that the reply echoes. They come in the order of the command.
     fn acked(&mut self, n: usize, tasks: &Words<'_>) -> Result<Span, BadReply> {
-        let (start, mut from) = (self.replies.indexes.len(), 0);
+        let start = self.replies.indexes.len();
+        // One pass for the whole reply: `skip` would walk from the first task for each that is echoed.
+        let mut rest = tasks.iter().enumerate();
         for _ in 0..n {
             let echoed = self.bulk()?;
-            let found = tasks.iter().skip(from).position(|task| task == echoed).ok_or(ODD)?;
-            self.replies.indexes.push((from + found) as u32);
-            from += found + 1;
+            let (at, _) = rest.find(|(_, task)| *task == echoed).ok_or(ODD)?;
+            self.replies.indexes.push(at as u32);
         }
         Ok(Span::new(start, self.replies.indexes.len()))
     }
@@ -504,4 +514,66 @@ fn split_worker(text: &[u8]) -> Result<(&[u8], u64), BadReply> {
 fn state(word: &[u8]) -> Result<StateKind, BadReply> {
     let kinds = [StateKind::Ready, StateKind::Delayed, StateKind::Leased, StateKind::Dead];
     kinds.into_iter().find(|kind| state_name(*kind).as_bytes() == word).ok_or(ODD)
+}
+
+#[cfg(test)]
+mod tests {
+    use sureq_core::command::{AckScope, Command, IdForm, Pop, TaskRefs};
+
+    use super::*;
+    use crate::reply_form::tests::set_reads_max;
+    use crate::resp::Version;
+    use crate::{ReplyStyle, encode_reply};
+
+    /// Reads the reply to a command as its client does, looking at no more than `reads_max` words of the command.
+    fn decode(command: &Command<'_>, replies: &Replies<Vec<u8>>, reads_max: usize) -> Replies<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let form = ReplyForm::of(command, ReplyStyle::Native);
+        encode_reply(&mut bytes, Version::Resp2, &form, &replies.list[0], replies);
+        let (form, mut read) = (ReplyForm::of_sent(command), Replies::default());
+        set_reads_max(reads_max);
+        let decoded = decode_reply(&form, &bytes, |range| bytes[range].to_vec(), &mut read);
+        set_reads_max(usize::MAX);
+        assert_eq!(decoded, Ok(()));
+        read
+    }
+
+    #[test]
+    fn each_task_of_an_ack_is_looked_at_once() {
+        const TASKS: usize = 100_000;
+        let ids: Vec<String> = (0..TASKS).map(|n| format!("1700000000000-{}", n + 1)).collect();
+        let list: Vec<&[u8]> = ids.iter().map(String::as_bytes).collect();
+        let tasks = TaskRefs { list: &list, form: IdForm::Long };
+        let ack = Command::Ack { queue: b"q", tasks, scope: AckScope::LeasedOrLapsed };
+        let mut replies = Replies { indexes: (0..TASKS as u32).collect(), ..Replies::default() };
+        replies.list.push(Reply::Acked(Span::new(0, TASKS)));
+        assert_eq!(decode(&ack, &replies, TASKS).indexes, replies.indexes);
+        replies.indexes.retain(|at| at % 3 == 2);
+        replies.list[0] = Reply::Acked(Span::new(0, replies.indexes.len()));
+        assert_eq!(decode(&ack, &replies, TASKS).indexes, replies.indexes);
+    }
+
+    #[test]
+    fn the_queues_of_a_pop_are_not_searched_for_each_task() {
+        const QUEUES: usize = 1_000;
+        const TASKS: usize = 100_000;
+        let names: Vec<String> = (0..QUEUES).map(|n| format!("queue-{n}")).collect();
+        let list: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+        let task = |n: usize| TaskView {
+            queue: (n * QUEUES / TASKS) as u32,
+            id: TaskId::new(1_700_000_000_000, n as u64 + 1).expect("in range"),
+            body: Vec::new(),
+            deliveries: 0,
+            incarnation: 0,
+            at: LogTime(0),
+            elapsed_ms: 0,
+            more: None,
+            foreign_id: None,
+        };
+        let mut replies = Replies { tasks: (0..TASKS).map(task).collect(), ..Replies::default() };
+        replies.list.push(Reply::Tasks(Span::new(0, TASKS)));
+        let pop = Command::Pop(Pop::plain(&list, TASKS as u32));
+        let read = decode(&pop, &replies, TASKS + QUEUES * QUEUES);
+        assert!(read.tasks.iter().map(|task| task.queue).eq(replies.tasks.iter().map(|task| task.queue)));
+    }
 }

@@ -162,6 +162,8 @@ pub enum Words<'a> {
 impl Words<'_> {
     /// The word at index `n`.
     pub fn get(&self, n: usize) -> &[u8] {
+        #[cfg(test)]
+        tests::spend_a_read();
         match self {
             Self::Borrowed(words) => words[n],
             Self::Packed(words) => words.get(n),
@@ -213,8 +215,23 @@ impl PopFields {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    thread_local! {
+        /// How many words this thread may still read. A test that needs more fails at once.
+        static READS_LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+
+    pub(crate) fn set_reads_max(max: usize) {
+        READS_LEFT.set(max);
+    }
+
+    pub(super) fn spend_a_read() {
+        READS_LEFT.set(READS_LEFT.get().checked_sub(1).expect("few enough words are read"));
+    }
 
     #[test]
     fn a_copy_has_the_same_words_and_reports_its_memory() {

@@ -1,6 +1,9 @@
 //! Round trips between client and server: the server parses every command that the client encodes, and the client
 //! decodes every reply that the server encodes, in both versions of RESP.
 
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
 use proptest::prelude::*;
 use sureq_core::command::{
     AckScope, Add, Block, Cancel, Command, ConnId, IdForm, LapseEnd, LapsePolicy, LeaseAsk, NameArg, Pop,
@@ -15,7 +18,7 @@ use sureq_core::settings::{Change, Changes, Expired, Overflow, Place, Settings};
 use sureq_core::task::{Holder, StateKind, Tries};
 use sureq_core::time::{LogTime, WallTime};
 use sureq_proto::resp::{Args, Limits, Parser, Scanner, Version};
-use sureq_proto::verbs::{Caller, Request, parse};
+use sureq_proto::verbs::{Arg, Caller, Kind, Request, TABLE, parse};
 use sureq_proto::{
     Inexpressible, ReplyForm, ReplyStyle, decode_refusal, decode_reply, encode_command, encode_reply,
 };
@@ -64,9 +67,17 @@ impl Dice {
         self.bytes().into()
     }
 
+    /// The name of a queue, of a task or of a worker, an id or a payload: often a word that a command gives a meaning.
+    fn word(&mut self) -> Vec<u8> {
+        match self.below(4) {
+            0 => KEYWORDS[self.below(KEYWORDS.len() as u64) as usize].to_ascii_lowercase().into_bytes(),
+            _ => self.bytes(),
+        }
+    }
+
     fn list(&mut self) -> Vec<Vec<u8>> {
         let len = 1 + self.below(4);
-        (0..len).map(|_| self.bytes()).collect()
+        (0..len).map(|_| self.word()).collect()
     }
 
     fn id(&mut self) -> TaskId {
@@ -95,7 +106,32 @@ struct Words {
 
 impl Words {
     fn of(dice: &mut Dice) -> Self {
-        Self { a: dice.bytes(), b: dice.bytes(), list: dice.list() }
+        Self { a: dice.word(), b: dice.word(), list: dice.list() }
+    }
+}
+
+/// All words that the table gives a meaning: options, alternatives, states and subcommands.
+static KEYWORDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+    let mut words = BTreeSet::new();
+    for row in TABLE {
+        words.extend(row.subs.iter().map(|sub| sub.name));
+        let of_subs = row.subs.iter().flat_map(|sub| sub.args);
+        row.args.iter().chain(of_subs).for_each(|arg| note_keywords(arg, &mut words));
+    }
+    words.into_iter().collect()
+});
+
+fn note_keywords(arg: &Arg, words: &mut BTreeSet<&'static str>) {
+    let options = match arg.kind {
+        Kind::Word(own) => return words.extend(own),
+        Kind::Block(args) => return args.iter().for_each(|arg| note_keywords(arg, words)),
+        Kind::Options(options) => options.list,
+        Kind::OneOf(alternatives) => alternatives,
+        _ => return,
+    };
+    for option in options {
+        words.extend(Some(option.name).filter(|name| !name.is_empty()));
+        option.args.iter().for_each(|arg| note_keywords(arg, words));
     }
 }
 
@@ -140,10 +176,7 @@ fn command<'a>(
         13 => Command::Bury { queue, tasks },
         14 => Command::Revive { queue, tasks: dice.is().then_some(tasks) },
         15 => Command::Delete { queue, tasks },
-        16 => {
-            let states = [None, Some(View::Ready), Some(View::Delayed), Some(View::Dead)];
-            Command::Purge { queue, state: states[dice.below(4) as usize] }
-        }
+        16 => Command::Purge { queue, state: dice.is().then(|| dice.view()) },
         17 => Command::Drop { queues: list },
         18 => Command::Exists { queues: list },
         19 => Command::Pause { queue },
@@ -217,6 +250,43 @@ fn changes<'a>(dice: &mut Dice, words: &'a Words) -> Vec<Change<'a>> {
     all
 }
 
+/// A server must read a command as it was meant, or refuse it.
+fn check_round_trip(command: &Command<'_>) {
+    let mut out = Vec::new();
+    let encoded = encode_command(&mut out, command);
+    assert_eq!(encoded.is_err(), means_something_else(command), "{command:?}: {encoded:?}");
+    if encoded.is_err() {
+        return;
+    }
+    let (mut unquoted, mut args) = (Vec::new(), Args::default());
+    Parser::new(Limits::TRUSTED).parse(&out, &mut unquoted, &mut args).unwrap();
+    let argv: Vec<Vec<&[u8]>> = args.iter().map(<[&[u8]]>::to_vec).collect();
+    assert_eq!(argv.len(), 1);
+    match parse(&argv[0], Caller { conn: CONN }) {
+        Ok(Request::Home { command: read, style }) => {
+            assert_eq!(style, ReplyStyle::Native);
+            assert!(same(&read, command), "{read:?}\n{command:?}");
+        }
+        Ok(Request::Session(_)) => panic!("{command:?} is read as a command of the session"),
+        Err(error) => {
+            let is_leased_purge = matches!(command, Command::Purge { state: Some(View::Leased), .. });
+            assert!(is_leased_purge, "{command:?} is refused: {error}");
+        }
+    }
+}
+
+/// Whether a server would take a name or an id in a command for an option.
+fn means_something_else(command: &Command<'_>) -> bool {
+    match command {
+        Command::Pop(pop) => pop.queues.iter().any(|queue| {
+            let options = ["COUNT", "BLOCK", "LEASE", "WORKER", "CONN", "META"];
+            options.iter().any(|option| option.as_bytes().eq_ignore_ascii_case(queue))
+        }),
+        Command::Revive { tasks: Some(TaskRefs { list: [id], .. }), .. } => id.eq_ignore_ascii_case(b"ALL"),
+        _ => false,
+    }
+}
+
 /// Whether two commands have the same meaning. Settings can be given as values or as words.
 fn same(one: &Command<'_>, other: &Command<'_>) -> bool {
     match (one, other) {
@@ -236,18 +306,7 @@ proptest! {
         let words = Words::of(&mut dice);
         let list: Vec<&[u8]> = words.list.iter().map(Vec::as_slice).collect();
         let changes = changes(&mut dice, &words);
-        let command = command(kind, &mut dice, &words, &list, &changes);
-        let mut out = Vec::new();
-        prop_assert_eq!(encode_command(&mut out, &command), Ok(()));
-        let (mut unquoted, mut args) = (Vec::new(), Args::default());
-        Parser::new(Limits::TRUSTED).parse(&out, &mut unquoted, &mut args).unwrap();
-        let argv: Vec<Vec<&[u8]>> = args.iter().map(<[&[u8]]>::to_vec).collect();
-        prop_assert_eq!(argv.len(), 1);
-        let Ok(Request::Home { command: read, style }) = parse(&argv[0], Caller { conn: CONN }) else {
-            return Err(TestCaseError::fail(format!("{command:?} is not parsed")));
-        };
-        prop_assert_eq!(style, ReplyStyle::Native);
-        prop_assert!(same(&read, &command), "{:?}\n{:?}", read, command);
+        check_round_trip(&command(kind, &mut dice, &words, &list, &changes));
     }
 
     #[test]
@@ -546,6 +605,11 @@ fn names_the_part_of_a_command_that_cannot_be_encoded() {
     let options: &[&[u8]] = &[b"q", b"meta"];
     let what = "a pop from a queue whose name is an option of RQ.POP";
     check(&Command::Pop(Pop::plain(options, 1)), what);
+    for id in [&b"all"[..], b"ALL"] {
+        let tasks = TaskRefs { list: &[id], form: IdForm::Long };
+        let revive = Command::Revive { queue: b"q", tasks: Some(tasks) };
+        check(&revive, "a revival of one task whose id is `all`");
+    }
     let tasks = TaskRefs { list: &[b"1-1"], form: IdForm::Long };
     let ack = Command::Ack { queue: b"q", tasks, scope: AckScope::Leased };
     check(&ack, "an ack of only leased tasks");
@@ -553,6 +617,35 @@ fn names_the_part_of_a_command_that_cannot_be_encoded() {
     let none = TaskRefs { list: &[], form: IdForm::Long };
     check(&Command::Bury { queue: b"q", tasks: none }, "a command without a task");
     check(&Command::Exists { queues: &[] }, "a command without a queue");
+}
+
+/// Every keyword in the place of every name and id of every command.
+#[test]
+fn a_keyword_as_a_name_or_an_id_is_never_an_option() {
+    for word in &*KEYWORDS {
+        for len in [1, 2] {
+            let a = word.to_ascii_lowercase().into_bytes();
+            let words = Words { b: a.clone(), list: vec![a.clone(); len], a };
+            let list: Vec<&[u8]> = words.list.iter().map(Vec::as_slice).collect();
+            for kind in 0..KINDS {
+                // Enough seeds for every choice within a kind.
+                for seed in 0..64 {
+                    let mut dice = Dice(seed);
+                    let changes = changes(&mut dice, &words);
+                    check_round_trip(&command(kind, &mut dice, &words, &list, &changes));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_purge_of_leased_tasks_is_refused_by_the_server() {
+    let mut out = Vec::new();
+    encode_command(&mut out, &Command::Purge { queue: b"q", state: Some(View::Leased) }).unwrap();
+    assert_eq!(String::from_utf8_lossy(&out), "*3\r\n$8\r\nRQ.PURGE\r\n$1\r\nq\r\n$7\r\nPENDING\r\n");
+    let error = parse(&[b"RQ.PURGE", b"q", b"PENDING"], Caller { conn: CONN }).unwrap_err();
+    assert!(error.as_str().starts_with("ERR leased tasks are not purged"), "{error}");
 }
 
 #[test]

@@ -275,6 +275,25 @@ fn command_has_subcommands() {
     check_error("COMMAND GETKEYS", "ERR wrong number of arguments for 'command|getkeys' command");
 }
 
+/// A row of the table is some 200 times as long as a name that asks for it.
+#[test]
+fn no_more_commands_are_described_than_there_are() {
+    let max: usize = TABLE.iter().map(|row| 1 + row.subs.len()).sum();
+    for sub in ["INFO", "DOCS"] {
+        let mut argv: Vec<&[u8]> = vec![b"COMMAND", sub.as_bytes()];
+        argv.resize(2 + max, b"rq.worker");
+        let Ok(Request::Session(SessionCommand::Command(Describe::Info(names) | Describe::Docs(names)))) =
+            parse(&argv, CALLER)
+        else {
+            panic!("{sub} of {max} names")
+        };
+        assert_eq!(names.len(), max);
+        argv.push(b"rq.worker");
+        let error = parse(&argv, CALLER).expect_err("one name too many");
+        assert_eq!(error.as_str(), format!("ERR COMMAND {sub} takes at most {max} names"));
+    }
+}
+
 #[test]
 fn add_takes_its_options_in_any_order() {
     let plain = Add::plain(b"q", b"p");

@@ -103,6 +103,11 @@ pub(crate) trait Dialect {
         Ok(false)
     }
 
+    /// Checks that no such message is missing, while none can be appended. An error ends the connection.
+    fn check_messages(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// The memory that it uses besides that of every connection.
     fn bytes(&self) -> usize {
         0
@@ -251,6 +256,8 @@ impl<D: Dialect> Connection<D> {
                     let _ = self.flush(cx)?;
                 }
                 progress |= pushed?;
+            } else {
+                self.dialect.check_messages()?;
             }
             if progress && mem::take(&mut self.gives_way) {
                 // The served waiters have waited longer, so their replies are sent before the reply to the push.
@@ -561,21 +568,26 @@ mod tests {
         read.windows(7).filter(|window| window == b"$1000\r\n").count()
     }
 
-    #[tokio::test]
-    async fn a_long_answer_is_written_in_parts_as_its_peer_reads_it() {
+    /// A connection to a home with `TASKS` tasks, and its peer.
+    fn connection() -> (Connection<RespSession>, StdStream) {
         let home = Arc::new(Engine::in_memory(&Options::default()));
         let push = Command::Push { queue: b"q", payloads: &[&[b'x'; 1_000][..]; 100] };
         let pushed = home.submit(&vec![push; TASKS / 100], &mut Replies::default());
         assert_eq!(pushed.executed, TASKS / 100);
         home.commit();
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let mut peer = StdStream::connect(listener.local_addr().expect("it has one")).expect("it listens");
+        let peer = StdStream::connect(listener.local_addr().expect("it has one")).expect("it listens");
         let (stream, _) = listener.accept().expect("it connected");
         stream.set_nonblocking(true).expect("a socket can be");
         let stream = TcpStream::from_std(stream).expect("within a runtime");
         let thread = thread_of(home);
         let session = RespSession::new(ConnId(1), Ipv4Addr::LOCALHOST.into(), &thread);
-        let mut connection = Connection::new(stream, session, ConnId(1), Arc::clone(&thread), None);
+        (Connection::new(stream, session, ConnId(1), thread, None), peer)
+    }
+
+    #[tokio::test]
+    async fn a_long_answer_is_written_in_parts_as_its_peer_reads_it() {
+        let (mut connection, mut peer) = connection();
         peer.write_all(format!("RQ.INSPECT q 0 {TASKS}\r\nPING\r\n").as_bytes()).expect("there is room");
         // Far less than the size of the reply, which is 20 MB.
         let most = connection.dialect.allowance().output_bytes_max + (1 << 20);
@@ -602,5 +614,27 @@ mod tests {
         let read = reader.expect("it was started").join().expect("it read all");
         assert_eq!(read, TASKS);
         assert!(polls > TASKS / 1_000, "{polls} polls: other connections hardly got a turn");
+    }
+
+    /// It would keep its subscriptions for as long as it does not read.
+    #[tokio::test]
+    async fn a_subscriber_that_is_given_up_in_the_middle_of_a_long_answer_is_disconnected() {
+        let (mut connection, mut peer) = connection();
+        let requests = format!("HELLO 3\r\nPSUBSCRIBE *\r\nRQ.INSPECT q 0 {TASKS}\r\n");
+        peer.write_all(requests.as_bytes()).expect("there is room");
+        let mut is_given_up = false;
+        let ended = poll_fn(|cx| {
+            let polled = connection.poll(cx);
+            if !is_given_up && connection.is_held(connection.thread.home.durable()) {
+                assert!(connection.late.is_some(), "there is more to be written");
+                is_given_up = true;
+                connection.thread.subscriptions().disconnect_all();
+            }
+            polled
+        });
+        let ended = timeout(Duration::from_secs(60), ended).await.expect("it is woken");
+        assert_eq!(ended.map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
+        assert_eq!(connection.thread.subscriptions().too_slow(), 1);
+        drop(peer);
     }
 }

@@ -254,6 +254,10 @@ impl Dialect for RespSession {
         subscriber.push_messages(self.version, out)
     }
 
+    fn check_messages(&self) -> io::Result<()> {
+        self.subscriber.as_ref().map_or(Ok(()), |subscriber| subscriber.check_messages())
+    }
+
     fn bytes(&self) -> usize {
         self.subscriber.as_ref().map_or(0, |subscriber| subscriber.bytes())
     }
@@ -361,10 +365,7 @@ impl RespSession {
                 self.subscribe(*by, names, cx);
                 return Answered::Done;
             }
-            SessionCommand::Unsubscribe(by, names) => {
-                self.unsubscribe(*by, names, cx);
-                return Answered::Done;
-            }
+            SessionCommand::Unsubscribe(by, names) => return self.unsubscribe(*by, names, cx),
             _ if encode_answer(out, self.version, command) => return Answered::Done,
             _ => {}
         }
@@ -396,6 +397,11 @@ impl RespSession {
                 w.array(2);
                 w.bulk((now / 1_000).to_string().as_bytes());
                 w.bulk((now % 1_000 * 1_000).to_string().as_bytes());
+            }
+            SessionCommand::Reset
+                if self.subscriber.as_ref().is_some_and(|subscriber| subscriber.is_given_up()) =>
+            {
+                return Answered::Quits;
             }
             SessionCommand::Reset => {
                 self.version = Version::Resp2;
@@ -472,12 +478,19 @@ impl RespSession {
         self.note_subscriptions(cx.thread);
     }
 
-    fn unsubscribe(&mut self, by: By, names: &[&[u8]], cx: &mut SessionCx<'_>) {
+    /// A subscriber that was given up cannot leave as if it had missed nothing: the connection takes no more commands, and
+    /// ends with the error of [`Subscriber::push_messages`].
+    fn unsubscribe(&mut self, by: By, names: &[&[u8]], cx: &mut SessionCx<'_>) -> Answered {
         match &mut self.subscriber {
-            Some(subscriber) => subscriber.unsubscribe(by, names, self.version, cx.out),
+            Some(subscriber) => {
+                if subscriber.unsubscribe(by, names, self.version, cx.out).is_err() {
+                    return Answered::Quits;
+                }
+            }
             None => leave_nothing(cx.out.bytes_mut(), self.version, by, names),
         }
         self.note_subscriptions(cx.thread);
+        Answered::Done
     }
 
     /// Updates its entry in CLIENT LIST.
@@ -588,3 +601,55 @@ const HELLO_NEEDS_AUTH: &str = "NOAUTH HELLO must be called with the client alre
      <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the \
      same time";
 const NO_PASSWORD: &str = "ERR AUTH called without any password configured: this server has no users";
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::task::Waker;
+
+    use sureq_engine::{Engine, Options};
+
+    use super::*;
+    use crate::net_thread::tests::thread_of;
+
+    /// Hands commands to a session. Returns what it says, and whether it closes the connection.
+    fn take(session: &mut RespSession, thread: &Thread, input: &str) -> (String, bool) {
+        let (mut out, mut replies) = (Output::default(), Replies::default());
+        let mut cx = SessionCx { home: &*thread.home, out: &mut out, replies: &mut replies, thread };
+        let consumed = session.take(input.as_bytes(), &mut cx);
+        assert_eq!(consumed.bytes, input.len());
+        let said = String::from_utf8_lossy(out.bytes_mut()).replace("\r\n", " ");
+        (said, matches!(consumed.next, Then::Close))
+    }
+
+    #[test]
+    fn a_subscriber_that_was_given_up_cannot_leave_without_noticing() {
+        for leaves in ["UNSUBSCRIBE", "UNSUBSCRIBE sureq:work:q", "RESET"] {
+            let thread = thread_of(Arc::new(Engine::in_memory(&Options::default())));
+            thread.meet(ConnId(1), Waker::noop());
+            let mut session = RespSession::new(ConnId(1), Ipv4Addr::LOCALHOST.into(), &thread);
+            let (said, _) = take(&mut session, &thread, "SUBSCRIBE sureq:work:q\r\n");
+            assert_eq!(said, "*3 $9 subscribe $12 sureq:work:q :1 ");
+            thread.subscriptions().disconnect_all();
+            let answer = take(&mut session, &thread, &format!("{leaves}\r\nPING\r\n"));
+            assert_eq!(answer, (String::new(), true), "{leaves}");
+            let ended = session.push_messages(&mut Output::default()).map_err(|error| error.kind());
+            assert_eq!(ended, Err(io::ErrorKind::TimedOut), "{leaves}");
+            assert_eq!(thread.subscriptions().too_slow(), 1);
+        }
+    }
+
+    #[test]
+    fn a_subscriber_that_misses_nothing_can_leave() {
+        for leaves in ["UNSUBSCRIBE", "RESET"] {
+            let thread = thread_of(Arc::new(Engine::in_memory(&Options::default())));
+            thread.meet(ConnId(1), Waker::noop());
+            let mut session = RespSession::new(ConnId(1), Ipv4Addr::LOCALHOST.into(), &thread);
+            take(&mut session, &thread, "SUBSCRIBE sureq:work:q\r\n");
+            let (said, closes) = take(&mut session, &thread, &format!("{leaves}\r\n"));
+            assert!(!said.is_empty() && !closes && session.subscriber.is_none(), "{leaves}: {said}");
+            thread.subscriptions().disconnect_all();
+            assert_eq!(take(&mut session, &thread, "PING\r\n"), ("+PONG ".to_owned(), false));
+        }
+    }
+}

@@ -102,18 +102,23 @@ impl Subscriber {
         Ok(())
     }
 
-    /// Unsubscribes from each name, or from all if none is given, and confirms each.
-    pub(crate) fn unsubscribe(&mut self, by: By, names: &[&[u8]], version: Version, out: &mut Output) {
-        // Earlier messages come before the confirmation. A subscriber that was given up is disconnected by the next
-        // call.
-        let _ = self.read_mail(version, out);
+    /// Unsubscribes from each, or from all if none is named, and confirms each. One that was given up stays subscribed.
+    pub(crate) fn unsubscribe(
+        &mut self,
+        by: By,
+        names: &[&[u8]],
+        version: Version,
+        out: &mut Output,
+    ) -> Result<(), GivenUp> {
+        // Earlier messages come before the confirmation.
+        self.read_mail(version, out)?;
         let out = out.bytes_mut();
         if !names.is_empty() {
             for &name in names {
                 self.leave(by, name);
                 encode_change(out, version, Change::Unsubscribed, by, Some(name), self.len());
             }
-            return;
+            return Ok(());
         }
         let all = self.names(by).clone();
         for name in &all {
@@ -123,6 +128,7 @@ impl Subscriber {
         if all.is_empty() {
             encode_change(out, version, Change::Unsubscribed, by, None, self.len());
         }
+        Ok(())
     }
 
     fn leave(&mut self, by: By, name: &[u8]) {
@@ -135,19 +141,34 @@ impl Subscriber {
     /// Encodes messages as far as there is room. Returns whether there were any. An error ends the connection.
     pub(crate) fn push_messages(&mut self, version: Version, out: &mut Output) -> io::Result<bool> {
         self.read_mail(version, out).map_err(|why| {
-            self.all.count_disconnected(why);
-            match why {
-                GivenUp::TooSlow => io::ErrorKind::TimedOut.into(),
-                GivenUp::TooCostly => {
-                    Writer::new(out.bytes_mut(), version).error(format_args!(
-                        "ERR the patterns of this connection took more than {} steps to match a message",
-                        limits::NOTICE_STEPS_MAX
-                    ));
-                    out.gate(Position::START);
-                    io::ErrorKind::QuotaExceeded.into()
-                }
+            if why == GivenUp::TooCostly {
+                Writer::new(out.bytes_mut(), version).error(format_args!(
+                    "ERR the patterns of this connection took more than {} steps to match a message",
+                    limits::NOTICE_STEPS_MAX
+                ));
+                out.gate(Position::START);
             }
+            self.disconnected(why)
         })
+    }
+
+    /// Checks that no mail is missing. An error ends the connection.
+    pub(crate) fn check_messages(&self) -> io::Result<()> {
+        self.mailbox.check().map_err(|why| self.disconnected(why))
+    }
+
+    /// Whether mail is missing, so that it is to be disconnected.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.mailbox.check().is_err()
+    }
+
+    /// Counts that it is disconnected.
+    fn disconnected(&self, why: GivenUp) -> io::Error {
+        self.all.count_disconnected(why);
+        match why {
+            GivenUp::TooSlow => io::ErrorKind::TimedOut.into(),
+            GivenUp::TooCostly => io::ErrorKind::QuotaExceeded.into(),
+        }
     }
 
     fn read_mail(&mut self, version: Version, out: &mut Output) -> Result<bool, GivenUp> {

@@ -126,9 +126,10 @@ impl Subscriptions {
         let known = audiences.get_key_value(name).map(|(known, _)| Arc::clone(known));
         let name = known.unwrap_or_else(|| name.into());
         let audience = audiences.entry(Arc::clone(&name)).or_default();
-        let is_first = audience.is_empty();
+        // It is not matched for those that are given up.
+        let is_new = by == By::Pattern && audience.values().all(|mailbox| mailbox.check().is_err());
         audience.insert(conn, Arc::clone(mailbox));
-        let invalid = (by == By::Pattern && is_first).then(|| index.change_patterns());
+        let invalid = is_new.then(|| index.change_patterns());
         drop(index);
         drop(invalid);
         name
@@ -210,7 +211,8 @@ impl Subscriptions {
         MAILBOX_STEPS * audience.len()
     }
 
-    fn disconnect_all(&self) {
+    /// Gives up all subscribers.
+    pub(crate) fn disconnect_all(&self) {
         let index = self.lock();
         let audiences = index.channels.values().chain(index.patterns.values());
         audiences.flat_map(BTreeMap::values).for_each(|mailbox| mailbox.give_up(GivenUp::TooSlow));

@@ -288,6 +288,7 @@ impl Queue {
     }
 
     /// Deletes all tasks of a state, or all ready, delayed and dead ones; returns how many. Leased tasks stay.
+    /// Asked for leased tasks, it deletes none: a home returns 0 or refuses.
     pub async fn purge(&self, state: Option<View>) -> Result<u64> {
         self.count(Command::Purge { queue: &self.name, state }).await
     }

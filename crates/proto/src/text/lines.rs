@@ -55,6 +55,8 @@ pub struct Parser {
     searched: usize,
     /// The number of dropped bytes of a line that is too long. `None` if there is no such line.
     dropped: Option<usize>,
+    /// `dropped` as it was before the last call of [`Self::parse`].
+    dropped_before: Option<usize>,
     batch_max: usize,
 }
 
@@ -75,6 +77,7 @@ impl Parser {
             limits: Limits { endless_bytes_max, ..limits },
             searched: 0,
             dropped: None,
+            dropped_before: None,
             batch_max: usize::MAX,
         }
     }
@@ -85,11 +88,14 @@ impl Parser {
     }
 
     /// Continues after the last of `done`, the executed first lines of the last call. The next buffer begins where
-    /// that line ends. The rest of a line that is too long is dropped without a second error.
+    /// that line ends, or is the same again if none was executed. The rest of a line that is too long is dropped without
+    /// a second error.
     pub fn restart(&mut self, done: &[ParsedLine<'_>]) {
-        let is_in_long_line =
-            done.last().is_some_and(|last| last.item == Item::Complaint(Complaint::LineTooLong));
-        (self.searched, self.dropped) = (0, is_in_long_line.then_some(0));
+        self.searched = 0;
+        self.dropped = match done.last() {
+            None => self.dropped_before,
+            Some(last) => (last.item == Item::Complaint(Complaint::LineTooLong)).then_some(0),
+        };
     }
 
     /// Parses all lines of `buf`. Returns the number of consumed bytes; the next call's buffer must begin after them.
@@ -97,6 +103,7 @@ impl Parser {
     /// If the result is [`Close`], the caller executes and answers the lines before it first. An unfinished line at
     /// the end of a connection is dropped.
     pub fn parse<'b>(&mut self, buf: &'b [u8], lines: &mut Vec<ParsedLine<'b>>) -> Result<usize, Close> {
+        self.dropped_before = self.dropped;
         let mut at = 0;
         let most = lines.len().saturating_add(self.batch_max);
         while lines.len() < most {
@@ -175,16 +182,31 @@ mod tests {
 
     /// The items that a connection gets from these pieces, and the reason why it is closed.
     fn hear(limits: Limits, pieces: &[&[u8]]) -> (Vec<String>, Option<Close>) {
+        hear_with_stops(limits, pieces, &[])
+    }
+
+    /// The same, if the first calls are followed by the execution of so many lines only.
+    fn hear_with_stops(limits: Limits, pieces: &[&[u8]], stops: &[usize]) -> (Vec<String>, Option<Close>) {
         let mut parser = Parser::new(limits);
-        let (mut buf, mut heard) = (Vec::new(), Vec::new());
+        let (mut buf, mut heard, mut stops) = (Vec::new(), Vec::new(), stops.iter());
         for piece in pieces {
             buf.extend_from_slice(piece);
-            let mut items = Vec::new();
-            let outcome = parser.parse(&buf, &mut items);
-            heard.extend(items.iter().map(|line: &ParsedLine<'_>| format!("{:?}", line.item)));
-            match outcome {
-                Ok(consumed) => drop(buf.drain(..consumed)),
-                Err(close) => return (heard, Some(close)),
+            loop {
+                let mut items = Vec::new();
+                let outcome = parser.parse(&buf, &mut items);
+                let done = stops.next().map_or(items.len(), |stop| *stop.min(&items.len()));
+                heard.extend(items[..done].iter().map(|line: &ParsedLine<'_>| format!("{:?}", line.item)));
+                if done < items.len() {
+                    parser.restart(&items[..done]);
+                    let end = items[..done].last().map_or(0, |last| last.end);
+                    buf.drain(..end);
+                    continue;
+                }
+                match outcome {
+                    Ok(consumed) => drop(buf.drain(..consumed)),
+                    Err(close) => return (heard, Some(close)),
+                }
+                break;
             }
         }
         (heard, None)
@@ -276,6 +298,23 @@ mod tests {
         assert_eq!(again, lines[1..]);
     }
 
+    /// The server executes nothing while the home or the peer takes no more.
+    #[test]
+    fn the_rest_of_a_long_line_is_dropped_also_if_what_follows_has_to_wait() {
+        let (mut parser, mut lines) = (Parser::new(SMALL), Vec::new());
+        assert_eq!(parser.parse(b"ADD 0 a long", &mut lines), Ok(12));
+        assert_eq!(lines[0].item, Item::Complaint(Complaint::LineTooLong));
+        let rest = b" line\nSTATS\n";
+        for _ in 0..3 {
+            let mut lines = Vec::new();
+            assert_eq!(parser.parse(rest, &mut lines), Ok(rest.len()));
+            assert_eq!(lines, [ParsedLine { item: Item::Request(Request::Stats), end: rest.len() }]);
+            parser.restart(&lines[..0]);
+        }
+        // The bytes that were dropped before count: with these there are more than 20.
+        assert_eq!(parser.parse(b"234567890", &mut Vec::new()), Err(Close::Endless));
+    }
+
     #[test]
     fn a_batch_ends_after_a_line() {
         let input = b"RESERVE\n123456789\nSTATS\n";
@@ -310,6 +349,15 @@ mod tests {
             }
             pieces.push(&input.as_bytes()[from..]);
             proptest::prop_assert_eq!(hear(SMALL, &[input.as_bytes()]), hear(SMALL, &pieces));
+        }
+
+        #[test]
+        fn any_stop_hears_the_same(
+            pieces in proptest::collection::vec("[ADRET 0x\r\n]{0,20}", 1..5),
+            stops in proptest::collection::vec(0usize..3, 0..9),
+        ) {
+            let pieces: Vec<&[u8]> = pieces.iter().map(String::as_bytes).collect();
+            proptest::prop_assert_eq!(hear(SMALL, &pieces), hear_with_stops(SMALL, &pieces, &stops));
         }
     }
 }

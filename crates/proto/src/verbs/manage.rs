@@ -103,8 +103,10 @@ fn purge<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
 fn encode_purge(command: &Command<'_>, words: &mut CommandWords) -> bool {
     let Command::Purge { queue, state } = *command else { return false };
     words.word(queue);
-    if let Some(at) = PURGED_VIEWS.iter().position(|view| Some(*view) == state) {
-        words.word(PURGED[at]);
+    if let Some(view) = state {
+        let at = PURGED_VIEWS.iter().position(|purged| *purged == view);
+        // The server refuses the word for leased tasks; without a word it would purge the others.
+        words.word(at.map_or("PENDING", |at| PURGED[at]));
     }
     true
 }

@@ -40,6 +40,7 @@ pub use request::{
 };
 use sureq_core::command::Command;
 pub use table::TABLE;
+pub(crate) use task::means_all;
 pub(crate) use worker::read as read_worker;
 
 /// Parses the words of a command. Their number fits the arity.

@@ -7,7 +7,7 @@ use super::options::is;
 use super::request::{
     Caller, Client, Connections, Credentials, Describe, Hello, LibraryInfo, Request, SessionCommand,
 };
-use super::{BASE, CONTAINER, Group, HANDSHAKE, Row, Sub};
+use super::{BASE, CONTAINER, Group, HANDSHAKE, Row, Sub, TABLE};
 use crate::decimal::read_i64;
 use crate::resp::Version;
 
@@ -489,11 +489,21 @@ fn command_count<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
 }
 
 fn command_info<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
-    describe(Describe::Info(&argv[2..]))
+    describe(Describe::Info(described("INFO", &argv[2..])?))
 }
 
 fn command_docs<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
-    describe(Describe::Docs(&argv[2..]))
+    describe(Describe::Docs(described("DOCS", &argv[2..])?))
+}
+
+/// The commands to be described, if they are no more than there are. A row is some 200 times as long as a name, so that
+/// one request with the same name many times would fill the memory with its reply.
+fn described<'a>(sub: &str, names: &'a [&'a [u8]]) -> Result<&'a [&'a [u8]], UsageError> {
+    let max: usize = TABLE.iter().map(|row| 1 + row.subs.len()).sum();
+    if names.len() > max {
+        return Err(UsageError::new(format!("ERR COMMAND {sub} takes at most {max} names")));
+    }
+    Ok(names)
 }
 
 fn command_list<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {

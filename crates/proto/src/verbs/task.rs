@@ -290,10 +290,15 @@ const REVIVE: Row = Row {
 
 fn revive<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     let ids = match &argv[2..] {
-        [all] if is(all, "ALL") => None,
+        [all] if means_all(all) => None,
         ids => Some(tasks(ids)),
     };
     Ok(Command::Revive { queue: argv[1], tasks: ids }.into())
+}
+
+/// Whether RQ.REVIVE takes this word, if it stands alone, for all dead tasks.
+pub(crate) const fn means_all(word: &[u8]) -> bool {
+    is(word, "ALL")
 }
 
 fn encode_revive(command: &Command<'_>, words: &mut CommandWords) -> bool {

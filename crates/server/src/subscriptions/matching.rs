@@ -54,27 +54,31 @@ impl Subscriptions {
     /// Whether a pattern matches. The first of its subscribers with enough budget pays for the matching. The
     /// subscribers before it are disconnected, because they would miss a message. The others are not: their own
     /// patterns may be cheap.
+    ///
+    /// A pattern whose subscribers are all given up matches nothing. Its next subscriber causes all patterns to be
+    /// matched again.
     async fn matches(&self, name: &Name, mut payer: Payer, pass: &mut Pass<'_>) -> bool {
         loop {
             let (conn, mailbox) = payer;
-            let budget = pass.budgets.entry(conn).or_insert_with(|| {
-                // Patterns of a subscriber that is being disconnected cost nothing more.
-                if mailbox.check().is_ok() { limits::NOTICE_STEPS_MAX } else { 0 }
-            });
-            let before = *budget;
-            let matches = glob_matches_within(name, pass.channel, budget);
-            let steps = before - *budget;
-            pass.turn.spend(steps + MAILBOX_STEPS).await;
-            if let Some(matches) = matches {
-                return matches;
+            if mailbox.check().is_ok() {
+                let budget = pass.budgets.entry(conn).or_insert(limits::NOTICE_STEPS_MAX);
+                let before = *budget;
+                let matches = glob_matches_within(name, pass.channel, budget);
+                let steps = before - *budget;
+                pass.turn.spend(steps + MAILBOX_STEPS).await;
+                if let Some(matches) = matches {
+                    return matches;
+                }
+                pass.is_complete = false;
+                if before == limits::NOTICE_STEPS_MAX {
+                    self.give_up_audience(name);
+                    return false;
+                }
+                mailbox.give_up(GivenUp::TooCostly);
+            } else {
+                pass.turn.spend(MAILBOX_STEPS).await;
             }
-            pass.is_complete = false;
-            if before == limits::NOTICE_STEPS_MAX {
-                self.give_up_audience(name);
-                return false;
-            }
-            mailbox.give_up(GivenUp::TooCostly);
-            let next = self.lock().patterns.get(name).and_then(|audience| payer_after(audience, Some(conn)));
+            let next = self.lock().patterns.get(name).and_then(|audience| live_payer(audience, conn));
             let Some(next) = next else { return false };
             payer = next;
         }
@@ -93,16 +97,21 @@ impl Index {
     fn patterns_after(&self, last: Option<&Name>) -> Vec<(Name, Payer)> {
         let patterns = names_after(&self.patterns, last);
         patterns
-            .filter_map(|(name, audience)| Some((Arc::clone(name), payer_after(audience, None)?)))
+            .filter_map(|(name, audience)| Some((Arc::clone(name), payer_of(audience.iter().next()?))))
             .collect()
     }
 }
 
-/// The next subscriber of a pattern after `last`, in order.
-fn payer_after(audience: &Audience, last: Option<ConnId>) -> Option<Payer> {
-    let from = last.map_or(Bound::Unbounded, Bound::Excluded);
-    let (conn, mailbox) = audience.range((from, Bound::Unbounded)).next()?;
-    Some((*conn, Arc::clone(mailbox)))
+/// The next subscriber of a pattern that is not given up: after this one, or else before it, where one may have come
+/// meanwhile.
+fn live_payer(audience: &Audience, last: ConnId) -> Option<Payer> {
+    let after = audience.range((Bound::Excluded(last), Bound::Unbounded));
+    let before = audience.range(..last);
+    after.chain(before).find(|(_, mailbox)| mailbox.check().is_ok()).map(payer_of)
+}
+
+fn payer_of((conn, mailbox): (&ConnId, &Arc<Mailbox>)) -> Payer {
+    (*conn, Arc::clone(mailbox))
 }
 
 #[cfg(test)]
@@ -169,5 +178,42 @@ mod tests {
         }
         assert_eq!(tell(&all, notice(&[b'a'; 4_000])), 1);
         assert!(subscribers.iter().all(|mailbox| mailbox.check() == Err(GivenUp::TooCostly)));
+    }
+
+    /// What is remembered of a channel, told of it once.
+    fn remembered(all: &Subscriptions, queue: &[u8]) -> Option<Arc<[Name]>> {
+        tell(all, notice(queue));
+        let mut channel = Vec::new();
+        sureq_proto::channel::spell(sureq_core::notice::Kind::Work, queue, &mut channel);
+        all.lock().matches.get(&channel)
+    }
+
+    #[test]
+    fn matches_are_remembered_although_a_subscriber_is_given_up() {
+        let (all, (live, _)) = (subscriptions(), mailbox());
+        all.add(By::Pattern, b"*", ConnId(9), &live);
+        for conn in [1, 5] {
+            let (dead, _) = mailbox();
+            all.add(By::Pattern, b"sureq:work:*", ConnId(conn), &dead);
+            all.add(By::Pattern, b"sureq:w*", ConnId(conn), &dead);
+            dead.give_up(GivenUp::TooSlow);
+        }
+        all.add(By::Pattern, b"sureq:w*", ConnId(3), &live);
+        let matching = remembered(&all, b"q").expect("all that count were matched");
+        assert_eq!(matching.iter().map(|name| &**name).collect::<Vec<_>>(), [&b"*"[..], b"sureq:w*"]);
+        assert_eq!(names(&live), ["*", "sureq:w*"]);
+    }
+
+    #[test]
+    fn a_pattern_of_subscribers_that_are_given_up_is_matched_for_the_next() {
+        for next in [1, 9] {
+            let (all, (dead, _), (live, _)) = (subscriptions(), mailbox(), mailbox());
+            all.add(By::Pattern, b"sureq:work:*", ConnId(5), &dead);
+            dead.give_up(GivenUp::TooSlow);
+            assert_eq!(remembered(&all, b"q").as_deref(), Some(&[][..]));
+            all.add(By::Pattern, b"sureq:work:*", ConnId(next), &live);
+            assert_eq!(remembered(&all, b"q").map(|matching| matching.len()), Some(1));
+            assert_eq!(names(&live), ["sureq:work:*"]);
+        }
     }
 }
