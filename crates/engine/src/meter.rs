@@ -43,7 +43,7 @@ impl Meter {
     pub(crate) fn event(&mut self, event: &Event<'_>) {
         if cfg!(debug_assertions) {
             self.is_uncounted = matches!(event, Event::DueCame { .. });
-            self.held.moved += moved_by(event);
+            self.held.moved += event.moved();
         }
     }
 
@@ -58,24 +58,6 @@ impl Meter {
     /// Returns the counts, and begins anew.
     pub(crate) fn take(&mut self) -> Held {
         std::mem::take(self).held
-    }
-}
-
-/// How many tasks an event lists. Purges and drops take the whole of a list at once, whatever its length, and count as
-/// none.
-fn moved_by(event: &Event<'_>) -> usize {
-    match event {
-        Event::Pushed { payloads, .. } => payloads.len(),
-        Event::Popped { ids, .. }
-        | Event::Recovered { ids, .. }
-        | Event::Finished { ids, .. }
-        | Event::Returned { ids, .. }
-        | Event::Died { ids, .. }
-        | Event::Removed { ids, .. }
-        | Event::Marked { ids, .. }
-        | Event::Revived { ids, .. } => ids.iter().count(),
-        Event::Extended { .. } | Event::Moved { .. } | Event::Task(_) => 1,
-        _ => 0,
     }
 }
 

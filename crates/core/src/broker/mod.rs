@@ -46,7 +46,7 @@ pub use dropped::Dropped;
 pub use execute::Growth;
 pub use glob::{glob_matches, glob_matches_within};
 pub use image::{Image, Stored, Unsorted};
-pub use tasks::PopSlice;
+pub use tasks::{PopSlice, SlicePopped};
 pub use tick::NextDeadline;
 
 /// After this many changes of tasks, the memory of a queue is computed again.
@@ -104,6 +104,8 @@ pub struct Broker<B> {
     imaging: Option<Imaging<B>>,
     /// The last stamp of a part of an image.
     last_stamp: u64,
+    /// How many tasks were moved so far. Volatile.
+    moved: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -172,6 +174,7 @@ impl<B: Body> Default for Broker<B> {
             images: 0,
             imaging: None,
             last_stamp: 0,
+            moved: 0,
         }
     }
 }
@@ -240,6 +243,12 @@ impl<B: Body> Broker<B> {
     /// All queues that are not forgotten, with their names.
     pub fn queues(&self) -> impl Iterator<Item = (&[u8], &Queue<B>)> {
         self.slots.iter().flatten().map(|slot| (&*slot.name, &slot.queue))
+    }
+
+    /// How many tasks commands, ticks and the ends of workers have moved since the broker was made. The difference is
+    /// the work of one call, for a driver that bounds it.
+    pub const fn moved(&self) -> u64 {
+        self.moved
     }
 
     /// Appends the queues in which tasks became available since the last call.

@@ -48,6 +48,9 @@ impl<B: Body> Broker<B> {
         self.stamped(now, rec, |broker, now, rec| {
             broker.release_dropped(rec);
             for _ in 0..STEPS_PER_TICK {
+                if rec.budget() == 0 {
+                    return;
+                }
                 let due = broker.deadlines.first().filter(|&&(at, _)| at <= now.log).map(|&(_, no)| no);
                 let met = broker.wall_deadlines.first().filter(|&&(at, _)| at <= now.wall).map(|&(_, no)| no);
                 if let Some(no) = due.or(met) {

@@ -224,6 +224,9 @@ impl<B: Body> Broker<B> {
     ) -> Progress {
         let held: Vec<QueueNo> = of_holder(&self.holds, holder).take(slice.queues).collect();
         for no in held {
+            if !self.may_enter(no, now, rec) {
+                return Progress::More;
+            }
             let back = self.end_holder_in(holder, no, cause, slice, now, rec);
             slice.queues -= 1;
             _ = bulk.more(back);

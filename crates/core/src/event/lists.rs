@@ -54,6 +54,14 @@ pub enum Ids<'a> {
 }
 
 impl<'a> Ids<'a> {
+    /// The number of ids.
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Slice(slice) => slice.len(),
+            Self::Encoded(encoded) => (*encoded).count(),
+        }
+    }
+
     /// Each in turn.
     pub fn iter(&self) -> impl Iterator<Item = TaskId> + 'a {
         let (slice, encoded) = match *self {

@@ -282,7 +282,7 @@ impl Engine {
             Some(shared.ticket_for_bulk(command, bulk, rows, shared.position(state)))
         } else if let Some(pop) = must_wait(command, replies) {
             replies.list.pop();
-            self.begin_to_wait(state, pop, replies, run)
+            self.begin_to_wait(state, pop, left, replies, run)
         } else {
             self.answer_later(state, command, left, first_task, replies)
         };
@@ -294,11 +294,12 @@ impl Engine {
     }
 
     /// Adds a pop to the waiters. A waiter takes memory until it is served, so it is refused at the memory limit; a pop
-    /// that need not wait never is.
+    /// that need not wait never is. If it has not looked at all its queues yet, it does so as a waiter.
     fn begin_to_wait(
         &self,
         state: &mut EngineState,
         pop: &Pop<'_>,
+        left: Option<Left>,
         replies: &mut Replies<Body>,
         run: &mut BatchRun,
     ) -> Option<EngineTicket> {
@@ -308,6 +309,7 @@ impl Engine {
             return None;
         }
         let (number, cell) = state.waiters.add(pop, run.now.log);
+        left.map(|left| state.searches.insert(number, left));
         Some(EngineTicket { number: Some(number), cell, shared: Arc::clone(&self.shared) })
     }
 
@@ -322,7 +324,7 @@ impl Engine {
     ) -> Option<EngineTicket> {
         let shared = &self.shared;
         let tasks = &mut replies.tasks[first_task..];
-        if tasks.is_empty() {
+        if tasks.is_empty() && left.is_none() {
             return None;
         }
         let is_warm = shared.fetch(state, command, tasks);
