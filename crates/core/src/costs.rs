@@ -494,6 +494,20 @@ fn ticks_of_many_queues_with_a_slice_of_expired_tasks_each() {
 }
 
 #[test]
+fn a_drop_of_many_queues_with_many_tasks() {
+    let mut home = Home::new();
+    let names: Vec<String> = (0..limits::SLICE_QUEUES).map(|n| format!("queue {n}")).collect();
+    for name in &names {
+        home.push(name.as_bytes(), limits::SLICE_TASKS);
+    }
+    let queues: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    home.bound(FLOOD_STEPS, "a drop", &[Command::Drop { queues: &queues }]);
+    assert!(home.broker.is_unfinished(), "most payloads are released later");
+    home.bound_ticks(FLOOD_STEPS, "after a drop");
+    assert!(!home.broker.is_unfinished());
+}
+
+#[test]
 fn an_image_of_very_many_queues_that_have_changed() {
     let mut home = Home::new();
     for n in 0..MANY / 10 {

@@ -19,6 +19,8 @@ pub struct Held {
     pub tasks: usize,
     /// Tasks that events move, whether a command asked for it, time passed or a worker ended.
     pub moved: usize,
+    /// Payloads released: of tasks that are finished or removed, and of dropped and purged queues.
+    pub released: usize,
 }
 
 impl Meter {
@@ -55,6 +57,14 @@ impl Meter {
         }
     }
 
+    /// Counts a payload that is released.
+    #[inline]
+    pub(crate) const fn release(&mut self) {
+        if cfg!(debug_assertions) {
+            self.held.released += 1;
+        }
+    }
+
     /// Returns the counts, and begins anew.
     pub(crate) fn take(&mut self) -> Held {
         std::mem::take(self).held
@@ -64,13 +74,23 @@ impl Meter {
 impl Held {
     /// The sum of two counts.
     pub(crate) const fn plus(self, other: Self) -> Self {
-        let Self { bytes, tasks, moved } = other;
-        Self { bytes: self.bytes + bytes, tasks: self.tasks + tasks, moved: self.moved + moved }
+        let Self { bytes, tasks, moved, released } = other;
+        Self {
+            bytes: self.bytes + bytes,
+            tasks: self.tasks + tasks,
+            moved: self.moved + moved,
+            released: self.released + released,
+        }
     }
 
     /// The larger of two counts, each number by itself.
     pub(crate) fn max(self, other: Self) -> Self {
-        let Self { bytes, tasks, moved } = other;
-        Self { bytes: self.bytes.max(bytes), tasks: self.tasks.max(tasks), moved: self.moved.max(moved) }
+        let Self { bytes, tasks, moved, released } = other;
+        Self {
+            bytes: self.bytes.max(bytes),
+            tasks: self.tasks.max(tasks),
+            moved: self.moved.max(moved),
+            released: self.released.max(released),
+        }
     }
 }

@@ -221,6 +221,29 @@ fn the_end_of_a_worker_moves_a_bounded_number_of_tasks_under_one_lock() {
     engine.close().unwrap();
 }
 
+/// A command that drops many large queues, and a pipeline of commands that drop one each, release a bounded number of
+/// payloads under one lock.
+#[test]
+fn drops_release_a_bounded_number_of_payloads_under_one_lock() {
+    const RELEASED_MAX: usize = 4 * limits::SLICE_TASKS;
+    let engine = Engine::in_memory(&Options::default());
+    let batch = vec![&b"x"[..]; limits::SLICE_TASKS];
+    let names: Vec<String> = (0..200).map(|n| format!("queue {n}")).collect();
+    let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    let (at_once, one_by_one) = names.split_at(100);
+    for queue in &names {
+        let _ = execute(&engine, &[Command::Push { queue, payloads: &batch }]);
+    }
+    let dropped = execute(&engine, &[Command::Drop { queues: at_once }]).0;
+    assert_eq!(dropped.list, [Reply::Count(100)]);
+    let pipeline: Vec<Command<'_>> = one_by_one.chunks(1).map(|queues| Command::Drop { queues }).collect();
+    let dropped = execute(&engine, &pipeline).0;
+    assert_eq!(dropped.list, [const { Reply::Count(1) }; 100]);
+    let held = engine.held();
+    assert!((1..=RELEASED_MAX).contains(&held.released), "{held:?}");
+    engine.close().unwrap();
+}
+
 /// A pop that names as many queues as it may, of which none of the payloads is in memory.
 #[test]
 fn a_cold_pop_over_very_many_queues_goes_through_its_reply_once() {

@@ -298,7 +298,7 @@ impl<B: Body> Broker<B> {
             for remains in purged {
                 self.set_aside(remains);
             }
-            self.release_dropped(rec);
+            self.release_within_budget(rec);
         }
         for (worker, receipt) in lapsed {
             self.workers.note_lapse(worker, receipt);

@@ -46,7 +46,8 @@ impl<B: Body> Broker<B> {
     /// [`Self::next_deadline`] is due.
     pub fn tick<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut R) {
         self.stamped(now, rec, |broker, now, rec| {
-            broker.release_dropped(rec);
+            // This comes on top of the tasks that may be moved, so that neither delays the other.
+            broker.release_dropped(limits::SLICE_TASKS, rec);
             for _ in 0..STEPS_PER_TICK {
                 if rec.budget() == 0 {
                     return;
