@@ -170,6 +170,12 @@ enum Search {
     Unfinished,
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How many times this thread has taken the lock.
+    pub(crate) static LOCKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// How much work for waiting pops is done under one lock before other threads get it.
 const SERVED_MAX: usize = 2 * limits::SLICE_TASKS;
 
@@ -313,6 +319,8 @@ impl Shared {
     }
 
     fn lock_unmetered(&self) -> MutexGuard<'_, EngineState> {
+        #[cfg(test)]
+        LOCKS.set(LOCKS.get() + 1);
         let locked = match self.state.try_lock() {
             Ok(state) => return state,
             Err(TryLockError::Poisoned(poisoned)) => Err(poisoned),
