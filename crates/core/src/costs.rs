@@ -494,6 +494,24 @@ fn ticks_of_many_queues_with_a_slice_of_expired_tasks_each() {
 }
 
 #[test]
+fn work_that_is_under_way_is_finished_without_anything_else_that_is_due() {
+    let mut home = Home::new();
+    let start = Command::Worker(Worker::Start { name: b"w", ttl_ms: 1 << 40 });
+    let Reply::Started(incarnation) = home.run(&start) else { panic!("a start answers the incarnation") };
+    let worker = WorkerRef { name: b"w", incarnation };
+    home.push(b"q", 3_000);
+    home.pop(b"q", 3_000, LeaseAsk { worker: Some(worker), ..LeaseAsk::NONE });
+    home.config(&[Change::TtlMs(1_000)]);
+    home.push(b"q", 5_000);
+    home.run(&Command::Worker(Worker::Stop(worker)));
+    let counts = |home: &Home| home.broker.queue(b"q").map(crate::Queue::counts);
+    assert_eq!(counts(&home), Some([6_000, 0, 2_000, 0]), "the end of the worker is announced");
+    home.pass(2_000);
+    home.broker.settle_under_way(home.now, &mut Forgetful);
+    assert_eq!(counts(&home), Some([7_000, 0, 1_000, 0]), "no task has expired");
+}
+
+#[test]
 fn a_drop_of_many_queues_with_many_tasks() {
     let mut home = Home::new();
     let names: Vec<String> = (0..limits::SLICE_QUEUES).map(|n| format!("queue {n}")).collect();

@@ -66,11 +66,13 @@ impl<B: Body> Broker<B> {
         });
     }
 
-    /// One slice of the announced operations that are under way ([`Self::is_under_way`]).
+    /// One slice of the announced operations that are under way ([`Self::is_under_way`]). Nothing else that is due
+    /// happens.
     pub fn settle_under_way<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut R) {
         self.stamped(now, rec, |broker, now, rec| {
             if let Some(&no) = broker.unfinished.first() {
-                broker.on_queue(no, now, rec, |queue, rec| queue.settle_announced(now, rec));
+                broker.step(no, rec, |queue, rec| queue.settle_announced(now, rec));
+                broker.refresh(no);
             }
         });
     }
