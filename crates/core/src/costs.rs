@@ -526,6 +526,27 @@ fn a_drop_of_many_queues_with_many_tasks() {
 }
 
 #[test]
+fn a_worker_whose_tasks_of_very_many_queues_are_cancelled() {
+    let mut home = Home::new();
+    let worker = home.start_worker(b"w");
+    for n in 0..MANY / 10 {
+        let queue = format!("queue {n}");
+        let queue = queue.as_bytes();
+        home.run(&Command::Push { queue, payloads: &[b"x"] });
+        home.pop(queue, 1, LeaseAsk { worker: Some(worker), ..LeaseAsk::NONE });
+        let taken = home.taken[0].clone();
+        let tasks = TaskRefs { list: &[taken.as_bytes()], form: IdForm::Long };
+        home.run(&Command::Cancel { queue, which: Cancel::Ids(tasks) });
+    }
+    let what = "a cancelled task in each of many queues";
+    let (slices, out) = home.slices_of(FLOOD_STEPS, what, &Command::Worker(Worker::List));
+    assert!(slices >= 10, "{slices} slices");
+    assert_eq!(out.workers.iter().map(|row| row.leased).collect::<Vec<_>>(), [MANY as u64 / 10]);
+    let slices = home.bound_slices(FLOOD_STEPS, what, &Command::Worker(Worker::Stop(worker)));
+    assert!(slices > 100, "{slices} slices");
+}
+
+#[test]
 fn an_image_of_very_many_queues_that_have_changed() {
     let mut home = Home::new();
     for n in 0..MANY / 10 {
