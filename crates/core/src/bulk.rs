@@ -4,6 +4,7 @@
 //! the lock in between. Each slice is a unit of the log by itself: a crash, or another command, between two slices
 //! finds part of the work done and the rest unchanged. The queue's own work on many tasks is in `queue/bulk.rs`.
 
+use crate::event::QueueNo;
 use crate::limits;
 
 /// Whether a command is complete.
@@ -25,6 +26,9 @@ pub struct Bulk {
     slices_left: Option<usize>,
     /// The position at which a command that walks a list continues.
     pub(crate) cursor: u64,
+    /// Where a list of workers continues within one of them: the worker, the next of its queues, and how many tasks it
+    /// holds in those before.
+    pub(crate) listed: Option<(u64, QueueNo, u64)>,
 }
 
 impl Bulk {

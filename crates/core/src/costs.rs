@@ -107,6 +107,11 @@ impl Home {
     /// Executes a command that may take slices, each of which must stay below the bound. Returns the number of
     /// slices.
     fn bound_slices(&mut self, steps_max: u64, what: &str, command: &Command<'_>) -> usize {
+        self.slices_of(steps_max, what, command).0
+    }
+
+    /// The same, with the replies.
+    fn slices_of(&mut self, steps_max: u64, what: &str, command: &Command<'_>) -> (usize, Replies<Nothing>) {
         let (mut bulk, mut out) = (Bulk::default(), Replies::default());
         for slice in 1.. {
             let (steps, progress) = steps_of(|| {
@@ -115,7 +120,7 @@ impl Home {
             assert!(steps <= steps_max, "{what}: {steps} steps for slice {slice} of {command:?}");
             if progress == Progress::Done {
                 assert!(!matches!(out.list[..], [Reply::Refused(_)]), "{command:?}: {:?}", out.list);
-                return slice;
+                return (slice, out);
             }
         }
         unreachable!("a command ends")
@@ -424,6 +429,122 @@ fn a_worker_that_holds_tasks_of_very_many_queues() {
     home.bound(FLOOD_STEPS, "its time to live is over", &changes());
     home.bound_ticks(FLOOD_STEPS, "its time to live is over");
     assert_eq!(home.broker.queue(b"queue 7").map(crate::Queue::counts), Some([1, 0, 0, 0]));
+}
+
+/// So many queues with so many expired tasks in each.
+fn fill_with_expired(home: &mut Home, queues: usize, count: usize, changes: &[Change<'_>]) -> Vec<String> {
+    let names: Vec<String> = (0..queues).map(|n| format!("queue {n}")).collect();
+    for name in names.iter().map(String::as_bytes) {
+        home.run(&Command::Config { queue: name, changes: Changes::List(changes) });
+        home.run(&Command::Config { queue: name, changes: Changes::List(&[Change::TtlMs(2_000)]) });
+        home.push(name, count);
+        home.run(&Command::Config { queue: name, changes: Changes::List(&[Change::TtlMs(0)]) });
+    }
+    home.pass(3_000);
+    names
+}
+
+#[test]
+fn a_pop_of_very_many_queues_with_expired_tasks() {
+    let mut home = Home::new();
+    let names = fill_with_expired(&mut home, limits::POP_QUEUES_MAX, 2_000, &[]);
+    for n in [500, limits::POP_QUEUES_MAX - 1] {
+        home.run(&Command::Add(Add { ttl_ms: Some(1 << 40), ..Add::plain(names[n].as_bytes(), b"x") }));
+    }
+    let queues: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    let pop = Command::Pop(Pop::plain(&queues, 1 << 20));
+    let (slices, out) = home.slices_of(FLOOD_STEPS, "2,000 expired in each queue", &pop);
+    assert!(slices > 400, "{slices} slices");
+    assert_eq!(out.tasks.iter().map(|task| task.queue).collect::<Vec<_>>(), [500, 1_023]);
+    assert_eq!(out.list, [Reply::Tasks(crate::reply::Span::new(0, 2))]);
+}
+
+#[test]
+fn a_pop_of_very_many_queues_whose_tasks_expire_into_another() {
+    let mut home = Home::new();
+    let changes = [Change::Expired(crate::settings::Expired::Dead), Change::DeadLetter(b"grave")];
+    let names = fill_with_expired(&mut home, limits::POP_QUEUES_MAX, 1_000, &changes);
+    let mut queues: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    queues[limits::POP_QUEUES_MAX - 1] = b"grave";
+    let pop = Command::Pop(Pop::plain(&queues, 10));
+    let (slices, out) = home.slices_of(FLOOD_STEPS, "1,000 expired in each queue", &pop);
+    assert!(slices > 400, "{slices} slices");
+    assert_eq!(out.tasks.len(), 10);
+}
+
+#[test]
+fn a_worker_with_tasks_in_very_many_queues_with_expired_tasks() {
+    let mut home = Home::new();
+    let start = Command::Worker(Worker::Start { name: b"w", ttl_ms: 1 << 40 });
+    let Reply::Started(incarnation) = home.run(&start) else { panic!("a start answers the incarnation") };
+    let (stays, lost) = (WorkerRef { name: b"w", incarnation }, home.start_worker(b"lost"));
+    home.hold(stays, 200);
+    home.hold(lost, 200);
+    fill_with_expired(&mut home, 200, 2_000, &[]);
+    let slices = home.bound_slices(FLOOD_STEPS, "2,000 expired", &Command::Worker(Worker::Stop(stays)));
+    assert!(slices > 100, "{slices} slices");
+    home.bound_ticks(FLOOD_STEPS, "2,000 expired");
+    assert_eq!(home.broker.queue(b"queue 7").map(crate::Queue::counts), Some([2, 0, 0, 0]));
+}
+
+#[test]
+fn ticks_of_many_queues_with_a_slice_of_expired_tasks_each() {
+    let mut home = Home::new();
+    fill_with_expired(&mut home, 40, 1_000, &[]);
+    home.bound_ticks(FLOOD_STEPS, "1,000 expired in each queue");
+}
+
+#[test]
+fn work_that_is_under_way_is_finished_without_anything_else_that_is_due() {
+    let mut home = Home::new();
+    let start = Command::Worker(Worker::Start { name: b"w", ttl_ms: 1 << 40 });
+    let Reply::Started(incarnation) = home.run(&start) else { panic!("a start answers the incarnation") };
+    let worker = WorkerRef { name: b"w", incarnation };
+    home.push(b"q", 3_000);
+    home.pop(b"q", 3_000, LeaseAsk { worker: Some(worker), ..LeaseAsk::NONE });
+    home.config(&[Change::TtlMs(1_000)]);
+    home.push(b"q", 5_000);
+    home.run(&Command::Worker(Worker::Stop(worker)));
+    let counts = |home: &Home| home.broker.queue(b"q").map(crate::Queue::counts);
+    assert_eq!(counts(&home), Some([6_000, 0, 2_000, 0]), "the end of the worker is announced");
+    home.pass(2_000);
+    home.broker.settle_under_way(home.now, &mut Forgetful);
+    assert_eq!(counts(&home), Some([7_000, 0, 1_000, 0]), "no task has expired");
+}
+
+#[test]
+fn a_drop_of_many_queues_with_many_tasks() {
+    let mut home = Home::new();
+    let names: Vec<String> = (0..limits::SLICE_QUEUES).map(|n| format!("queue {n}")).collect();
+    for name in &names {
+        home.push(name.as_bytes(), limits::SLICE_TASKS);
+    }
+    let queues: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    home.bound(FLOOD_STEPS, "a drop", &[Command::Drop { queues: &queues }]);
+    assert!(home.broker.is_unfinished(), "most payloads are released later");
+    home.bound_ticks(FLOOD_STEPS, "after a drop");
+    assert!(!home.broker.is_unfinished());
+}
+
+#[test]
+fn a_worker_whose_tasks_of_very_many_queues_are_cancelled() {
+    let mut home = Home::new();
+    let worker = home.start_worker(b"w");
+    for n in 0..MANY / 10 {
+        let queue = format!("queue {n}");
+        let queue = queue.as_bytes();
+        home.run(&Command::Push { queue, payloads: &[b"x"] });
+        home.pop(queue, 1, LeaseAsk { worker: Some(worker), ..LeaseAsk::NONE });
+        let taken = home.taken[0].clone();
+        let tasks = TaskRefs { list: &[taken.as_bytes()], form: IdForm::Long };
+        home.run(&Command::Cancel { queue, which: Cancel::Ids(tasks) });
+    }
+    let what = "a cancelled task in each of many queues";
+    let (slices, out) = home.slices_of(FLOOD_STEPS, what, &Command::Worker(Worker::List));
+    assert!(slices >= 10, "{slices} slices");
+    assert_eq!(out.workers.iter().map(|row| row.leased).collect::<Vec<_>>(), [MANY as u64 / 10]);
+    let slices = home.bound_slices(FLOOD_STEPS, what, &Command::Worker(Worker::Stop(worker)));
+    assert!(slices > 100, "{slices} slices");
 }
 
 #[test]

@@ -19,6 +19,8 @@ pub struct Held {
     pub tasks: usize,
     /// Tasks that events move, whether because of a command, because time passed or because a worker ended.
     pub moved: usize,
+    /// Payloads released: of tasks that are finished or removed, and of dropped and purged queues.
+    pub released: usize,
 }
 
 impl Meter {
@@ -43,7 +45,7 @@ impl Meter {
     pub(crate) fn event(&mut self, event: &Event<'_>) {
         if cfg!(debug_assertions) {
             self.is_uncounted = matches!(event, Event::DueCame { .. });
-            self.held.moved += moved_by(event);
+            self.held.moved += event.moved();
         }
     }
 
@@ -55,39 +57,40 @@ impl Meter {
         }
     }
 
+    /// Counts a payload that is released.
+    #[inline]
+    pub(crate) const fn release(&mut self) {
+        if cfg!(debug_assertions) {
+            self.held.released += 1;
+        }
+    }
+
     /// Returns the counts and resets them.
     pub(crate) fn take(&mut self) -> Held {
         std::mem::take(self).held
     }
 }
 
-/// The number of tasks that an event lists. Purges and drops take a whole list in constant time, and count as none.
-fn moved_by(event: &Event<'_>) -> usize {
-    match event {
-        Event::Pushed { payloads, .. } => payloads.len(),
-        Event::Popped { ids, .. }
-        | Event::Recovered { ids, .. }
-        | Event::Finished { ids, .. }
-        | Event::Returned { ids, .. }
-        | Event::Died { ids, .. }
-        | Event::Removed { ids, .. }
-        | Event::Marked { ids, .. }
-        | Event::Revived { ids, .. } => ids.iter().count(),
-        Event::Extended { .. } | Event::Moved { .. } | Event::Task(_) => 1,
-        _ => 0,
-    }
-}
-
 impl Held {
     /// The sum of two counts.
     pub(crate) const fn plus(self, other: Self) -> Self {
-        let Self { bytes, tasks, moved } = other;
-        Self { bytes: self.bytes + bytes, tasks: self.tasks + tasks, moved: self.moved + moved }
+        let Self { bytes, tasks, moved, released } = other;
+        Self {
+            bytes: self.bytes + bytes,
+            tasks: self.tasks + tasks,
+            moved: self.moved + moved,
+            released: self.released + released,
+        }
     }
 
     /// The larger of two counts, each number by itself.
     pub(crate) fn max(self, other: Self) -> Self {
-        let Self { bytes, tasks, moved } = other;
-        Self { bytes: self.bytes.max(bytes), tasks: self.tasks.max(tasks), moved: self.moved.max(moved) }
+        let Self { bytes, tasks, moved, released } = other;
+        Self {
+            bytes: self.bytes.max(bytes),
+            tasks: self.tasks.max(tasks),
+            moved: self.moved.max(moved),
+            released: self.released.max(released),
+        }
     }
 }

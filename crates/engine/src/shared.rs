@@ -5,7 +5,7 @@
 //! ([`Shared::stir`]), release the lock and wake callers ([`Shared::let_go`]). Between two slices of long work,
 //! [`Shared::step_aside`] lets other threads take the lock.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, TryLockError};
 use std::task::Waker;
@@ -122,6 +122,11 @@ pub(crate) struct EngineState {
     pub(crate) waiters: Waiters,
     /// Queues that have new tasks, and whose waiters have not been served yet.
     pub(crate) unserved: VecDeque<QueueNo>,
+    /// Waiters whose pop has moved enough tasks under one lock before it had looked at all its queues: what is left of
+    /// it, by number.
+    pub(crate) searches: BTreeMap<u64, Left>,
+    /// Queues that have got tasks for a waiter that still searches. They are looked at when it is done.
+    pub(crate) held_back: BTreeSet<QueueNo>,
     pub(crate) listeners: Listeners,
     pub(crate) cache: Cache,
     pub(crate) ahead: ReadAhead,
@@ -145,7 +150,7 @@ pub(crate) struct EngineState {
     /// A thread needs the log to be synced up to here, at any durability level.
     pub(crate) sync_wanted: Position,
     pub(crate) closing: bool,
-    /// Work for waiting pops since the lock was taken: tasks handed to them, and queues that the answered ones named.
+    /// Work for waiting pops since the lock was taken: tasks handed to them or moved before, and queues that they name.
     pub(crate) served: usize,
     /// Counts the work under the lock. `held` is the most that was done at once.
     pub(crate) meter: Meter,
@@ -153,6 +158,23 @@ pub(crate) struct EngineState {
     /// Wakers to be called once their position is durable. They are called without the lock, since a waker may run any
     /// code.
     pub(crate) woken: Vec<(Position, Waker)>,
+}
+
+/// How far a slice of a waiting pop came.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Search {
+    /// It was answered.
+    Answered,
+    /// None of its queues has a task.
+    Empty,
+    /// It has found no task yet, and has not looked at all its queues.
+    Unfinished,
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How many times this thread has taken the lock.
+    pub(crate) static LOCKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 /// The most work for waiting pops that is done under one lock before other threads get it.
@@ -166,6 +188,8 @@ impl EngineState {
             buffer,
             waiters: Waiters::default(),
             unserved: VecDeque::new(),
+            searches: BTreeMap::new(),
+            held_back: BTreeSet::new(),
             listeners: Listeners::default(),
             cache: Cache::new(0),
             ahead: ReadAhead::default(),
@@ -189,8 +213,10 @@ impl EngineState {
 
     /// Whether waiting pops may be answerable: tasks have become available, or workers have ended.
     pub(crate) fn has_unserved(&self) -> bool {
-        let has_work =
-            !self.unserved.is_empty() || self.broker.has_awake() || !self.buffer.ended_workers.is_empty();
+        let has_work = !self.unserved.is_empty()
+            || !self.searches.is_empty()
+            || self.broker.has_awake()
+            || !self.buffer.ended_workers.is_empty();
         has_work && !self.waiters.is_empty()
     }
 
@@ -227,8 +253,23 @@ impl EngineState {
         if self.waiters.is_empty() {
             self.broker.forget_awake();
             self.unserved.clear();
+            self.searches.clear();
+            self.held_back.clear();
             self.buffer.ended_workers.clear();
         }
+    }
+
+    /// Looks again at queues that were held back for a search that is over: those that its pop named, or all if it is
+    /// unknown which.
+    fn let_others_have(&mut self, queues: Option<&[Box<[u8]>]>) {
+        if self.held_back.is_empty() {
+            return;
+        }
+        let Some(queues) = queues else {
+            return self.unserved.extend(std::mem::take(&mut self.held_back));
+        };
+        let named = queues.iter().filter_map(|name| self.broker.number_of(name));
+        self.unserved.extend(named.filter(|no| self.held_back.remove(no)));
     }
 
     /// Begins to count the work under a lock that was just taken. Adds the counts of the previous holder.
@@ -280,6 +321,8 @@ impl Shared {
     }
 
     fn lock_unmetered(&self) -> MutexGuard<'_, EngineState> {
+        #[cfg(test)]
+        LOCKS.set(LOCKS.get() + 1);
         let locked = match self.state.try_lock() {
             Ok(state) => return state,
             Err(TryLockError::Poisoned(poisoned)) => Err(poisoned),
@@ -482,13 +525,14 @@ impl Shared {
     pub(crate) fn serve(&self, state: &mut EngineState, now: Now) -> bool {
         let waiting = state.waiters.len();
         self.refuse_ended_workers(state, now);
+        self.go_on_searching(state, now);
         while state.may_serve()
             && !state.waiters.is_empty()
             && let Some(no) = state.next_unserved()
         {
             state.note_served(1);
             let Some(name) = state.broker.name_of(no).map(Box::<[u8]>::from) else { continue };
-            self.serve_queue(state, &name, now);
+            self.serve_queue(state, no, &name, now);
             if !state.may_serve() {
                 // The ticker continues after other threads have had the lock.
                 state.unserved.push_front(no);
@@ -519,33 +563,75 @@ impl Shared {
         }
     }
 
-    fn serve_queue(&self, state: &mut EngineState, queue: &[u8], now: Now) {
-        while state.may_serve() && state.broker.queue(queue).is_some_and(|queue| queue.can_pop(now.log)) {
-            let EngineState { broker, buffer, waiters, .. } = &mut *state;
-            let Some((number, waiting)) = waiters.first_for(queue) else { return };
-            let (names, mut replies) = (waiting.pop.queues().len(), Replies::default());
-            let left = waiting.pop.with(|pop| sliced::begin_pop(broker, pop, now, buffer, &mut replies));
-            self.end_unit(state);
-            if matches!(replies.list.first(), Some(Reply::Tasks(span)) if span.is_empty()) {
-                state.note_served(names);
-                return;
+    /// Goes on with pops that have not looked at all their queues yet, in order of arrival.
+    fn go_on_searching(&self, state: &mut EngineState, now: Now) {
+        while state.may_serve()
+            && let Some((number, left)) = state.searches.pop_first()
+        {
+            if state.waiters.get(number).is_none() {
+                state.let_others_have(None);
+                continue;
             }
-            state.note_served(replies.tasks.len());
-            let waiting = state.end_wait(number).expect("it was the first waiter");
-            let position = self.position(state);
-            let all = waiting.pop.with(|pop| self.fetch(state, &Command::Pop(*pop), &mut replies.tasks));
-            if let Some(left) = left {
-                let cell = Self::answer_in_part(state, waiting, left, replies, position);
-                if !all {
-                    self.read_for(&cell);
-                }
-            } else if all {
-                Self::answer(state, waiting, replies, position);
-            } else {
-                let Waiting { pop, cell, .. } = waiting;
-                self.load_into(&cell, PendingAnswer::new(pop.into_queues(), replies, position));
+            if self.pop_for(state, number, Some(left), now) == Search::Empty {
+                let EngineState { waiters, .. } = &*state;
+                let queues = waiters.get(number).map(|waiting| waiting.pop.queues().to_vec());
+                state.let_others_have(queues.as_deref());
             }
         }
+    }
+
+    fn serve_queue(&self, state: &mut EngineState, no: QueueNo, queue: &[u8], now: Now) {
+        while state.may_serve() && state.broker.queue(queue).is_some_and(|queue| queue.can_pop(now.log)) {
+            let Some((number, _)) = state.waiters.first_for(queue) else { return };
+            let is_searching = state.searches.contains_key(&number);
+            if is_searching || self.pop_for(state, number, None, now) == Search::Unfinished {
+                state.held_back.insert(no);
+                return;
+            }
+            if state.waiters.get(number).is_some() {
+                return;
+            }
+        }
+    }
+
+    /// Executes a slice of a waiting pop that has popped nothing yet, and answers it if there are tasks. `left` is what
+    /// an earlier slice has left of it.
+    fn pop_for(&self, state: &mut EngineState, number: u64, left: Option<Left>, now: Now) -> Search {
+        let EngineState { broker, buffer, waiters, .. } = &mut *state;
+        let Some(waiting) = waiters.get(number) else { return Search::Empty };
+        let (names, mut replies) = (waiting.pop.queues().len(), Replies::default());
+        let before = broker.moved();
+        let left = waiting.pop.with(|pop| {
+            let left = left.unwrap_or_else(|| Left::all_of(pop));
+            sliced::go_on_with_pop(left, broker, pop, now, buffer, &mut replies)
+        });
+        let moved = (broker.moved() - before) as usize;
+        self.end_unit(state);
+        // Its own tasks are counted below.
+        state.served += moved.saturating_sub(replies.tasks.len());
+        if matches!(replies.list.first(), Some(Reply::Tasks(span)) if span.is_empty()) {
+            state.note_served(names);
+            let Some(left) = left else { return Search::Empty };
+            state.searches.insert(number, left);
+            return Search::Unfinished;
+        }
+        state.note_served(replies.tasks.len());
+        let waiting = state.end_wait(number).expect("it is among the waiters");
+        state.let_others_have(Some(waiting.pop.queues()));
+        let position = self.position(state);
+        let all = waiting.pop.with(|pop| self.fetch(state, &Command::Pop(*pop), &mut replies.tasks));
+        if let Some(left) = left {
+            let cell = Self::answer_in_part(state, waiting, left, replies, position);
+            if !all {
+                self.read_for(&cell);
+            }
+        } else if all {
+            Self::answer(state, waiting, replies, position);
+        } else {
+            let Waiting { pop, cell, .. } = waiting;
+            self.load_into(&cell, PendingAnswer::new(pop.into_queues(), replies, position));
+        }
+        Search::Answered
     }
 
     /// Answers a waiting pop. [`Self::let_go`] wakes its caller once the position is durable.

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engine_support::{ack_of, execute};
-use sureq_core::command::{Block, Pop};
+use sureq_core::command::{Block, LeaseAsk, Pop, Worker, WorkerRef};
 use sureq_core::settings::{Change, Changes};
 use sureq_core::{Command, Refusal, Replies, Reply, limits};
 use sureq_engine::{Engine, Options};
-use sureq_home_api::Home as _;
+use sureq_home_api::{Answer, Home as _, Submitted};
 use sureq_testkit::machine_watch::MachineWatch;
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::sim_disk::SimDisk;
@@ -91,6 +91,157 @@ fn a_pipeline_settles_a_bounded_number_of_tasks_under_one_lock() {
     assert_eq!(replies.list.len(), pipeline.len());
     let held = engine.held();
     assert!(held.moved <= MOVED_MAX, "{held:?}");
+    engine.close().unwrap();
+}
+
+/// The most tasks that may move under one lock: what waiting pops, a tick and the batch may each move, and the rest of
+/// the slice that exceeds the budget.
+const FLOOD_MOVED_MAX: usize = 8 * limits::SLICE_TASKS;
+
+/// A store in memory with two slices of expired tasks in each of many queues, and a good task in the last one.
+fn with_expired_tasks_in_many_queues(clock: &Arc<ManualClock>, meanwhile: impl FnOnce(&Engine)) -> Engine {
+    let engine = Engine::in_memory_by(Arc::clone(clock) as _, &Options::default());
+    let batch = vec![&b"x"[..]; 2 * limits::SLICE_TASKS];
+    for name in flooded() {
+        let config = |ms| Command::Config { queue: name.as_bytes(), changes: Changes::List(ms) };
+        let _ = execute(&engine, &[config(&[Change::TtlMs(HOUR_MS)])]);
+        let _ = execute(&engine, &[Command::Push { queue: name.as_bytes(), payloads: &batch }]);
+        let _ = execute(&engine, &[config(&[Change::TtlMs(0)])]);
+    }
+    let last = flooded().pop().unwrap();
+    let _ = execute(&engine, &[Command::Pause { queue: last.as_bytes() }]);
+    let _ = execute(&engine, &[Command::Push { queue: last.as_bytes(), payloads: &[b"good"] }]);
+    meanwhile(&engine);
+    clock.pass(2 * HOUR_MS);
+    engine
+}
+
+fn flooded() -> Vec<String> {
+    (0..128).map(|n| format!("flooded {n}")).collect()
+}
+
+/// Pops one task of the flooded queues.
+fn pop_flooded(engine: &Engine, block: Option<Block>) -> Submitted {
+    let names = flooded();
+    let queues: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    let submitted =
+        engine.submit(&[Command::Pop(Pop { block, ..Pop::plain(&queues, 9) })], &mut Replies::default());
+    engine.commit();
+    submitted
+}
+
+fn resume_flooded(engine: &Engine) {
+    let last = flooded().pop().unwrap();
+    let mut replies = Replies::default();
+    engine.submit(&[Command::Resume { queue: last.as_bytes() }], &mut replies);
+    engine.commit();
+}
+
+fn assert_good(engine: &Engine, answer: &Answer) {
+    let found: Vec<&[u8]> = answer.replies.tasks.iter().map(|task| task.body.as_ref()).collect();
+    assert_eq!(found, [b"good"], "{:?}", answer.replies.list);
+    let held = engine.held();
+    assert!(held.moved <= FLOOD_MOVED_MAX, "{held:?}");
+    engine.check().unwrap();
+    engine.close().unwrap();
+}
+
+#[test]
+fn a_pop_of_many_flooded_queues_moves_a_bounded_number_of_tasks_under_one_lock() {
+    let clock = Arc::new(ManualClock::default());
+    let engine = with_expired_tasks_in_many_queues(&clock, resume_flooded);
+    let ticket = pop_flooded(&engine, None).into_ticket().expect("it takes many slices");
+    assert!(!ticket.waits_for_tasks());
+    assert_good(&engine, &ticket.wait());
+}
+
+#[test]
+fn a_pop_of_many_flooded_queues_finds_nothing_after_many_slices() {
+    let clock = Arc::new(ManualClock::default());
+    let engine = with_expired_tasks_in_many_queues(&clock, |_| ());
+    let answer = pop_flooded(&engine, None).into_ticket().expect("it takes many slices").wait();
+    assert!(matches!(answer.replies.list[..], [Reply::Tasks(span)] if span.is_empty()));
+    let held = engine.held();
+    assert!(held.moved <= FLOOD_MOVED_MAX, "{held:?}");
+    engine.close().unwrap();
+}
+
+#[test]
+fn a_blocking_pop_of_many_flooded_queues_moves_a_bounded_number_of_tasks_under_one_lock() {
+    let clock = Arc::new(ManualClock::default());
+    let engine = with_expired_tasks_in_many_queues(&clock, resume_flooded);
+    let ticket = pop_flooded(&engine, Some(Block::Forever)).into_ticket().expect("it takes many slices");
+    assert_good(&engine, &ticket.wait());
+}
+
+/// A queue with a task wakes a pop that also waits for many flooded queues before it.
+#[test]
+fn a_waiting_pop_of_many_flooded_queues_moves_a_bounded_number_of_tasks_under_one_lock() {
+    let clock = Arc::new(ManualClock::default());
+    let mut tickets = Vec::new();
+    let engine = with_expired_tasks_in_many_queues(&clock, |engine| {
+        for name in flooded() {
+            let _ = execute(engine, &[Command::Pause { queue: name.as_bytes() }]);
+        }
+        for _ in 0..2 {
+            tickets.extend(pop_flooded(engine, Some(Block::Forever)).into_ticket());
+        }
+    });
+    assert_eq!(engine.waiters(), 2);
+    resume_flooded(&engine);
+    let first = tickets.remove(0).wait();
+    // The second has waited for the same queue.
+    let last = flooded().pop().unwrap();
+    let _ = execute(&engine, &[Command::Push { queue: last.as_bytes(), payloads: &[b"good"] }]);
+    let second = tickets.remove(0).wait();
+    assert_eq!(second.replies.tasks.len(), 1);
+    assert_good(&engine, &first);
+}
+
+#[test]
+fn the_end_of_a_worker_moves_a_bounded_number_of_tasks_under_one_lock() {
+    let clock = Arc::new(ManualClock::default());
+    let mut held_by = None;
+    let engine = with_expired_tasks_in_many_queues(&clock, |engine| {
+        let start = Command::Worker(Worker::Start { name: b"w", ttl_ms: 9 * HOUR_MS });
+        let Reply::Started(incarnation) = execute(engine, &[start]).0.list[0] else { panic!("it starts") };
+        let worker = WorkerRef { name: b"w", incarnation };
+        for name in flooded() {
+            let lease = LeaseAsk { worker: Some(worker), ..LeaseAsk::NONE };
+            let _ = execute(engine, &[Command::Pop(Pop { lease, ..Pop::plain(&[name.as_bytes()], 1) })]);
+        }
+        held_by = Some(worker);
+    });
+    let stop = Command::Worker(Worker::Stop(held_by.unwrap()));
+    let submitted = engine.submit(&[stop], &mut Replies::default());
+    engine.commit();
+    let answer = submitted.into_ticket().expect("it takes many slices").wait();
+    assert_eq!(answer.replies.list, [Reply::Count(flooded().len() as u64 - 1)]);
+    let held = engine.held();
+    assert!(held.moved <= FLOOD_MOVED_MAX, "{held:?}");
+    engine.close().unwrap();
+}
+
+/// A command that drops many large queues, and a pipeline of commands that drop one each, release a bounded number of
+/// payloads under one lock.
+#[test]
+fn drops_release_a_bounded_number_of_payloads_under_one_lock() {
+    const RELEASED_MAX: usize = 4 * limits::SLICE_TASKS;
+    let engine = Engine::in_memory(&Options::default());
+    let batch = vec![&b"x"[..]; limits::SLICE_TASKS];
+    let names: Vec<String> = (0..200).map(|n| format!("queue {n}")).collect();
+    let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    let (at_once, one_by_one) = names.split_at(100);
+    for queue in &names {
+        let _ = execute(&engine, &[Command::Push { queue, payloads: &batch }]);
+    }
+    let dropped = execute(&engine, &[Command::Drop { queues: at_once }]).0;
+    assert_eq!(dropped.list, [Reply::Count(100)]);
+    let pipeline: Vec<Command<'_>> = one_by_one.chunks(1).map(|queues| Command::Drop { queues }).collect();
+    let dropped = execute(&engine, &pipeline).0;
+    assert_eq!(dropped.list, [const { Reply::Count(1) }; 100]);
+    let held = engine.held();
+    assert!((1..=RELEASED_MAX).contains(&held.released), "{held:?}");
     engine.close().unwrap();
 }
 

@@ -30,8 +30,8 @@ impl<B: Body> Broker<B> {
             }
             let remains = slot.queue.empty_out();
             self.adopters.remove(&queue);
+            // The caller releases the bodies: this may be one of very many queues.
             self.set_aside(remains);
-            self.release_dropped(rec);
         } else {
             self.apply_to_queue(event, rec)?;
         }

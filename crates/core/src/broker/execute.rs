@@ -1,12 +1,14 @@
 //! Decides commands.
 
 use alloc::boxed::Box;
+use core::mem;
 
 use super::Broker;
 use crate::bounds::queue_within;
 use crate::bulk::{Bulk, Progress};
 use crate::command::{Command, Return};
 use crate::event::{Event, QueueNo, Recorder};
+use crate::limits;
 use crate::queue::{Queue, check_claims};
 use crate::reply::{Refusal, Replies, Reply};
 use crate::task::Body;
@@ -27,6 +29,18 @@ pub(super) struct Stamp<'r, R> {
     rec: &'r mut R,
     now: LogTime,
     pub(super) clock: LogTime,
+    /// Tasks moved by this call, and bodies of dropped and purged tasks that it released.
+    pub(super) moved: usize,
+    /// The last event moves tasks that it does not list.
+    is_uncounted: bool,
+}
+
+impl<R> Stamp<'_, R> {
+    /// How many more tasks this call may move before it settles no other queue. A call that has gone beyond it ends
+    /// before the next queue in which something is due, and goes on in the next slice.
+    pub(super) const fn budget(&self) -> usize {
+        limits::SLICE_TASKS.saturating_sub(self.moved)
+    }
 }
 
 impl<R: Recorder> Recorder for Stamp<'_, R> {
@@ -37,10 +51,15 @@ impl<R: Recorder> Recorder for Stamp<'_, R> {
             self.clock = self.now;
             self.rec.record(&Event::Clock(self.now));
         }
+        self.moved += event.moved();
+        self.is_uncounted = matches!(event, Event::DueCame { .. });
         self.rec.record(event);
     }
 
     fn note_task_count(&mut self, tasks: usize) {
+        if mem::take(&mut self.is_uncounted) {
+            self.moved += tasks;
+        }
         self.rec.note_task_count(tasks);
     }
 
@@ -114,10 +133,11 @@ impl<B: Body> Broker<B> {
         decide: impl FnOnce(&mut Self, Now, &mut Stamp<'_, R>) -> T,
     ) -> T {
         let now = Now { log: now.log.max(self.clock), ..now };
-        let mut stamp = Stamp { rec, now: now.log, clock: self.clock };
+        let mut stamp = Stamp { rec, now: now.log, clock: self.clock, moved: 0, is_uncounted: false };
         self.end_lost_workers(now, &mut stamp);
         let done = decide(self, now, &mut stamp);
         self.clock = stamp.clock;
+        self.moved += stamp.moved as u64;
         done
     }
 
@@ -154,6 +174,7 @@ impl<B: Body> Broker<B> {
                 Ok((progress == Progress::Done).then(|| Reply::Count(bulk.count())))
             }
             Command::Worker(ref worker) => self.worker(worker, bulk, now, rec, out),
+            Command::Pop(ref pop) => self.pop(pop, bulk, now, rec, out),
             _ => self.decide_at_once(now, command, rec, out).map(Some),
         }
     }
@@ -169,7 +190,6 @@ impl<B: Body> Broker<B> {
         match *command {
             Command::Push { queue, payloads } => self.push(queue, payloads, now, rec, out),
             Command::Add(ref add) => self.add(add, now, rec),
-            Command::Pop(ref pop) => self.pop(pop, now, rec, out),
             Command::Ack { queue, tasks, scope } => self.ack(queue, tasks, scope, now, rec, out),
             Command::Return(Return { queue, .. })
             | Command::Extend { queue, .. }
@@ -213,7 +233,7 @@ impl<B: Body> Broker<B> {
                 Ok(reply)
             }
             Command::Queues { pattern, cursor, count } => Ok(self.list(pattern, cursor, count, out)),
-            Command::Worker(_) => unreachable!("commands about workers are decided in slices"),
+            Command::Pop(_) | Command::Worker(_) => unreachable!("it is decided in slices"),
         }
     }
 
@@ -237,6 +257,8 @@ impl<B: Body> Broker<B> {
     /// other queues included. After each step, the follow-ups that affect the rest of the store are done here: its
     /// dead tasks move to its dead-letter queue, lapsed leases are noted for their workers, and purged payloads are
     /// set aside to be released. At the end the indexes of the broker agree with the queue again.
+    ///
+    /// This may move some slices of tasks. Work on many queues calls [`Self::may_enter`] before each.
     pub(super) fn on_queue<R: Recorder<Body = B>, T>(
         &mut self,
         no: QueueNo,
@@ -252,8 +274,13 @@ impl<B: Body> Broker<B> {
         done
     }
 
+    /// Whether work on many queues may enter this one too: nothing is due in it, or tasks may still be moved.
+    pub(super) fn may_enter<R>(&self, no: QueueNo, now: Now, rec: &Stamp<'_, R>) -> bool {
+        rec.budget() > 0 || !self.slot(no).is_some_and(|slot| slot.is_due(now))
+    }
+
     /// One step of a queue, and its follow-ups.
-    fn step<R: Recorder<Body = B>, T>(
+    pub(super) fn step<R: Recorder<Body = B>, T>(
         &mut self,
         no: QueueNo,
         rec: &mut Stamp<'_, R>,
@@ -271,7 +298,7 @@ impl<B: Body> Broker<B> {
             for remains in purged {
                 self.set_aside(remains);
             }
-            self.release_dropped(rec);
+            self.release_within_budget(rec);
         }
         for (worker, receipt) in lapsed {
             self.workers.note_lapse(worker, receipt);

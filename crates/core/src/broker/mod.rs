@@ -39,6 +39,7 @@ use crate::meter;
 use crate::queue::{Broken, Inconsistent, Queue, Remains};
 use crate::task::{Body, Holder};
 use crate::time::{LogTime, Now, WallTime};
+use execute::Stamp;
 use image::Imaging;
 use workers::Workers;
 
@@ -46,7 +47,7 @@ pub use dropped::Dropped;
 pub use execute::Growth;
 pub use glob::{glob_matches, glob_matches_within};
 pub use image::{Image, Stored, Unsorted};
-pub use tasks::PopSlice;
+pub use tasks::{PopSlice, SlicePopped};
 pub use tick::NextDeadline;
 
 /// The memory of a queue is computed again after this many changes of tasks.
@@ -104,6 +105,8 @@ pub struct Broker<B> {
     imaging: Option<Imaging<B>>,
     /// The last stamp that was given to a part of an image.
     last_stamp: u64,
+    /// How many tasks were moved so far. Volatile.
+    moved: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -172,6 +175,7 @@ impl<B: Body> Default for Broker<B> {
             images: 0,
             imaging: None,
             last_stamp: 0,
+            moved: 0,
         }
     }
 }
@@ -242,6 +246,12 @@ impl<B: Body> Broker<B> {
         self.slots.iter().flatten().map(|slot| (&*slot.name, &slot.queue))
     }
 
+    /// How many tasks commands, ticks and the ends of workers have moved since the broker was made. The difference is
+    /// the work of one call, for a driver that bounds it.
+    pub const fn moved(&self) -> u64 {
+        self.moved
+    }
+
     /// Appends the queues in which tasks became available since the last call.
     pub fn take_awake(&mut self, into: &mut Vec<QueueNo>) {
         for no in self.awake.drain(..) {
@@ -284,7 +294,7 @@ impl<B: Body> Broker<B> {
     ) -> Result<(), Inconsistent> {
         self.apply(event, rec)?;
         // No tick comes between the events of a replay, so the contents of dropped queues would pile up.
-        self.release_dropped(rec);
+        self.release_dropped(limits::SLICE_TASKS, rec);
         Ok(())
     }
 
@@ -316,14 +326,27 @@ impl<B: Body> Broker<B> {
         self.dropped.iter().for_each(|remains| remains.queue().bodies(visit));
     }
 
-    /// Releases a slice of the bodies of dropped and purged queues.
-    fn release_dropped<R: Recorder<Body = B>>(&mut self, rec: &mut R) {
-        let Some(remains) = self.dropped.front_mut() else { return };
+    /// Releases up to `count` bodies of a dropped or purged queue. Answers how many.
+    fn release_dropped<R: Recorder<Body = B>>(&mut self, count: usize, rec: &mut R) -> usize {
+        let Some(remains) = self.dropped.front_mut() else { return 0 };
+        let before = remains.queue().len();
         self.dropped_memory -= remains.memory();
-        if remains.release_some(limits::SLICE_TASKS, rec) {
+        let is_more = remains.release_some(count, rec);
+        let released = before.saturating_sub(remains.queue().len());
+        if is_more {
             self.dropped_memory += remains.memory();
         } else {
             self.dropped.pop_front();
+        }
+        released as usize
+    }
+
+    /// Releases as many bodies of dropped and purged queues as this call may still move tasks. The next tick goes on.
+    fn release_within_budget<R: Recorder<Body = B>>(&mut self, rec: &mut Stamp<'_, R>) {
+        while rec.budget() > 0 && !self.dropped.is_empty() {
+            let released = self.release_dropped(rec.budget(), rec);
+            // A queue without bodies is work too.
+            rec.moved += released.max(1);
         }
     }
 
@@ -336,7 +359,7 @@ impl<B: Body> Broker<B> {
     /// Releases all bodies of dropped and purged queues at once. For the end of a replay, when no client waits.
     pub fn release_all_dropped<R: Recorder<Body = B>>(&mut self, rec: &mut R) {
         while !self.dropped.is_empty() {
-            self.release_dropped(rec);
+            self.release_dropped(limits::SLICE_TASKS, rec);
         }
     }
 

@@ -32,6 +32,7 @@ impl<B: Body> Broker<B> {
             rec.note_task_count(tasks);
             self.refresh(no);
         }
+        self.release_within_budget(rec);
         dropped
     }
 

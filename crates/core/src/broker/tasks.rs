@@ -16,6 +16,16 @@ use crate::time::Now;
 /// The time in ids stops advancing this long before the mark. Each millisecond has room for 131,071 ids.
 const ID_RESERVE_MS: u64 = 5_000;
 
+/// The result of a slice of a pop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlicePopped {
+    /// What was popped.
+    pub popped: Popped,
+    /// The index of the queue to go on with, if the slice ended because it had moved enough tasks. It ends before that
+    /// queue settles what is due there, whether it popped any task or not.
+    pub goes_on_at: Option<usize>,
+}
+
 /// A slice of a pop.
 #[derive(Clone, Copy, Debug)]
 pub struct PopSlice {
@@ -91,16 +101,28 @@ impl<B: Body> Broker<B> {
     pub(super) fn pop<R: Recorder<Body = B>>(
         &mut self,
         pop: &Pop<'_>,
+        bulk: &mut Bulk,
         now: Now,
         rec: &mut Stamp<'_, R>,
         out: &mut Replies<B>,
-    ) -> Result<Reply, Refusal> {
-        let start = out.tasks.len();
-        let bytes = limits::REPLY_BYTES_MAX;
-        let count = pop.count.min(limits::REPLY_TASKS_MAX);
-        let slice = PopSlice { from: 0, count, bytes, first_bytes: usize::MAX };
-        self.pop_from(pop, &slice, now, rec, out)?;
-        Ok(Reply::Tasks(Span::new(start, out.tasks.len())))
+    ) -> Result<Option<Reply>, Refusal> {
+        let before = bulk.count();
+        let start = out.tasks.len() - before as usize;
+        let taken: usize = out.tasks[start..].iter().map(|task| task.body.len()).sum();
+        let bytes = limits::REPLY_BYTES_MAX.saturating_sub(taken);
+        let count = pop.count.min(limits::REPLY_TASKS_MAX) - before as u32;
+        let first_bytes = if before == 0 { usize::MAX } else { bytes };
+        let slice = PopSlice { from: bulk.cursor as usize, count, bytes, first_bytes };
+        match self.pop_from(pop, &slice, now, rec, out) {
+            Ok(SlicePopped { popped, goes_on_at: Some(at) }) => {
+                bulk.cursor = at as u64;
+                _ = bulk.more(popped.tasks.into());
+                Ok(None)
+            }
+            // If its worker has ended since the first slice, the pop ends with the tasks it has.
+            Err(refusal) if before == 0 => Err(refusal),
+            Ok(_) | Err(_) => Ok(Some(Reply::Tasks(Span::new(start, out.tasks.len())))),
+        }
     }
 
     /// Executes a slice of a pop and appends the leased tasks. The driver ensures that all slices together lease no
@@ -112,7 +134,7 @@ impl<B: Body> Broker<B> {
         now: Now,
         rec: &mut R,
         out: &mut Replies<B>,
-    ) -> Result<Popped, Refusal> {
+    ) -> Result<SlicePopped, Refusal> {
         self.stamped(now, rec, |broker, now, rec| {
             Command::Pop(*pop).check()?;
             broker.pop_from(pop, slice, now, rec, out)
@@ -127,7 +149,7 @@ impl<B: Body> Broker<B> {
         now: Now,
         rec: &mut Stamp<'_, R>,
         out: &mut Replies<B>,
-    ) -> Result<Popped, Refusal> {
+    ) -> Result<SlicePopped, Refusal> {
         let terms = self.terms(&pop.lease, now)?;
         let mut all = Popped::default();
         for (index, name) in pop.queues.iter().enumerate().skip(slice.from) {
@@ -136,6 +158,9 @@ impl<B: Body> Broker<B> {
                 break;
             }
             let Some(&no) = self.names.get(*name) else { continue };
+            if !self.may_enter(no, now, rec) {
+                return Ok(SlicePopped { popped: all, goes_on_at: Some(index) });
+            }
             let bytes = slice.bytes.saturating_sub(all.bytes);
             let first_bytes = if all.tasks == 0 { slice.first_bytes } else { bytes };
             let (queue, meta) = (index as u32, pop.meta);
@@ -148,7 +173,7 @@ impl<B: Body> Broker<B> {
             all.bytes += popped.bytes;
             all.is_cut = popped.is_cut;
         }
-        Ok(all)
+        Ok(SlicePopped { popped: all, goes_on_at: None })
     }
 
     /// Executes a slice of a recovery and appends the tasks that it leases again. `ask.upto` bounds the deliveries,

@@ -46,8 +46,12 @@ impl<B: Body> Broker<B> {
     /// [`Self::next_deadline`] is due.
     pub fn tick<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut R) {
         self.stamped(now, rec, |broker, now, rec| {
-            broker.release_dropped(rec);
+            // This comes on top of the tasks that may be moved, so that neither delays the other.
+            broker.release_dropped(limits::SLICE_TASKS, rec);
             for _ in 0..STEPS_PER_TICK {
+                if rec.budget() == 0 {
+                    return;
+                }
                 let due = broker.deadlines.first().filter(|&&(at, _)| at <= now.log).map(|&(_, no)| no);
                 let met = broker.wall_deadlines.first().filter(|&&(at, _)| at <= now.wall).map(|&(_, no)| no);
                 if let Some(no) = due.or(met) {
@@ -62,11 +66,13 @@ impl<B: Body> Broker<B> {
         });
     }
 
-    /// Carries out one slice of the announced operations that are under way ([`Self::is_under_way`]).
+    /// Carries out one slice of the announced operations that are under way ([`Self::is_under_way`]), and nothing
+    /// else that is due.
     pub fn settle_under_way<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut R) {
         self.stamped(now, rec, |broker, now, rec| {
             if let Some(&no) = broker.unfinished.first() {
-                broker.on_queue(no, now, rec, |queue, rec| queue.settle_announced(now, rec));
+                broker.step(no, rec, |queue, rec| queue.settle_announced(now, rec));
+                broker.refresh(no);
             }
         });
     }

@@ -203,13 +203,14 @@ impl<B: Body> Broker<B> {
             self.refresh(queue);
             slice.queues -= 1;
         }
+        for no in of_holder(&self.cancelled, holder).take(slice.queues).collect::<Vec<_>>() {
+            self.cancelled.remove(&(holder, no));
+            slice.queues -= 1;
+        }
         if slice.queues == 0 {
             return Progress::More;
         }
         self.commit_stamped(&Event::WorkerEnded(incarnation), rec);
-        for no in of_holder(&self.cancelled, holder).collect::<Vec<_>>() {
-            self.cancelled.remove(&(holder, no));
-        }
         Progress::Done
     }
 
@@ -225,6 +226,9 @@ impl<B: Body> Broker<B> {
     ) -> Progress {
         let held: Vec<QueueNo> = of_holder(&self.holds, holder).take(slice.queues).collect();
         for no in held {
+            if !self.may_enter(no, now, rec) {
+                return Progress::More;
+            }
             let back = self.end_holder_in(holder, no, cause, slice, now, rec);
             slice.queues -= 1;
             _ = bulk.more(back);
@@ -264,17 +268,25 @@ impl<B: Body> Broker<B> {
     fn list_workers(&self, now: Now, bulk: &mut Bulk, out: &mut Vec<WorkerRow>) -> Progress {
         let mut looked_at = 0;
         for (incarnation, worker) in self.workers.alive_at(now.log, bulk.cursor) {
-            if looked_at >= LISTED_PER_SLICE {
-                bulk.cursor = incarnation;
-                return Progress::More;
-            }
             let holder = Holder::Worker(incarnation);
-            let (mut queues, mut leased) = (0, 0);
-            for no in of_holder(&self.holds, holder) {
-                leased += self.slot(no).map_or(0, |slot| slot.queue.held_by(holder));
-                queues += 1;
+            let (mut from, mut leased) = (QueueNo(0), 0);
+            if let Some((listed, queue, count)) = bulk.listed.take()
+                && listed == incarnation
+            {
+                (from, leased) = (queue, count);
             }
-            looked_at += 1 + queues;
+            let mut queues = of_holder_from(&self.holds, holder, from);
+            loop {
+                let queue = queues.next();
+                if looked_at >= LISTED_PER_SLICE {
+                    bulk.cursor = incarnation;
+                    bulk.listed = Some((incarnation, queue.unwrap_or(QueueNo(u32::MAX)), leased));
+                    return Progress::More;
+                }
+                looked_at += 1;
+                let Some(no) = queue else { break };
+                leased += self.slot(no).map_or(0, |slot| slot.queue.held_by(holder));
+            }
             out.push(WorkerRow { name: worker.name.clone(), incarnation, ttl_ms: worker.ttl_ms, leased });
             _ = bulk.more(1);
         }
@@ -284,6 +296,15 @@ impl<B: Body> Broker<B> {
 
 /// The queues in the entries of a holder.
 fn of_holder(entries: &BTreeSet<(Holder, QueueNo)>, holder: Holder) -> impl Iterator<Item = QueueNo> {
-    let all = entries.range((holder, QueueNo(0))..=(holder, QueueNo(u32::MAX)));
+    of_holder_from(entries, holder, QueueNo(0))
+}
+
+/// The same, from this queue on.
+fn of_holder_from(
+    entries: &BTreeSet<(Holder, QueueNo)>,
+    holder: Holder,
+    from: QueueNo,
+) -> impl Iterator<Item = QueueNo> {
+    let all = entries.range((holder, from)..=(holder, QueueNo(u32::MAX)));
     all.inspect(|_| meter::step()).map(|&(_, no)| no)
 }

@@ -52,6 +52,14 @@ pub enum Ids<'a> {
 }
 
 impl<'a> Ids<'a> {
+    /// The number of ids.
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Slice(slice) => slice.len(),
+            Self::Encoded(encoded) => (*encoded).count(),
+        }
+    }
+
     /// Iterates in order.
     pub fn iter(&self) -> impl Iterator<Item = TaskId> + 'a {
         let (slice, encoded) = match *self {

@@ -208,6 +208,24 @@ pub enum Event<'a> {
 }
 
 impl Event<'_> {
+    /// How many tasks the event lists: each of them is moved, added or removed. Events that take the whole of a list at
+    /// once count as none, and so do due tasks, which the event does not list.
+    pub fn moved(&self) -> usize {
+        match self {
+            Self::Pushed { payloads, .. } => payloads.len(),
+            Self::Popped { ids, .. }
+            | Self::Recovered { ids, .. }
+            | Self::Finished { ids, .. }
+            | Self::Returned { ids, .. }
+            | Self::Died { ids, .. }
+            | Self::Removed { ids, .. }
+            | Self::Marked { ids, .. }
+            | Self::Revived { ids, .. } => ids.count(),
+            Self::Extended { .. } | Self::Moved { .. } | Self::Task(_) => 1,
+            _ => 0,
+        }
+    }
+
     /// The queue that the event is about, if it is about exactly one.
     pub const fn queue(&self) -> Option<QueueNo> {
         match *self {

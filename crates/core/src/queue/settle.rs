@@ -73,12 +73,10 @@ impl<B: Body> Queue<B> {
         if self.is_due(now) { Settled::Slice } else { Settled::All }
     }
 
-    /// One step of each announced operation, unless this command was settled ahead.
+    /// One step of each announced operation.
     pub(crate) fn settle_announced<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut R) {
-        if !mem::take(&mut self.is_settled) {
-            for operation in BulkOperation::ANNOUNCED {
-                self.step(operation, limits::SLICE_TASKS, now, rec);
-            }
+        for operation in BulkOperation::ANNOUNCED {
+            self.step(operation, limits::SLICE_TASKS, now, rec);
         }
     }
 

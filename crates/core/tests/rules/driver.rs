@@ -2,7 +2,7 @@
 
 use crate::support::{Answer, Bytes, Home, START_MS, Store, leased, words};
 use crate::{PLAIN, start, x};
-use sureq_core::broker::PopSlice;
+use sureq_core::broker::{PopSlice, SlicePopped};
 use sureq_core::command::{AckScope, Command, IdForm, LeaseAsk, Pop, TaskRefs, View, Worker, WorkerRef};
 use sureq_core::id::TaskId;
 use sureq_core::queue::{Popped, RecoverAsk};
@@ -97,7 +97,8 @@ fn a_sliced_pop_begins_at_the_given_queue_and_stops_when_it_is_full() {
         push_to(&mut home, b"q", &[b"cc", b"d"]);
         let (pop, mut out) = (Pop::plain(&[b"p", b"q"], 9), Replies::default());
         let popped = home.broker.pop_slice(&pop, &slice, home.now, &mut home.log, &mut out);
-        assert_eq!(popped, Ok(Popped { tasks, bytes, is_cut }), "{slice:?}");
+        let expected = SlicePopped { popped: Popped { tasks, bytes, is_cut }, goes_on_at: None };
+        assert_eq!(popped, Ok(expected), "{slice:?}");
         assert_eq!(words(&out.tasks), expected, "{slice:?}");
         let from_second = out.tasks.iter().filter(|task| task.queue == 1);
         assert!(from_second.map(|task| &*task.body.0).all(|body| body == b"cc" || body == b"d"));

@@ -51,6 +51,15 @@ impl Batch {
             self.large.push((index, unused));
         }
     }
+
+    /// Removes the first commands, which were executed. Encoded payloads of the others are kept for the next batch.
+    pub(crate) fn advance(&mut self, executed: usize) {
+        self.large.retain_mut(|(at, _)| {
+            let is_left = *at >= executed;
+            *at = at.saturating_sub(executed);
+            is_left
+        });
+    }
 }
 
 impl Shared {
@@ -76,9 +85,10 @@ impl Shared {
         prepared::payload_bytes(command) >= LARGE_BYTES || self.is_oversized(command)
     }
 
-    /// Decides which commands are executed next under one lock, and encodes their large payloads.
-    pub(crate) fn next_batch(&self, commands: &[Command<'_>]) -> Batch {
-        let mut batch = Batch::default();
+    /// Decides which commands are executed next under one lock, and encodes their large payloads, unless the batch has
+    /// them from the time before.
+    pub(crate) fn next_batch(&self, commands: &[Command<'_>], batch: &mut Batch) {
+        (batch.commands, batch.is_oversized) = (0, false);
         let (mut small_bytes, mut large_bytes) = (0, 0);
         for (index, command) in commands.iter().enumerate().take(WORK_TASKS_MAX) {
             let plain = self.plain_bytes(command);
@@ -97,12 +107,12 @@ impl Shared {
                 break;
             }
             if bytes >= LARGE_BYTES
+                && !batch.large.iter().any(|&(at, _)| at == index)
                 && let Some(payloads) = self.prepare(command)
             {
                 batch.large.push((index, Some(payloads)));
             }
         }
-        batch
     }
 }
 

@@ -385,6 +385,7 @@ impl Recorder for CommitBuffer {
     }
 
     fn release_body(&mut self, body: Body) {
+        self.meter.release();
         if let Body::Stored(place) = body {
             self.live.remove(place);
         }

@@ -25,6 +25,12 @@ use crate::shared::Shared;
 /// own.
 pub(crate) const LARGE_BYTES: usize = 256 << 10;
 
+#[cfg(test)]
+thread_local! {
+    /// The payload bytes that this thread has prepared.
+    pub(crate) static PREPARED_BYTES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// The encoded payloads of an event.
 pub(crate) struct Prepared {
     source: Source,
@@ -129,6 +135,8 @@ impl Shared {
         if command.check().is_err() || is_refused(self) {
             return None;
         }
+        #[cfg(test)]
+        PREPARED_BYTES.set(PREPARED_BYTES.get() + payload_bytes(command));
         let is_kept = self.loader.is_some();
         let prepare = if is_kept { Prepared::section } else { Prepared::bodies };
         match command {

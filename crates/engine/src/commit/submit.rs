@@ -128,17 +128,18 @@ impl Engine {
     fn submit_all(&self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Submitted {
         let shared = &self.shared;
         let mut weight = Weight::of(replies);
-        let mut all = Submitted::default();
+        let (mut all, mut batch) = (Submitted::default(), Batch::default());
         loop {
             let rest = &commands[all.executed..];
             if let Some(flow) = rest.first().and_then(|first| self.not_yet(first)) {
                 all.flow = flow;
                 return all;
             }
-            let mut batch = shared.next_batch(rest);
+            shared.next_batch(rest, &mut batch);
             let first_task = replies.tasks.len();
             let some = self.submit_some(&rest[..batch.commands], &mut batch, replies, &mut weight);
             part_from_large(&mut replies.tasks[first_task..]);
+            batch.advance(some.executed);
             all.executed += some.executed;
             all.position = all.position.max(some.position);
             all.served_waiters |= some.served_waiters;
@@ -208,10 +209,6 @@ impl Engine {
                 break;
             }
             executed += 1;
-            if state.broker.next_deadline().is_due(now) {
-                // The next command on that queue settles another slice of what is due.
-                run.work += limits::SLICE_TASKS;
-            }
             if !state.waiters.is_empty() {
                 run.served_waiters |= shared.serve(&mut state, now);
             }
@@ -266,6 +263,7 @@ impl Engine {
         let (first_task, first_worker) = (replies.tasks.len(), replies.workers.len());
         let EngineState { broker, buffer, .. } = &mut *state;
         let (mut left, mut bulk, mut progress) = (None, Bulk::default(), Progress::Done);
+        let moved_before = broker.moved();
         if let Command::Pop(pop) = command {
             left = sliced::begin_pop(broker, pop, run.now, buffer, replies);
         } else {
@@ -276,13 +274,14 @@ impl Engine {
         shared.end_unit(state);
         let tasks = sliced::named(command) + replies.tasks.len() - first_task;
         state.meter.tasks(tasks);
-        run.work += tasks;
+        // A command also settles a slice of what is due in its queue.
+        run.work += tasks.max((state.broker.moved() - moved_before) as usize);
         let ticket = if progress == Progress::More {
             let rows = replies.workers.split_off(first_worker);
             Some(shared.ticket_for_bulk(command, bulk, rows, shared.position(state)))
         } else if let Some(pop) = must_wait(command, replies) {
             replies.list.pop();
-            self.begin_to_wait(state, pop, replies, run)
+            self.begin_to_wait(state, pop, left, replies, run)
         } else {
             self.answer_later(state, command, left, first_task, replies)
         };
@@ -294,11 +293,12 @@ impl Engine {
     }
 
     /// Adds a pop to the waiters. A waiter takes memory until it is served, so it is refused at the memory limit; a pop
-    /// that need not wait never is.
+    /// that need not wait never is. If it has not looked at all its queues yet, it does so as a waiter.
     fn begin_to_wait(
         &self,
         state: &mut EngineState,
         pop: &Pop<'_>,
+        left: Option<Left>,
         replies: &mut Replies<Body>,
         run: &mut BatchRun,
     ) -> Option<EngineTicket> {
@@ -308,6 +308,7 @@ impl Engine {
             return None;
         }
         let (number, cell) = state.waiters.add(pop, run.now.log);
+        left.map(|left| state.searches.insert(number, left));
         Some(EngineTicket { number: Some(number), cell, shared: Arc::clone(&self.shared) })
     }
 
@@ -322,7 +323,7 @@ impl Engine {
     ) -> Option<EngineTicket> {
         let shared = &self.shared;
         let tasks = &mut replies.tasks[first_task..];
-        if tasks.is_empty() {
+        if tasks.is_empty() && left.is_none() {
             return None;
         }
         let is_warm = shared.fetch(state, command, tasks);
@@ -350,7 +351,7 @@ impl Engine {
 struct BatchRun {
     now: Now,
     oversized: Option<OversizedCommand>,
-    /// Tasks named, pushed or delivered.
+    /// Tasks named, pushed, delivered or settled.
     work: usize,
     served_waiters: bool,
     /// A command was refused because of the memory limit.
@@ -383,5 +384,99 @@ fn recovered_from(command: &Command<'_>) -> Option<Box<[u8]>> {
     match command {
         Command::Recover { queue, .. } => Some((*queue).into()),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use sureq_core::settings::{Change, Changes};
+
+    use super::*;
+    use crate::Options;
+    use crate::clock::Clock;
+    use crate::commit::prepared::PREPARED_BYTES;
+    use crate::shared::LOCKS;
+
+    /// A clock that is moved by hand.
+    #[derive(Default)]
+    struct Hand {
+        ms: AtomicU64,
+    }
+
+    impl Clock for Hand {
+        fn monotonic_us(&self) -> u64 {
+            self.wall_us()
+        }
+
+        fn wall_us(&self) -> u64 {
+            self.ms.load(Ordering::Relaxed) * 1_000
+        }
+    }
+
+    fn execute(engine: &Engine, commands: &[Command<'_>]) {
+        let mut replies = Replies::default();
+        let submitted = engine.submit(commands, &mut replies);
+        assert_eq!((submitted.executed, replies.list.len()), (commands.len(), commands.len()));
+    }
+
+    /// A store with 100,000 tasks in the queue `flood`, whose time to live ends when the clock has advanced by an hour.
+    /// Its ticker sleeps whatever is due.
+    fn with_flood() -> (Engine, Arc<Hand>) {
+        let clock = Arc::<Hand>::default();
+        let engine = Engine::in_memory_by(Arc::clone(&clock) as _, &Options::default());
+        let changes = Changes::List(&[Change::TtlMs(3_600_000)]);
+        execute(&engine, &[Command::Config { queue: b"flood", changes }]);
+        for _ in 0..100 {
+            execute(&engine, &[Command::Push { queue: b"flood", payloads: &[&b"x"[..]; 1_000] }]);
+        }
+        while engine.shared.lock().ticker_sleeps.take().is_none() {
+            std::thread::yield_now();
+        }
+        (engine, clock)
+    }
+
+    fn end_the_hour(clock: &Hand) {
+        clock.ms.store(3_700_000, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn a_pipeline_is_not_held_up_by_what_is_due_in_other_queues() {
+        type Begin = fn(&Engine, &Hand);
+        let begins: [Begin; 2] = [
+            |_, clock| end_the_hour(clock),
+            |engine, _| execute(engine, &[Command::Drop { queues: &[b"flood"] }]),
+        ];
+        for begin in begins {
+            let (engine, clock) = with_flood();
+            begin(&engine, &clock);
+            let now = engine.shared.clock.now();
+            assert!(engine.shared.lock().broker.next_deadline().is_due(now), "a flood has begun");
+            let before = LOCKS.get();
+            execute(&engine, &[Command::Push { queue: b"q", payloads: &[b"x"] }; 4_000]);
+            let locks = LOCKS.get() - before;
+            assert!(locks <= 4, "{locks} locks for a pipeline");
+            assert!(engine.shared.lock().broker.next_deadline().is_due(now), "the flood goes on");
+            engine.close().expect("nothing is kept");
+        }
+    }
+
+    #[test]
+    fn large_payloads_are_prepared_once_however_many_locks_a_pipeline_takes() {
+        const LARGE: usize = 300 << 10;
+        const COUNT: usize = 40;
+        let (engine, clock) = with_flood();
+        end_the_hour(&clock);
+        let large = vec![b'x'; LARGE];
+        let payloads: [&[u8]; 1] = [&large];
+        let (locks, prepared) = (LOCKS.get(), PREPARED_BYTES.get());
+        execute(&engine, &[Command::Push { queue: b"flood", payloads: &payloads }; COUNT]);
+        assert!(
+            LOCKS.get() - locks > COUNT,
+            "each command settles a slice, and two are executed under one lock"
+        );
+        assert_eq!(PREPARED_BYTES.get() - prepared, COUNT * LARGE);
+        engine.close().expect("nothing is kept");
     }
 }

@@ -14,6 +14,7 @@ use sureq_core::broker::Dropped;
 use sureq_sync::{Condvar, Mutex, MutexGuard, thread};
 
 use crate::checkpoint::{Checkpoints, Older};
+use crate::commit::batch::WORK_TASKS_MAX;
 use crate::commit::log_thread::LogThread;
 use crate::compaction::forward::{self, Copied};
 use crate::compaction::live::{Live, LiveBodies};
@@ -60,7 +61,7 @@ const COPY_AGAIN: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(
 /// How many tasks that moved to a dead-letter queue are checked each time, whether they still exist.
 const ADOPTED_LOOKED_AT: usize = 1_000;
 
-/// The most slices of unfinished work that are done under one lock.
+/// The most slices of unfinished work that are done under one lock, if they move few tasks.
 const SLICES_MAX: u32 = 8;
 
 /// The queues that are imaged under one lock; each takes a microsecond or two.
@@ -292,12 +293,13 @@ impl Compactor {
     /// Finishes all sliced work in progress, such as the end of a worker, unless the store closes: an image cannot
     /// express it.
     ///
-    /// Commands may begin such work again and again. So this executes the slices itself, more and more of them under
-    /// one lock, until none is left.
+    /// Commands may begin such work again and again. So this executes the slices itself until none is left: more and
+    /// more of them under one lock, unless they move many tasks.
     fn finish_under_way(shared: &Shared) -> MutexGuard<'_, EngineState> {
         let mut state = shared.lock();
         let mut slices = 1;
         loop {
+            let moved_before = state.broker.moved();
             for _ in 0..slices {
                 if !state.broker.is_under_way() || state.closing {
                     return state;
@@ -308,6 +310,9 @@ impl Compactor {
                 shared.end_unit(&mut state);
                 shared.serve(&mut state, now);
                 shared.stir(&mut state, now);
+                if state.broker.moved() - moved_before >= WORK_TASKS_MAX as u64 {
+                    break;
+                }
             }
             shared.let_go(state);
             shared.step_aside();
@@ -545,5 +550,51 @@ impl EngineState {
 
     fn live_in(&self, segment: &SegmentInfo) -> Live {
         self.buffer.live.within(segment.numbers())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sureq_core::command::{ConnId, LeaseAsk, Pop};
+    use sureq_core::{Command, Progress, Replies, limits};
+
+    use super::*;
+    use crate::meter::Held;
+    use crate::{Engine, Options};
+
+    #[test]
+    fn work_that_is_under_way_moves_a_bounded_number_of_tasks_under_one_lock() {
+        const TASKS: usize = 3 * limits::SLICE_TASKS;
+        let engine = Engine::in_memory(&Options::default());
+        let shared = &engine.shared;
+        let mut state = shared.lock();
+        let now = shared.clock.now();
+        let EngineState { broker, buffer, .. } = &mut *state;
+        let lease = LeaseAsk { conn: Some(ConnId(7)), ..LeaseAsk::NONE };
+        for n in 0..40 {
+            let (queue, mut replies) = (format!("queue {n}"), Replies::default());
+            let (queue, queues) = (queue.as_bytes(), [queue.as_bytes()]);
+            broker.execute(
+                now,
+                &Command::Push { queue, payloads: &[&b"x"[..]; TASKS] },
+                buffer,
+                &mut replies,
+            );
+            let pop = Pop { lease, ..Pop::plain(&queues, TASKS as u32) };
+            broker.execute(now, &Command::Pop(pop), buffer, &mut replies);
+            assert_eq!(replies.tasks.len(), TASKS);
+        }
+        while broker.close_conn(ConnId(7), now, buffer) == Progress::More {}
+        assert!(broker.is_under_way(), "most tasks of the connection are to be returned later");
+        shared.end_unit(&mut state);
+        state.begin_hold();
+        state.held = Held::default();
+        drop(state);
+        let state = Compactor::finish_under_way(shared);
+        assert!(!state.broker.is_under_way());
+        drop(state);
+        let held = engine.held();
+        assert!((limits::SLICE_TASKS..=3 * limits::SLICE_TASKS).contains(&held.moved), "{held:?}");
+        engine.close().expect("nothing is kept");
     }
 }

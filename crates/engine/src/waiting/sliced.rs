@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use sureq_core::broker::PopSlice;
+use sureq_core::broker::{PopSlice, SlicePopped};
 use sureq_core::command::{Pop, View, Worker, WorkerRef};
 use sureq_core::owned::{ListAct, ListCommand, OwnedPop, PackedWords};
 use sureq_core::queue::{Popped, RecoverAsk};
@@ -54,6 +54,13 @@ pub(crate) struct Left {
     from: usize,
     tasks: u32,
     bytes: usize,
+}
+
+impl Left {
+    /// All of a pop.
+    pub(crate) fn all_of(pop: &Pop<'_>) -> Self {
+        Self { from: 0, tasks: pop.count.min(limits::REPLY_TASKS_MAX), bytes: limits::REPLY_BYTES_MAX }
+    }
 }
 
 pub(crate) struct RecoverRest {
@@ -167,8 +174,19 @@ pub(crate) fn begin_pop(
     buffer: &mut CommitBuffer,
     replies: &mut Replies<Body>,
 ) -> Option<Left> {
-    let tasks = pop.count.min(limits::REPLY_TASKS_MAX);
-    let mut left = Left { from: 0, tasks, bytes: limits::REPLY_BYTES_MAX };
+    go_on_with_pop(Left::all_of(pop), broker, pop, now, buffer, replies)
+}
+
+/// Executes a slice of a pop that has popped nothing yet. Returns the rest, if there may be more.
+#[inline]
+pub(crate) fn go_on_with_pop(
+    mut left: Left,
+    broker: &mut Broker<Body>,
+    pop: &Pop<'_>,
+    now: Now,
+    buffer: &mut CommitBuffer,
+    replies: &mut Replies<Body>,
+) -> Option<Left> {
     let start = replies.tasks.len();
     let popped = pop_slice(&mut left, usize::MAX, broker, pop, now, buffer, replies);
     replies.list.push(match popped {
@@ -190,13 +208,19 @@ fn pop_slice(
 ) -> Result<Progress, Refusal> {
     let count = left.tasks.min(SLICE_TASKS as u32);
     let slice = PopSlice { from: left.from, count, bytes: SLICE_BYTES.min(left.bytes), first_bytes };
-    let Popped { tasks, bytes, is_cut } = broker.pop_slice(pop, &slice, now, buffer, replies)?;
+    let SlicePopped { popped, goes_on_at } = broker.pop_slice(pop, &slice, now, buffer, replies)?;
+    let Popped { tasks, bytes, is_cut } = popped;
     left.tasks -= tasks;
     left.bytes = left.bytes.saturating_sub(bytes);
     if tasks > 0 {
         left.from = replies.tasks.last().map_or(left.from, |task| task.queue as usize);
     }
-    let is_over = tasks == 0 || tasks < count && !is_cut || left.tasks == 0 || left.bytes == 0;
+    let mut is_over = tasks == 0 || tasks < count && !is_cut;
+    if let Some(at) = goes_on_at {
+        // The queues from there on have not been looked at, because this slice has moved enough tasks.
+        (left.from, is_over) = (at, false);
+    }
+    is_over |= left.tasks == 0 || left.bytes == 0;
     Ok(if is_over { Progress::Done } else { Progress::More })
 }
 

@@ -92,6 +92,11 @@ impl Waiters {
         self.waiting.get(&number).map(|waiting| (number, waiting))
     }
 
+    /// The waiter of this number.
+    pub(crate) fn get(&self, number: u64) -> Option<&Waiting> {
+        self.waiting.get(&number)
+    }
+
     /// The waiter that has waited longest on behalf of a worker.
     pub(crate) fn first_of_worker(&self, incarnation: u64) -> Option<(u64, &Waiting)> {
         let &(_, number) = self.by_worker.range((incarnation, 0)..=(incarnation, u64::MAX)).next()?;
