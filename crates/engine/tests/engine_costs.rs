@@ -133,7 +133,7 @@ fn pop_flooded(engine: &Engine, block: Option<Block>) -> Submitted {
 fn resume_flooded(engine: &Engine) {
     let last = flooded().pop().unwrap();
     let mut replies = Replies::default();
-    engine.submit(&[Command::Resume { queue: last.as_bytes() }], &mut replies);
+    let _ = engine.submit(&[Command::Resume { queue: last.as_bytes() }], &mut replies);
     engine.commit();
 }
 

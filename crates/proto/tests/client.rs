@@ -259,10 +259,10 @@ fn check_round_trip(command: &Command<'_>) {
         return;
     }
     let (mut unquoted, mut args) = (Vec::new(), Args::default());
-    Parser::new(Limits::TRUSTED).parse(&out, &mut unquoted, &mut args).unwrap();
-    let argv: Vec<Vec<&[u8]>> = args.iter().map(<[&[u8]]>::to_vec).collect();
-    assert_eq!(argv.len(), 1);
-    match parse(&argv[0], Caller { conn: CONN }) {
+    Parser::new(Limits::TRUSTED).parse(&out, &mut unquoted, &mut args).expect("RESP");
+    let requests: Vec<Vec<&[u8]>> = args.iter().map(<[&[u8]]>::to_vec).collect();
+    assert_eq!(requests.len(), 1);
+    match parse(&requests[0], Caller { conn: CONN }) {
         Ok(Request::Home { command: read, style }) => {
             assert_eq!(style, ReplyStyle::Native);
             assert!(same(&read, command), "{read:?}\n{command:?}");

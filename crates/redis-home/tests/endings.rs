@@ -401,15 +401,17 @@ fn homes_of_the_release_before_and_of_this_one_let_each_other_live() {
     fill(&home, b"q", 1);
     let receipt = take(&home, held_by(7), &[b"q"], 1).remove(0);
     let mut raw = server.connect();
-    let log_ms = || (START_US + world.passed_us()) / 1_000;
+    let log_ms = || i64::try_from((START_US + world.passed_us()) / 1_000).expect("it is short");
     let mut beat_of = || {
-        let homes: Vec<(String, f64)> =
+        let homes: Vec<(String, String)> =
             cmd("ZRANGE").arg("sureq:homes").arg(&["0", "-1", "WITHSCORES"]).query(&mut raw).expect("a set");
-        homes.into_iter().next().expect("the home is there")
+        let (home, score) = homes.into_iter().next().expect("the home is there");
+        let whole_ms = score.split('.').next().expect("the score is not empty");
+        (home, whole_ms.parse::<i64>().expect("the score is a number"))
     };
     let mut assert_lives = |when: &str| {
-        let ends_in_ms = beat_of().1 - log_ms() as f64;
-        assert!(ends_in_ms > 0.0, "{when}: the release before has ended it {} ms ago", -ends_in_ms);
+        let ends_in_ms = beat_of().1 - log_ms();
+        assert!(ends_in_ms > 0, "{when}: the release before has ended it {} ms ago", -ends_in_ms);
     };
     for is_first in [true, false] {
         if !is_first {
@@ -427,12 +429,12 @@ fn homes_of_the_release_before_and_of_this_one_let_each_other_live() {
     // A home of the release before is silent as soon as one of this release, and lost as soon.
     hold(&home, held_by(7), b"q", 1);
     let name = beat_of().0;
-    let beaten = log_ms() + LIFE_BEFORE_MS;
+    let beaten = log_ms() + i64::try_from(LIFE_BEFORE_MS).expect("it is short");
     cmd("ZADD").arg("sureq:homes").arg(beaten).arg(&name).exec(&mut server.connect()).expect("it answers");
     info(&other, b"other");
     world.pass(14_900_000);
     info(&other, b"other");
-    assert_eq!(beat_of().1, beaten as f64, "it is not silent yet");
+    assert_eq!(beat_of().1, beaten, "it is not silent yet");
     world.pass(200_000);
     info(&other, b"other");
     world.pass(14_900_000);

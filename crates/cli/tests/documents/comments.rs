@@ -250,8 +250,8 @@ impl Scanner<'_> {
     fn lua(&mut self) {
         while !self.is_done() {
             let rest = self.rest();
-            if rest.starts_with("--") {
-                match long_bracket(&rest[2..]) {
+            if let Some(comment) = rest.strip_prefix("--") {
+                match long_bracket(comment) {
                     Some(end) => {
                         let start = self.at + 2 + end.len();
                         self.at = start;

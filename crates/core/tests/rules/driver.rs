@@ -97,8 +97,8 @@ fn a_sliced_pop_begins_at_the_given_queue_and_stops_when_it_is_full() {
         push_to(&mut home, b"q", &[b"cc", b"d"]);
         let (pop, mut out) = (Pop::plain(&[b"p", b"q"], 9), Replies::default());
         let popped = home.broker.pop_slice(&pop, &slice, home.now, &mut home.log, &mut out);
-        let expected = SlicePopped { popped: Popped { tasks, bytes, is_cut }, goes_on_at: None };
-        assert_eq!(popped, Ok(expected), "{slice:?}");
+        let popped_whole = SlicePopped { popped: Popped { tasks, bytes, is_cut }, goes_on_at: None };
+        assert_eq!(popped, Ok(popped_whole), "{slice:?}");
         assert_eq!(words(&out.tasks), expected, "{slice:?}");
         let from_second = out.tasks.iter().filter(|task| task.queue == 1);
         assert!(from_second.map(|task| &*task.body.0).all(|body| body == b"cc" || body == b"d"));
@@ -121,7 +121,7 @@ fn a_sliced_pop_is_refused_for_the_same_reasons_as_a_whole_one() {
     assert!(pop(&mut home, Pop::plain(&[&long], 1)).is_err(), "the name is too long");
     let worker = start(&mut home, b"w", 1_000);
     let held = pop(&mut home, Pop { lease: crate::by(worker), ..Pop::plain(&[b"q"], 1) });
-    assert_eq!(held.map(|popped| popped.tasks), Ok(1));
+    assert_eq!(held.map(|slice| slice.popped.tasks), Ok(1));
     home.pass(1_000);
     home.tick();
     assert_eq!(home.see(View::Ready), "a", "the tasks of an ended worker are requeued");

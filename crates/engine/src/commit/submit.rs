@@ -454,7 +454,7 @@ mod tests {
             let now = engine.shared.clock.now();
             assert!(engine.shared.lock().broker.next_deadline().is_due(now), "a flood has begun");
             let before = LOCKS.get();
-            execute(&engine, &[Command::Push { queue: b"q", payloads: &[b"x"] }; 4_000]);
+            execute(&engine, &vec![Command::Push { queue: b"q", payloads: &[b"x"] }; 4_000]);
             let locks = LOCKS.get() - before;
             assert!(locks <= 4, "{locks} locks for a pipeline");
             assert!(engine.shared.lock().broker.next_deadline().is_due(now), "the flood goes on");

@@ -576,7 +576,7 @@ mod tests {
             let (queue, queues) = (queue.as_bytes(), [queue.as_bytes()]);
             broker.execute(
                 now,
-                &Command::Push { queue, payloads: &[&b"x"[..]; TASKS] },
+                &Command::Push { queue, payloads: &vec![&b"x"[..]; TASKS] },
                 buffer,
                 &mut replies,
             );
