@@ -431,7 +431,7 @@ fn a_worker_that_holds_tasks_of_very_many_queues() {
     assert_eq!(home.broker.queue(b"queue 7").map(crate::Queue::counts), Some([1, 0, 0, 0]));
 }
 
-/// So many queues with so many expired tasks in each.
+/// Queues with `count` expired tasks in each.
 fn fill_with_expired(home: &mut Home, queues: usize, count: usize, changes: &[Change<'_>]) -> Vec<String> {
     let names: Vec<String> = (0..queues).map(|n| format!("queue {n}")).collect();
     for name in names.iter().map(String::as_bytes) {

@@ -126,7 +126,7 @@ impl PackedWords {
 /// The parts of a command that does the same to each item of a list.
 #[derive(Clone, Copy, Debug)]
 pub struct ListCommand<'a> {
-    /// What it does to each.
+    /// The action for each item.
     pub act: ListAct,
     /// The queue of the tasks; empty if the items are queues.
     pub queue: &'a [u8],
@@ -134,7 +134,7 @@ pub struct ListCommand<'a> {
     pub items: &'a [&'a [u8]],
 }
 
-/// What is done to each item of a list.
+/// An action for each item of a list.
 #[derive(Clone, Copy, Debug)]
 pub enum ListAct {
     Ack(IdForm, AckScope),

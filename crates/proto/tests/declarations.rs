@@ -198,7 +198,8 @@ fn syntax_lines_follow_from_the_declarations() {
     }
 }
 
-/// The patch adds a command, RQ.WAITING, by the list in CONTRIBUTING.md. `./test` compiles a copy of the sources with it.
+/// The patch adds a command, RQ.WAITING, by the list in CONTRIBUTING.md. `./test` compiles a copy of the sources with
+/// it.
 #[test]
 fn a_command_is_added_by_the_eight_files_that_contributing_lists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -156,7 +156,7 @@ impl HomeThread {
                         break;
                     }
                 }
-                // Nobody knows what it took there.
+                // It is unknown which tasks it took there.
                 Err(no @ Refusal::Unknown { .. }) => {
                     self.give_back_popped(call, tasks).await;
                     return Err(no);

@@ -391,7 +391,7 @@ fn closed_connections_of_a_server_that_is_away_delay_no_heartbeat() {
     }
     push(&home, living.as_bytes(), b"x");
     assert_eq!(pop_held_by(&home, living.as_bytes(), CLOSED).expect("a pop").len(), 1);
-    // Nobody takes over.
+    // No replica takes over.
     cluster.server_mut(replica.expect("it has one")).kill();
     cluster.server_mut(lost).kill();
     (0..CLOSED).for_each(|conn| home.close_conn(ConnId(conn)));

@@ -120,7 +120,7 @@ fn a_dead_letter_queue_forgets_sources_that_are_deleted_or_go_elsewhere() {
         }
         assert_eq!(sources(), [""; 0], "after step {}", n % 3);
     }
-    // One that has it as its dead-letter queue stays: those who wait for that are woken when something dies.
+    // One that has it as its dead-letter queue stays: its waiters are woken when something dies.
     set_dead_letter(&home, b"live", b"grave");
     delay(b"live");
     set_dead_letter(&home, b"live", b"grave");

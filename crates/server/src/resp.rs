@@ -478,8 +478,8 @@ impl RespSession {
         self.note_subscriptions(cx.thread);
     }
 
-    /// A subscriber that was given up cannot leave as if it had missed nothing: the connection takes no more commands, and
-    /// ends with the error of [`Subscriber::push_messages`].
+    /// A subscriber that was given up cannot leave as if it had missed nothing: the connection takes no more commands,
+    /// and ends with the error of [`Subscriber::push_messages`].
     fn unsubscribe(&mut self, by: By, names: &[&[u8]], cx: &mut SessionCx<'_>) -> Answered {
         match &mut self.subscriber {
             Some(subscriber) => {

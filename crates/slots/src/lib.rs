@@ -1,5 +1,5 @@
-//! Hash slots: the part of a Redis Cluster that a key belongs to. Redis computes the same, so that a home can tell which
-//! server has a queue, and the module which queues share a server.
+//! Hash slots: the part of a Redis Cluster that a key belongs to. Redis computes the same, so that a home can tell
+//! which server has a queue, and the module which queues share a server.
 #![no_std]
 #![forbid(unsafe_code)]
 

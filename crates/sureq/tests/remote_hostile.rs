@@ -62,7 +62,7 @@ fn a_server_that_is_not_sureq_is_refused_with_an_explanation() {
         (b"-NOAUTH Authentication required.\r\n", "NOAUTH"),
         (b"-LOADING wait\r\n", "LOADING"),
         (b"$99999999999999999999\r\n", "a number in a reply is malformed"),
-        (b"*999999999999\r\n", "larger than it may be"),
+        (b"*999999999999\r\n", "exceeds the size limit"),
     ] {
         let since = Instant::now();
         let error = open(fake(greeting, b"")).expect_err("it is no sureq").to_string();
@@ -101,7 +101,7 @@ fn check_by(answer: &'static [u8], told: &str, patience: Patience) {
 fn garbage_is_an_unknown_outcome_without_other_effects() {
     check(b"\0\xff\xfe", "no RESP reply begins with");
     check(b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n", "nested");
-    check(b"$536870913\r\n", "larger than it may be");
+    check(b"$536870913\r\n", "exceeds the size limit");
     check(b"%2\r\n+a\r\n:1\r\n:2\r\n_\r\n", "does not fit its command");
     for unfinished in [&b"$5\r\nabc"[..], b""] {
         check_by(unfinished, "no answer within", Patience { answer: SHORT, ..Patience::default() });

@@ -1,4 +1,5 @@
-//! `sureq ack`, `extend`, `return`, `cancel`, `bury` and `delete`: act on deliveries and tasks by their receipts or ids.
+//! `sureq ack`, `extend`, `return`, `cancel`, `bury` and `delete`: act on deliveries and tasks by their receipts or
+//! ids.
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -19,7 +19,7 @@ const ID_RESERVE_MS: u64 = 5_000;
 /// The result of a slice of a pop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlicePopped {
-    /// What was popped.
+    /// The number of popped tasks, and their size.
     pub popped: Popped,
     /// The index of the queue to go on with, if the slice ended because it had moved enough tasks. It ends before that
     /// queue settles what is due there, whether it popped any task or not.

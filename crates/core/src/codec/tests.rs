@@ -158,7 +158,7 @@ fn bytes_of(event: &Event<'_>) -> Vec<u8> {
     bytes
 }
 
-// ---- What events are made of.
+// ---- The parts of events.
 
 /// Small numbers, edge cases of the encoding, and arbitrary ones.
 fn number() -> impl Strategy<Value = u64> {

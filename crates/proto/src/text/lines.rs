@@ -88,8 +88,8 @@ impl Parser {
     }
 
     /// Continues after the last of `done`, the executed first lines of the last call. The next buffer begins where
-    /// that line ends, or is the same again if none was executed. The rest of a line that is too long is dropped without
-    /// a second error.
+    /// that line ends, or is the same again if none was executed. The rest of a line that is too long is dropped
+    /// without a second error.
     pub fn restart(&mut self, done: &[ParsedLine<'_>]) {
         self.searched = 0;
         self.dropped = match done.last() {
@@ -185,7 +185,7 @@ mod tests {
         hear_with_stops(limits, pieces, &[])
     }
 
-    /// The same, if the first calls are followed by the execution of so many lines only.
+    /// The same, but only `stops[n]` lines are executed after call `n`.
     fn hear_with_stops(limits: Limits, pieces: &[&[u8]], stops: &[usize]) -> (Vec<String>, Option<Close>) {
         let mut parser = Parser::new(limits);
         let (mut buf, mut heard, mut stops) = (Vec::new(), Vec::new(), stops.iter());

@@ -512,7 +512,7 @@ mod tests {
     }
 
     /// The same after a large step, with calls that are under way at the same time: each sets the offset that the
-    /// others were told. All are executed soon, and log time passes as it does otherwise.
+    /// others received. All are executed soon, and log time passes as it does otherwise.
     #[test]
     fn calls_at_the_same_time_after_a_step_are_executed_soon() {
         struct UnderWay {

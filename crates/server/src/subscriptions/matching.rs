@@ -180,7 +180,7 @@ mod tests {
         assert!(subscribers.iter().all(|mailbox| mailbox.check() == Err(GivenUp::TooCostly)));
     }
 
-    /// What is remembered of a channel, told of it once.
+    /// The remembered matches of a channel after one message on it.
     fn remembered(all: &Subscriptions, queue: &[u8]) -> Option<Arc<[Name]>> {
         tell(all, notice(queue));
         let mut channel = Vec::new();

@@ -2038,7 +2038,7 @@ function ops.beat(a)
   for _, queue in ipairs(queues) do
     attempt(function()
       local q = open(queue)
-      -- What is due in the others is left to later calls.
+      -- Later calls settle what is due in the others.
       if slice_left > 0 then settle(q) end
       local index = q.k .. ':off:' .. w.holder
       local all = read('ZCARD', index)
