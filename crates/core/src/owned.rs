@@ -73,7 +73,7 @@ impl OwnedPop {
 #[derive(Clone, Debug, Default)]
 pub struct PackedWords {
     bytes: Vec<u8>,
-    /// Where each ends. A command is smaller than 4 GiB.
+    /// The end offset of each word. A command is smaller than 4 GiB.
     ends: Vec<u32>,
 }
 

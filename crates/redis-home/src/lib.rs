@@ -5,9 +5,9 @@
 //!   thread of its own; `spread` does so for commands about several hash slots of a cluster.
 //! - `connection`: `link` sends calls to the server that owns their queue, and repeats only those that were not
 //!   executed. `topology` knows which server that is: the only one, the primary that sentinels name, or the owner of
-//!   a hash slot (`slots`). `node` is one server.
-//! - `script`: `call` turns a command into a call of the Lua script, `answer` turns the answer into a reply, `slices`
-//!   splits large commands, `operations` declares the arguments of each operation, `runner` loads the script. `clock`
+//!   a hash slot (crate `sureq-slots`). `node` is one server.
+//! - `script`: `call` declares the operations with their arguments and turns a command into a call of the Lua script,
+//!   `answer` turns the answer into a reply, `slices` splits large commands, `runner` loads the script. `clock`
 //!   carries log time from one call to the next, since Redis has no clock that cannot be set.
 //! - `waiting`: a script cannot wait, so a pop that finds nothing joins the `waiters`; a Pub/Sub message
 //!   (`subscription`) or the deadline that a script reported wakes it. `serving` keeps the order between commands and

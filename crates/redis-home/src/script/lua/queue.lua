@@ -11,7 +11,7 @@
 --              `ahead`
 --            4 the wall clock in microseconds, or empty for that of Redis; tests move time by it
 --            5 the id of this run of the server
---            then the arguments of the operation, which the generated table ARGUMENTS names (operations.rs)
+--            then the arguments of the operation, which the generated table ARGUMENTS names (call.rs)
 --
 -- docs/reference/redis-keys.md lists the keys. A task without a record in `:task` was pushed without options and has
 -- not been touched since.
