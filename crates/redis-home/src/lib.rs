@@ -6,9 +6,9 @@
 //! - `connection`: `link` sends calls to the server that owns their queue, and repeats only those that were not
 //!   executed. `topology` knows which server that is: the only one, the primary that sentinels name, or the owner of
 //!   a hash slot (crate `sureq-slots`). `node` is one server.
-//! - `script`: `call` declares the operations with their arguments and turns a command into a call of the Lua script,
-//!   `answer` turns the answer into a reply, `slices` splits large commands, `runner` loads the script. `clock`
-//!   carries log time from one call to the next, since Redis has no clock that cannot be set.
+//! - `script`: `call` declares the operations and turns a command into a call of the Lua script, `operations` finds
+//!   their arguments by name, `answer` turns the answer into a reply, `slices` splits large commands, `runner` loads the
+//!   script. `clock` carries log time from one call to the next, since Redis has no clock that cannot be set.
 //! - `waiting`: a script cannot wait, so a pop that finds nothing joins the `waiters`; a Pub/Sub message
 //!   (`subscription`) or the deadline that a script reported wakes it. `serving` keeps the order between commands and
 //!   waiters. `listener` receives the messages of scripts.
