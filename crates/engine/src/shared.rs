@@ -691,8 +691,9 @@ impl Shared {
     }
 
     pub(crate) fn stir_ticker(&self, state: &mut EngineState, now: Now) {
+        // A ticker that sleeps beyond its time does so by another clock than the log's, which may be late.
         if let Some(until) = state.ticker_sleeps
-            && ticker::next_look(state, now).is_some_and(|at| at < until)
+            && ticker::next_look(state, now).is_some_and(|at| at < until || until <= now.log)
         {
             state.ticker_sleeps = None;
             self.ticker_wakes.notify_one();
