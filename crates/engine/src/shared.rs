@@ -289,7 +289,13 @@ const STEP_ASIDE: Duration = Duration::from_micros(20);
 
 impl Shared {
     /// The refusal of a command that cannot be executed for lack of disk space or memory.
+    #[inline]
     pub(crate) fn refusal(&self, state: &EngineState, command: &Command<'_>) -> Option<Refusal> {
+        let is_limited = state.no_space || self.memory_max.is_some();
+        if is_limited { self.refusal_at_limits(state, command) } else { None }
+    }
+
+    fn refusal_at_limits(&self, state: &EngineState, command: &Command<'_>) -> Option<Refusal> {
         if state.no_space && matches!(command, Command::Push { .. } | Command::Add(_)) {
             return Some(Refusal::NoSpace);
         }

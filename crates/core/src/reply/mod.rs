@@ -9,6 +9,7 @@ use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
+use core::mem;
 use core::ops::Range;
 
 use crate::id::{Receipt, TaskId};
@@ -121,8 +122,11 @@ impl<B> Replies<B> {
         Replies { list, ids, tasks, indexes, queues, receipts, workers, foreign_ids }
     }
 
-    /// Appends the replies to further commands and maps their payloads. `more` keeps its capacity.
+    /// Appends the replies to further commands and maps their payloads. `more` becomes empty and keeps some capacity.
     pub fn append_mapped<C>(&mut self, more: &mut Replies<C>, mut map: impl FnMut(C) -> B) {
+        if self.is_empty() {
+            return self.take_mapped(more, map);
+        }
         for reply in more.list.drain(..) {
             self.list.push(match reply {
                 Reply::Pushed(span) => Reply::Pushed(span.behind(self.ids.len())),
@@ -149,6 +153,30 @@ impl<B> Replies<B> {
         self.receipts.append(&mut more.receipts);
         self.workers.append(&mut more.workers);
         self.foreign_ids.append(&mut more.foreign_ids);
+    }
+
+    fn is_empty(&self) -> bool {
+        let Self { list, ids, tasks, indexes, queues, receipts, workers, foreign_ids } = self;
+        list.is_empty()
+            && ids.is_empty()
+            && tasks.is_empty()
+            && indexes.is_empty()
+            && queues.is_empty()
+            && receipts.is_empty()
+            && workers.is_empty()
+            && foreign_ids.is_empty()
+    }
+
+    /// Appends to no replies: nothing but the tasks has to be moved one by one.
+    fn take_mapped<C>(&mut self, more: &mut Replies<C>, mut map: impl FnMut(C) -> B) {
+        mem::swap(&mut self.list, &mut more.list);
+        mem::swap(&mut self.ids, &mut more.ids);
+        self.tasks.extend(more.tasks.drain(..).map(|task| task.map_body(&mut map)));
+        mem::swap(&mut self.indexes, &mut more.indexes);
+        mem::swap(&mut self.queues, &mut more.queues);
+        mem::swap(&mut self.receipts, &mut more.receipts);
+        mem::swap(&mut self.workers, &mut more.workers);
+        mem::swap(&mut self.foreign_ids, &mut more.foreign_ids);
     }
 }
 
