@@ -7,8 +7,8 @@
 //!   executed. `topology` knows which server that is: the only one, the primary that sentinels name, or the owner of
 //!   a hash slot (crate `sureq-slots`). `node` is one server.
 //! - `script`: `call` declares the operations and turns a command into a call of the Lua script, `operations` finds
-//!   their arguments by name, `answer` turns the answer into a reply, `slices` splits large commands, `runner` loads the
-//!   script. `clock` carries log time from one call to the next, since Redis has no clock that cannot be set.
+//!   their arguments by name, `answer` turns the answer into a reply, `slices` splits large commands, `runner` loads
+//!   the script. `clock` carries log time from one call to the next, since Redis has no clock that cannot be set.
 //! - `waiting`: a script cannot wait, so a pop that finds nothing joins the `waiters`; a Pub/Sub message
 //!   (`subscription`) or the deadline that a script reported wakes it. `serving` keeps the order between commands and
 //!   waiters. `listener` receives the messages of scripts.
