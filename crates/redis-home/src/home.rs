@@ -11,7 +11,7 @@ use redis::RedisError;
 use sureq_core::command::{Block, Cancel, Command, ConnId, Pop, Worker};
 use sureq_core::{LogTime, Now, Receipt, Refusal, Replies, WallTime};
 use sureq_home_api::elsewhere::{
-    ChannelListener, PopOf, ReplySizes, ReplySlot, Requeue, SizePlace, SlotTicket, Untaken,
+    ChannelListener, PopOf, ReplySizes, ReplySlot, Requeue, SizePlace, SlotTicket, Undelivered,
 };
 use sureq_home_api::{
     Broken, CleanReport, Cleaning, Home, Listener, NoticeQueue, Payload, Submitted, Ticket,
@@ -209,7 +209,7 @@ impl Home for RedisHome {
             Ids::Foreign => self.shared.deliveries.id(*receipt),
         };
         let tasks = receipts.iter().filter_map(text_of).collect();
-        self.shared.requeue(vec![Untaken { queue: queue.into(), tasks }]);
+        self.shared.requeue(vec![Undelivered { queue: queue.into(), tasks }]);
     }
 
     fn close_conn(&self, conn: ConnId) {
@@ -265,9 +265,9 @@ impl Home for RedisHome {
 }
 
 impl Requeue for Shared {
-    fn requeue(&self, untaken: Vec<Untaken>) {
+    fn requeue(&self, undelivered: Vec<Undelivered>) {
         // A closed home has nothing to requeue.
-        let _ = self.jobs.send(Job::Abandoned(untaken));
+        let _ = self.jobs.send(Job::Abandoned(undelivered));
     }
 }
 

@@ -158,7 +158,7 @@ impl HomeThread {
                 }
                 // Nobody knows what it took there.
                 Err(no @ Refusal::Unknown { .. }) => {
-                    self.give_back_popped(call, tasks).await;
+                    self.requeue_popped(call, tasks).await;
                     return Err(no);
                 }
                 Err(no) => failed = Some(no),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use sureq_core::command::{Block, ConnId, Pop, Worker};
 use sureq_core::{Command, Now, Receipt, Refusal, Replies};
-use sureq_home_api::elsewhere::{ChannelListener, SlotTicket, Subscription, Untaken};
+use sureq_home_api::elsewhere::{ChannelListener, SlotTicket, Subscription, Undelivered};
 use sureq_home_api::{Broken, Home, Listener, NoticeQueue, Payload, Submitted, Ticket};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, LocalSet};
@@ -207,7 +207,7 @@ impl Home for RemoteHome {
 
     fn requeue(&self, queue: &[u8], receipts: &[Receipt]) {
         let tasks = receipts.iter().map(|receipt| spelt(*receipt)).collect();
-        self.shared.pipe.requeue_tasks(vec![Untaken { queue: queue.into(), tasks }]);
+        self.shared.pipe.requeue_all(vec![Undelivered { queue: queue.into(), tasks }]);
     }
 
     /// Dropping the ticket of a waiting pop does the same to its connection: only a closed connection makes the

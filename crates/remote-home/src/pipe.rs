@@ -10,7 +10,7 @@ use sureq_core::id::IdText;
 use sureq_core::settings::Place;
 use sureq_core::{Command, Receipt, Refusal, Replies, Reply, limits};
 use sureq_home_api::Payload;
-use sureq_home_api::elsewhere::{PopOf, ReplySizes, ReplySlot, Requeue, SizePlace, Untaken};
+use sureq_home_api::elsewhere::{PopOf, ReplySizes, ReplySlot, Requeue, SizePlace, Undelivered};
 use sureq_proto::resp::{BadReply, Piece, PieceReader};
 use sureq_proto::{ReplyForm, decode_reply, encode_command};
 use tokio::net::TcpStream;
@@ -82,8 +82,8 @@ pub(crate) fn spelt(receipt: Receipt) -> Vec<u8> {
 }
 
 impl Requeue for Pipe {
-    fn requeue(&self, untaken: Vec<Untaken>) {
-        self.requeue_tasks(untaken);
+    fn requeue(&self, undelivered: Vec<Undelivered>) {
+        self.requeue_all(undelivered);
     }
 }
 
@@ -233,8 +233,8 @@ impl Pipe {
     }
 
     /// Requeues deliveries that no caller took, at the front of their queues.
-    pub(crate) fn requeue_tasks(&self, untaken: Vec<Untaken>) {
-        for Untaken { queue, tasks } in untaken {
+    pub(crate) fn requeue_all(&self, undelivered: Vec<Undelivered>) {
+        for Undelivered { queue, tasks } in undelivered {
             // Each return puts its task at the front, so the last task goes first.
             let back = tasks.iter().rev().map(|bytes| {
                 let task = TaskRef { bytes, form: IdForm::Long };
@@ -386,7 +386,7 @@ impl Pipe {
         asked.take(frame, &self.sizes);
         let began = *asked.began.get_or_insert(began);
         if asked.settle() {
-            self.requeue_tasks(asked.slot.fill_at(asked.replies, began));
+            self.requeue_all(asked.slot.fill_at(asked.replies, began));
         } else {
             *current = Some(asked);
         }

@@ -19,7 +19,7 @@ use sureq_home_api::Payload;
 
 /// A popped task, leased to its consumer.
 ///
-/// Finish it with [`Task::ack`], or return it with [`Task::give_back`] or [`Task::fail`]. Dropping it does nothing:
+/// Finish it with [`Task::ack`], or return it with [`Task::requeue`] or [`Task::fail`]. Dropping it does nothing:
 /// the task is requeued when its lease ends.
 ///
 /// ```
@@ -128,8 +128,8 @@ impl Task {
     }
 
     /// Returns the task to the front of its queue, at no cost of a try.
-    pub async fn give_back(&self) -> Result<Held> {
-        self.queue().give_back(self.receipt()).await
+    pub async fn requeue(&self) -> Result<Held> {
+        self.queue().requeue(self.receipt()).await
     }
 
     /// Fails the try: the task is retried after its backoff, or dead if that was its last try.

@@ -144,7 +144,7 @@ async fn tasks_whose_leases_a_slow_connection_cannot_extend_in_time_are_returned
     // Replies take longer than a third of the lease: an extension cannot be relied on when its reply is there.
     line.delay(LEASE / 5);
     let since = Instant::now();
-    while handle.status().is_none_or(|status| status.tally.given_back == 0) {
+    while handle.status().is_none_or(|status| status.tally.requeued == 0) {
         assert!(since.elapsed() < DEADLINE, "{:?}", handle.status());
         direct.queue("q").push("x").await.expect("the push succeeds");
         // The only thread of the runtime is blocked while the task arrives, so its lease must be extended before it

@@ -237,7 +237,7 @@ pub enum Happening {
     Tick,
     Restart,
     CloseConn(u64),
-    Undeliver(Name, Vec<Receipt>),
+    RequeueUndelivered(Name, Vec<Receipt>),
     /// The body of the task is copied to another place, which changes nothing else.
     Forward(TaskId),
 }

@@ -33,7 +33,7 @@ pub enum Plan {
     Work(usize, Name),
     Rest(usize, Name),
     Stop(usize),
-    Undeliver(Name, Vec<usize>),
+    RequeueUndelivered(Name, Vec<usize>),
     Forward(usize),
 }
 
@@ -75,9 +75,9 @@ impl Model {
             Plan::Work(worker, queue) => Cmd::Work(self.worker(worker), queue),
             Plan::Rest(worker, queue) => Cmd::Rest(self.worker(worker), queue),
             Plan::Stop(worker) => Cmd::Stop(self.worker(worker)),
-            Plan::Undeliver(queue, picks) => {
+            Plan::RequeueUndelivered(queue, picks) => {
                 let receipts = picks.iter().filter_map(|&pick| back(&self.receipts, pick)).collect();
-                return Happening::Undeliver(queue, receipts);
+                return Happening::RequeueUndelivered(queue, receipts);
             }
             Plan::Forward(pick) => {
                 let unknown = TaskId::new(7, 7).unwrap();
@@ -283,7 +283,7 @@ pub fn plan() -> impl Strategy<Value = Plan> {
         2 => (0..3usize, queue()).prop_map(|(w, q)| Plan::Work(w, q)),
         2 => (0..3usize, queue()).prop_map(|(w, q)| Plan::Rest(w, q)),
         1 => (0..3usize).prop_map(Plan::Stop),
-        2 => (queue(), prop::collection::vec(0..6usize, 0..4)).prop_map(|(q, r)| Plan::Undeliver(q, r)),
+        2 => (queue(), prop::collection::vec(0..6usize, 0..4)).prop_map(|(q, r)| Plan::RequeueUndelivered(q, r)),
         8 => (0..12usize).prop_map(Plan::Forward),
         14 => (-1..2i64).prop_map(Plan::ToDeadline),
         8 => ms().prop_map(|ms| Plan::Fixed(Happening::Pass(ms))),

@@ -333,7 +333,7 @@ fn execute_in(
     shared.let_go(state);
     drop(left);
     if let (Some(spares), Some(reserved)) = (spares, unused) {
-        spares.give_back(&reserved);
+        spares.discard(&reserved);
     }
     (replies, position)
 }

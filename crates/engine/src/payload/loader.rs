@@ -358,7 +358,7 @@ fn step(shared: &Shared, loader: &Loader, mut search: Search) {
 /// tasks.
 fn load(shared: &Shared, loader: &Loader, cell: &TicketCell) {
     let (payloads, missing) = fetch(shared, loader, wanted(cell));
-    let position = (!missing.is_empty()).then(|| unreadable::take_back(shared, cell, &missing));
+    let position = (!missing.is_empty()).then(|| unreadable::requeue_unreadable(shared, cell, &missing));
     let mut ticket = cell.lock();
     if shared.durable.failure().is_some() {
         // The log has failed. The ticket may have an answer that says so already; otherwise its next poll gives one.

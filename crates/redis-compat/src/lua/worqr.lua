@@ -99,7 +99,7 @@ local function forget(id, holder)
 end
 
 -- Ends a process, and puts its task at an end of the queue unless it was cancelled. Returns the outcome.
-local function give_back(id, side)
+local function requeue(id, side)
   local is_off = call('SISMEMBER', own('cancelled'), id) == 1
   local n = 0
   if is_off then
@@ -114,11 +114,11 @@ end
 
 -- Requeues the tasks that a worker of sureq holds, of one queue or of all, so that the task taken first is delivered
 -- first. Counts the requeued tasks per queue.
-local function give_back_held(worker, only, back)
+local function requeue_held(worker, only, back)
   local ids = call('ZREVRANGE', held_key(worker), 0, -1)
   for _, id in ipairs(ids) do
     local queue = queue_of(id)
-    if (not only or queue == only) and give_back(id, 'RIGHT') == 'done' then back[queue] = (back[queue] or 0) + 1 end
+    if (not only or queue == only) and requeue(id, 'RIGHT') == 'done' then back[queue] = (back[queue] or 0) + 1 end
   end
 end
 
@@ -135,14 +135,14 @@ end
 
 -- Requeues the tasks of a queue that no worker of sureq holds, unless the queue is busy: then it is unknown which of
 -- them belong to a dead worker. Returns how many ids had no process.
-local function give_back_strange(queue, busy, back)
+local function requeue_unheld(queue, busy, back)
   if busy[queue] then return 0 end
   local ghosts = 0
   for _, id in ipairs(call('SMEMBERS', working_key(queue))) do
     if call('HEXISTS', own('holders'), id) == 0 then
       if queue_of(id) ~= queue then
         ghosts = ghosts + call('SREM', working_key(queue), id)
-      elseif give_back(id, 'RIGHT') == 'done' then
+      elseif requeue(id, 'RIGHT') == 'done' then
         back[queue] = (back[queue] or 0) + 1
       else
         ghosts = ghosts + 1
@@ -161,7 +161,7 @@ end
 
 -- Ends a worker of sureq. Counts the requeued tasks per queue. Its keys have been checked.
 local function end_own(worker, back)
-  give_back_held(worker, nil, back)
+  requeue_held(worker, nil, back)
   unregister(worker)
 end
 
@@ -173,7 +173,7 @@ local function end_stranger(worker, busy, back)
     if busy[queue] then
       is_needed = true
     else
-      give_back_strange(queue, busy, back)
+      requeue_unheld(queue, busy, back)
       call('SREM', key('workingQueues', worker), queue)
     end
   end
@@ -331,17 +331,17 @@ end
 op['return'] = function(queue, args)
   if queue_of(args[1]) ~= queue then return 'stale' end
   check_processes({ args[1] })
-  local outcome = give_back(args[1], args[2] == 'F' and 'RIGHT' or 'LEFT')
+  local outcome = requeue(args[1], args[2] == 'F' and 'RIGHT' or 'LEFT')
   if outcome == 'done' then tell_work(queue, 1) end
   return outcome
 end
 
 -- ids that this home delivered and that did not reach their caller
-function op.undeliver(queue, args)
+function op.requeue(queue, args)
   check_processes(args)
   local n = 0
   for i = #args, 1, -1 do
-    if queue_of(args[i]) == queue and give_back(args[i], 'RIGHT') == 'done' then n = n + 1 end
+    if queue_of(args[i]) == queue and requeue(args[i], 'RIGHT') == 'done' then n = n + 1 end
   end
   tell_work(queue, n)
   return 'done'
@@ -445,7 +445,7 @@ function op.rest(_, args)
   if not is_ours(args[1]) or not is_alive(args[1]) then return GONE end
   local back = {}
   call('SREM', key('workingQueues', args[1]), args[2])
-  give_back_held(args[1], args[2], back)
+  requeue_held(args[1], args[2], back)
   return tell_back(back)
 end
 
@@ -583,7 +583,7 @@ function op.clean(_, args)
   end
   for i = 2, #args do
     local queue = args[i]
-    ghosts[queue] = give_back_strange(queue, busy, back)
+    ghosts[queue] = requeue_unheld(queue, busy, back)
     back[queue] = back[queue] or 0
     waiting = waiting + call('LLEN', queue_key(queue))
   end
@@ -635,7 +635,7 @@ end
 
 -- Operations whose first argument is their queue.
 local ABOUT_ONE = {
-  push = true, add = true, tasks = true, ack = true, extend = true, ['return'] = true, undeliver = true, cancel_payload = true,
+  push = true, add = true, tasks = true, ack = true, extend = true, ['return'] = true, requeue = true, cancel_payload = true,
   hear_cancel = true, info = true, inspect = true, purge = true, waiting = true,
 }
 

@@ -57,7 +57,7 @@ pub(crate) use own::OwnLayout;
 /// 3. **All keys of a call share a hash slot**: that of the prefix, or with [`Self::spans_slots`] that of the queue.
 /// 4. **A pop that finds nothing answers an empty list.** The home keeps the pop as a waiter; [`Self::waiting`] says
 ///    how it is woken.
-/// 5. **`undeliver`** is an operation of every script: it takes a queue and the ids of tasks that a pop delivered and
+/// 5. **`requeue`** is an operation of every script: it takes a queue and the ids of tasks that a pop delivered and
 ///    that did not reach their caller, and requeues them at the front at no cost.
 /// 6. **A layout holds no state.** State belongs to the session, of which each open home has one.
 pub trait Layout: Any + fmt::Debug + Send + Sync {

@@ -403,7 +403,7 @@ pub(crate) async fn try_one(home: &Rc<HomeThread>, store: &Store, waiter: &Rc<Wa
     if is_served {
         waiters.remove(waiter);
         home.give(&waiter.slot, replies).await;
-        home.give_back_unconfirmed().await;
+        home.requeue_unconfirmed().await;
     } else if waiter.is_dismissed.get() {
         waiters.time_out(waiter);
     }

@@ -69,7 +69,7 @@ impl Delivery {
 ///         // An upload may go on while the worker stops; only a graver reason ends it.
 ///         _ = token.wait_beyond(Stop::Stopping) => {
 ///             discard_parts().await;
-///             return Ok(Outcome::GiveBack { after: Duration::ZERO });
+///             return Ok(Outcome::Requeue { after: Duration::ZERO });
 ///         }
 ///     }
 ///     Ok(Outcome::Done)
@@ -243,7 +243,7 @@ impl Rejection {
 
     /// The task is redelivered after this time, at no cost of a try.
     pub fn later(after: Duration) -> Self {
-        Self(Outcome::GiveBack { after })
+        Self(Outcome::Requeue { after })
     }
 }
 

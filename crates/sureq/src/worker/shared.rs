@@ -220,7 +220,7 @@ impl Shared {
             let outcome = Outcome::Failed { reason, again: Again::Backoff };
             return Verdict { outcome, keep_until: self.keep_until() };
         }
-        let outcome = Outcome::GiveBack { after: Duration::ZERO };
+        let outcome = Outcome::Requeue { after: Duration::ZERO };
         Verdict { outcome, keep_until: self.linger_until() }
     }
 

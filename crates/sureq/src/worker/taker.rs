@@ -359,7 +359,7 @@ async fn run(mut running: Running) {
         _ if running.live.is_acked() => None,
         // A handler whose token has fired before its start is not run.
         Some(Stop::Cancelled) => Some(Outcome::Cancelled),
-        Some(_) => Some(Outcome::GiveBack { after: Duration::ZERO }),
+        Some(_) => Some(Outcome::Requeue { after: Duration::ZERO }),
         None => None,
     };
     if running.outcome.is_some() {
@@ -407,7 +407,7 @@ impl Drop for Running {
         if !self.is_settled {
             let decided = self.shared.table.ended(self.slot, &self.live);
             // Without an outcome and a decision, the handler was dropped with its runtime.
-            let back = Outcome::GiveBack { after: Duration::ZERO };
+            let back = Outcome::Requeue { after: Duration::ZERO };
             let outcome = self.outcome.take().or(decided).unwrap_or(back);
             self.shared.report(Report {
                 queue: self.queue,

@@ -86,7 +86,7 @@ async fn a_handler_learns_of_its_lost_lease_and_its_outcome_is_ignored() {
     let worker = AtWork::start(worker);
     assert_eq!(said.next().await, (1, None));
     // A return by the bare id takes the task from its holder.
-    assert_eq!(queue.give_back(&id).await.expect("the home answers"), sureq::Held::Yes);
+    assert_eq!(queue.requeue(&id).await.expect("the home answers"), sureq::Held::Yes);
     assert_eq!(said.next().await, (1, Some(Stop::LeaseLost)));
     assert_eq!(said.next().await, (2, None));
     worker.tally(|tally| tally.done == 1 && tally.lost == 1).await;
