@@ -13,7 +13,7 @@ use sureq::home_api::{Command, Home as _, ListenEvent, NoticeTasks, Replies, Rep
 use sureq_remote::{OpenError, Patience, RemoteHome, Target};
 use sureq_testkit::client::Value;
 use sureq_testkit::patience::{PATIENCE, until};
-use sureq_testkit::proxy::{Way, cutting_proxy};
+use sureq_testkit::proxy::{Direction, cutting_proxy};
 use sureq_testkit::server_process::{Launch, Server};
 
 use crate::users::People;
@@ -272,7 +272,7 @@ fn a_connection_that_is_cut_anywhere_leaves_every_task_in_one_place() {
     let dir = scratch();
     let server = serve(dir.path()).args(["--durability", "none"]).start();
     let direct = open(server.resp);
-    for way in [Way::ToServer, Way::FromServer] {
+    for way in [Direction::ToServer, Direction::FromServer] {
         let mut is_past_the_end = false;
         let mut cut = 0;
         while !is_past_the_end {

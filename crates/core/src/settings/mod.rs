@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 
 use crate::limits;
 
-pub use words::{BadSetting, Changes, SettingWords, Shown};
+pub use words::{BadSetting, Changes, SettingValue, SettingWords};
 
 /// The destination of a returned task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

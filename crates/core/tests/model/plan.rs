@@ -6,7 +6,7 @@ use sureq_core::settings::{Expired, Overflow, Place};
 use sureq_core::{Receipt, TaskId, WallTime};
 
 use super::Model;
-use super::command::{AddPlan, Cmd, Happening, Name, Naming, PopPlan, Setting, Spelt, WorkerName};
+use super::command::{AddPlan, Cmd, Happening, Name, Naming, PopPlan, Setting, TaskText, WorkerName};
 use crate::support::START_MS;
 
 pub const QUEUES: [Name; 3] = ["alpha", "beta", "gamma"];
@@ -53,7 +53,8 @@ pub enum Ref {
 impl Model {
     /// The step that a plan stands for at this moment.
     pub fn resolve(&self, plan: Plan) -> Happening {
-        let list = |refs: &[Ref], form| refs.iter().map(|r| self.spell(*r, form)).collect::<Vec<Spelt>>();
+        let list =
+            |refs: &[Ref], form| refs.iter().map(|r| self.task_text(*r, form)).collect::<Vec<TaskText>>();
         Happening::Cmd(match plan {
             Plan::Fixed(happening) => return happening,
             Plan::ToDeadline(bit) => {
@@ -61,10 +62,10 @@ impl Model {
                 return Happening::Pass(next.saturating_add_signed(bit).saturating_sub(self.log));
             }
             Plan::Ack(queue, refs, form, scope) => Cmd::Ack(queue, list(&refs, form), form, scope),
-            Plan::Extend(queue, task, ms) => Cmd::Extend(queue, self.spell(task, IdForm::Long), ms),
-            Plan::Explain(queue, task) => Cmd::Explain(queue, self.spell(task, IdForm::Long)),
+            Plan::Extend(queue, task, ms) => Cmd::Extend(queue, self.task_text(task, IdForm::Long), ms),
+            Plan::Explain(queue, task) => Cmd::Explain(queue, self.task_text(task, IdForm::Long)),
             Plan::Return(queue, task, to, failed, is_last) => {
-                Cmd::Return { queue, task: self.spell(task, IdForm::Long), to, failed, is_last }
+                Cmd::Return { queue, task: self.task_text(task, IdForm::Long), to, failed, is_last }
             }
             Plan::CancelIds(queue, refs) => Cmd::CancelIds(queue, list(&refs, IdForm::Long)),
             Plan::Bury(queue, refs) => Cmd::Bury(queue, list(&refs, IdForm::Long)),
@@ -86,33 +87,33 @@ impl Model {
         })
     }
 
-    fn spell(&self, task: Ref, form: IdForm) -> Spelt {
+    fn task_text(&self, task: Ref, form: IdForm) -> TaskText {
         let unknown = TaskId::new(7, 7).unwrap();
         let id = |pick| back(&self.ids, pick).unwrap_or(unknown);
         let receipt = |pick| {
             let none = Receipt { id: unknown, incarnation: 1, delivery: 1 };
             back(&self.receipts, pick).unwrap_or(none)
         };
-        let spell = |id: TaskId| match form {
+        let task_text = |id: TaskId| match form {
             IdForm::Long => id.to_string().into_bytes(),
             IdForm::Short => id.short().to_vec(),
         };
-        let spell_receipt = |receipt: Receipt| match form {
+        let receipt_text = |receipt: Receipt| match form {
             IdForm::Long => receipt.to_string().into_bytes(),
             IdForm::Short => receipt.id.short().to_vec(),
         };
         match task {
-            Ref::Id(pick) => spell(id(pick)),
-            Ref::Receipt(pick) => spell_receipt(receipt(pick)),
+            Ref::Id(pick) => task_text(id(pick)),
+            Ref::Receipt(pick) => receipt_text(receipt(pick)),
             Ref::Foreign(pick) => {
                 let receipt = receipt(pick);
-                spell_receipt(Receipt { incarnation: receipt.incarnation + 1, ..receipt })
+                receipt_text(Receipt { incarnation: receipt.incarnation + 1, ..receipt })
             }
             Ref::Early(pick) => {
                 let receipt = receipt(pick);
-                spell_receipt(Receipt { delivery: receipt.delivery + 1, ..receipt })
+                receipt_text(Receipt { delivery: receipt.delivery + 1, ..receipt })
             }
-            Ref::Unknown => spell(unknown),
+            Ref::Unknown => task_text(unknown),
             Ref::Garbage => b"garbage".to_vec(),
         }
     }

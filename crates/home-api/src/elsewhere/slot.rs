@@ -34,11 +34,15 @@ pub struct Undelivered {
 impl PopOf {
     /// The deliveries of the pop, given the replies to its batch. Each is identified by its foreign id, if it has
     /// one, or else by its receipt.
-    pub fn undelivered(&self, replies: &Replies<Payload>, spell: fn(Receipt) -> Vec<u8>) -> Vec<Undelivered> {
+    pub fn undelivered(
+        &self,
+        replies: &Replies<Payload>,
+        receipt_text: fn(Receipt) -> Vec<u8>,
+    ) -> Vec<Undelivered> {
         let Some(Reply::Tasks(span)) = replies.list.get(self.command) else { return Vec::new() };
         let name = |task: &TaskView<Payload>| match &task.foreign_id {
             Some(own) => own.to_vec(),
-            None => spell(task.receipt()),
+            None => receipt_text(task.receipt()),
         };
         let all = by_queue(&self.queues, &replies.tasks[span.range()], name);
         all.map(|(queue, tasks)| Undelivered { queue: queue.clone(), tasks }).collect()
@@ -50,7 +54,7 @@ impl PopOf {
 pub struct ReplySlot {
     state: Mutex<SlotState>,
     pops: Vec<PopOf>,
-    spell: fn(Receipt) -> Vec<u8>,
+    receipt_text: fn(Receipt) -> Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -66,10 +70,10 @@ struct SlotState {
 }
 
 impl ReplySlot {
-    /// An empty slot for a batch with these pops, in a home that writes receipts with `spell`.
-    pub fn new(pops: Vec<PopOf>, spell: fn(Receipt) -> Vec<u8>) -> Self {
+    /// An empty slot for a batch with these pops, in a home that writes receipts with `receipt_text`.
+    pub fn new(pops: Vec<PopOf>, receipt_text: fn(Receipt) -> Vec<u8>) -> Self {
         let state = SlotState { answer: None, taker: None, giver: None, is_abandoned: false };
-        Self { state: Mutex::new(state), pops, spell }
+        Self { state: Mutex::new(state), pops, receipt_text }
     }
 
     fn lock(&self) -> MutexGuard<'_, SlotState> {
@@ -160,7 +164,7 @@ impl ReplySlot {
     }
 
     fn undelivered(&self, replies: &Replies<Payload>) -> Vec<Undelivered> {
-        self.pops.iter().flat_map(|pop| pop.undelivered(replies, self.spell)).collect()
+        self.pops.iter().flat_map(|pop| pop.undelivered(replies, self.receipt_text)).collect()
     }
 }
 
@@ -225,8 +229,8 @@ mod tests {
 
     fn slot(queues: &[&str]) -> ReplySlot {
         let queues = queues.iter().map(|queue| queue.as_bytes().into()).collect();
-        let spell = |receipt: Receipt| IdText::of_id(receipt.id).as_bytes().to_vec();
-        ReplySlot::new(vec![PopOf { command: 0, queues }], spell)
+        let receipt_text = |receipt: Receipt| IdText::of_id(receipt.id).as_bytes().to_vec();
+        ReplySlot::new(vec![PopOf { command: 0, queues }], receipt_text)
     }
 
     /// Tasks 1-1, 1-2, … of these queues; the last one has a foreign id.

@@ -17,7 +17,7 @@ use super::delivery::{Delivery, Live, Stop};
 use super::outcome::{Again, Outcome};
 use super::shared::{Backoff, Registration, Report, Shared};
 use super::status::add;
-use super::table::Slot;
+use super::table::TaskSlot;
 use crate::error::{Error, Result};
 use crate::id::Receipt;
 use crate::pop::PopMany;
@@ -386,7 +386,7 @@ fn words_of(panic: &(dyn Any + Send)) -> &str {
 struct Running {
     shared: Arc<Shared>,
     queue: usize,
-    slot: Slot,
+    slot: TaskSlot,
     live: Arc<Live>,
     outcome: Option<Outcome>,
     /// Whether there is nothing to report.

@@ -281,12 +281,12 @@ end
 
 -- Counts recent events in intervals of ten seconds. Returns about how many there were in the last ten seconds.
 local function rate(s, what, n)
-  local stretch, r = floor(log / 10000), s[what] or { 0, 0, 0 }
-  local ago = stretch - r[1]
+  local window, r = floor(log / 10000), s[what] or { 0, 0, 0 }
+  local ago = window - r[1]
   if ago == 1 then
-    r = { stretch, 0, r[2] }
+    r = { window, 0, r[2] }
   elseif ago > 1 then
-    r = { stretch, 0, 0 }
+    r = { window, 0, 0 }
   end
   r[2] = r[2] + n
   s[what] = r
