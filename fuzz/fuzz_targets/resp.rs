@@ -15,7 +15,7 @@ const SMALL: Limits = Limits {
     command_bytes_max: 2_000,
     inline_bytes_max: 200,
     batch_max: 3,
-    is_stranger: false,
+    is_unauthenticated: false,
 };
 
 type Parsed = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>, Vec<u8>);

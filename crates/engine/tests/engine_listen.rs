@@ -373,7 +373,7 @@ fn a_listener_that_falls_behind_learns_that_it_missed_notices() {
     let listener = listen(&engine);
     let name = vec![b'n'; limits::QUEUE_NAME_BYTES_MAX];
     let push = Command::Push { queue: &name, payloads: &[b"x"] };
-    for _ in 0..limits::NOTICES_UNHEARD_BYTES_MAX / name.len() + 100 {
+    for _ in 0..limits::NOTICES_PENDING_BYTES_MAX / name.len() + 100 {
         drop(execute(&engine, &[push]));
     }
     let all = heard(&listener);

@@ -225,13 +225,13 @@ fn a_replay_that_fails_stops_the_start_and_changes_nothing() {
 fn foreign_files_are_left_alone() {
     let mut run = Run::new(4096, Durability::Always);
     run.session(30);
-    let strangers =
+    let foreign_files =
         ["notes.txt", "1.seg", "00000000000000000001.seg.bak", "spare-01", "spare-", "snapshot.tmp"];
-    for name in strangers {
+    for name in foreign_files {
         run.disk.put(name, Arc::new(name.as_bytes().to_vec()));
     }
     run.session(30);
-    for name in strangers {
+    for name in foreign_files {
         assert_eq!(run.disk.files()[name].as_slice(), name.as_bytes());
     }
 }

@@ -329,7 +329,7 @@ const SMALL: Limits = Limits {
     command_bytes_max: 120,
     inline_bytes_max: 12,
     batch_max: 2,
-    is_stranger: true,
+    is_unauthenticated: true,
 };
 
 #[test]

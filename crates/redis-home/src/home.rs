@@ -279,14 +279,14 @@ impl fmt::Debug for RedisHome {
 
 /// Warnings for the operator of the home about a server.
 fn warnings(server: &About, prefix: &str) -> Vec<String> {
-    let About { address, policy, is_mute, .. } = server;
+    let About { address, policy, lacks_channels, .. } = server;
     let mut warnings = Vec::new();
     if let Some(policy) = policy.as_ref().filter(|policy| *policy != "noeviction") {
         warnings.push(format!(
             "Redis at {address} may evict tasks when its memory is full (maxmemory-policy {policy}): set it to noeviction"
         ));
     }
-    if *is_mute {
+    if *lacks_channels {
         warnings.push(format!(
             "Redis at {address} forbids this user the channels {prefix}*: waiting pops are not woken and poll once a second, \
              here and in other programs; allow them with ACL SETUSER <user> &{prefix}* +publish +subscribe +psubscribe"

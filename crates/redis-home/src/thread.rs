@@ -31,7 +31,7 @@ use crate::script::call::{Call, ReplyForm, conn_name, fail_call, receipt_text};
 use crate::script::clock::Clock;
 use crate::script::operations::argument;
 use crate::script::slices::partly_done;
-use crate::spread::{Listed, greet_stores, keep_listed};
+use crate::spread::{Listed, keep_listed, notice_restarts};
 use crate::waiting::index::Waiter;
 use crate::waiting::listener::listen;
 use crate::waiting::subscription::receive;
@@ -189,7 +189,7 @@ async fn work(home: &Rc<HomeThread>, mut jobs: mpsc::UnboundedReceiver<Job>) {
     let mut under_way: Vec<tokio::task::JoinHandle<()>> = Vec::new();
     if home.link.target.is_spread() {
         let own = Rc::clone(home);
-        under_way.push(tokio::task::spawn_local(async move { greet_stores(&own).await }));
+        under_way.push(tokio::task::spawn_local(async move { notice_restarts(&own).await }));
     }
     while let Some(job) = jobs.recv().await {
         under_way.retain(|task| !task.is_finished());

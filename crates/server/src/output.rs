@@ -106,12 +106,12 @@ impl Output {
         }
         let all = self.sent == self.bytes.len();
         if all || self.sent > KEPT_BYTES && self.sent >= self.bytes.len() / 2 {
-            self.let_go();
+            self.free_sent();
         }
     }
 
     /// Frees sent bytes. This cannot wait for an empty buffer: a busy connection may always have unsent replies.
-    fn let_go(&mut self) {
+    fn free_sent(&mut self) {
         let sent = std::mem::take(&mut self.sent);
         self.bytes.drain(..sent);
         self.bytes.shrink_to(KEPT_BYTES);

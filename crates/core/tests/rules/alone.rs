@@ -211,7 +211,7 @@ fn purged_bodies_are_released_a_few_at_a_time_or_at_once() {
             alone.queue.release_some_purged(1, &mut alone.log);
         }
         assert!(!alone.queue.has_purged());
-        assert_eq!((alone.log.live.len(), alone.log.strangers), (0, 0));
+        assert_eq!((alone.log.live.len(), alone.log.unknown_bodies), (0, 0));
     }
 }
 

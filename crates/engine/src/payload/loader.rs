@@ -397,7 +397,7 @@ fn fetch(shared: &Shared, loader: &Loader, wanted: Vec<Wanted>) -> (Vec<(usize, 
     let mut wanted = wanted.into_iter().peekable();
     while wanted.peek().is_some() {
         if !payloads.is_empty() || !cold.is_empty() {
-            shared.step_aside();
+            shared.yield_lock();
         }
         let mut state = shared.lock();
         loader.unload(&mut state.cache);

@@ -121,7 +121,7 @@ pub(crate) fn requeue_unreadable(shared: &Shared, cell: &TicketCell, missing: &[
         // Each task goes to the front of its queue, so the last one goes first.
         for (n, slice) in ended.rchunks(SLICE_TASKS).enumerate() {
             if n > 0 {
-                shared.step_aside();
+                shared.yield_lock();
             }
             requeue_slice(shared, queue, slice);
         }

@@ -80,7 +80,7 @@ local function check_worker(worker)
 end
 
 -- A foreign worker, and all running processes of its queues.
-local function check_stranger(worker)
+local function check_foreign(worker)
   check_worker(worker)
   for _, queue in ipairs(call('SMEMBERS', key('workingQueues', worker))) do check_whole_queue(queue) end
 end
@@ -123,7 +123,7 @@ local function requeue_held(worker, only, back)
 end
 
 -- The queues on which live foreign workers work, as keys of a table; one worker may be left out.
-local function strangers_queues(except)
+local function foreign_queues(except)
   local busy = {}
   for _, worker in ipairs(call('SMEMBERS', PREFIX .. ':workers')) do
     if worker ~= except and not is_ours(worker) and is_alive(worker) then
@@ -167,7 +167,7 @@ end
 
 -- Ends a dead foreign worker; returns whether it is gone. It stays registered for its busy queues: Worqr's own
 -- cleanup requeues those tasks, and finds them only through a registered worker.
-local function end_stranger(worker, busy, back)
+local function end_foreign(worker, busy, back)
   local is_needed = false
   for _, queue in ipairs(call('SMEMBERS', key('workingQueues', worker))) do
     if busy[queue] then
@@ -182,28 +182,28 @@ local function end_stranger(worker, busy, back)
 end
 
 -- Ends a foreign worker that may be alive. Without a timer, Worqr's own cleanup considers it dead too.
-local function fail_stranger(worker, back)
-  check_stranger(worker)
-  local busy = strangers_queues(worker)
+local function fail_foreign(worker, back)
+  check_foreign(worker)
+  local busy = foreign_queues(worker)
   call('DEL', key('workerTimers', worker))
   call('SREM', PREFIX .. ':permanentWorkers', worker)
   if call('SISMEMBER', PREFIX .. ':workers', worker) == 1 then call('SADD', PREFIX .. ':expiringWorkers', worker) end
-  end_stranger(worker, busy, back)
+  end_foreign(worker, busy, back)
 end
 
 -- Ends a foreign worker whose name a worker of sureq takes over. Its tasks are found only through its registration,
 -- which continues under another name.
-local function displace_stranger(worker, back)
-  check_stranger(worker)
+local function displace_foreign(worker, back)
+  check_foreign(worker)
   if call('EXISTS', key('workingQueues', worker)) == 0 then return end
   local former = worker .. '#former'
   check('set', key('workingQueues', former))
-  local busy = strangers_queues(worker)
+  local busy = foreign_queues(worker)
   call('SUNIONSTORE', key('workingQueues', former), key('workingQueues', former), key('workingQueues', worker))
   unregister(worker)
   call('SADD', PREFIX .. ':workers', former)
   call('SADD', PREFIX .. ':expiringWorkers', former)
-  end_stranger(former, busy, back)
+  end_foreign(former, busy, back)
 end
 
 -- Publishes the requeued tasks; returns their number.
@@ -391,7 +391,7 @@ function op.start(_, args)
   local worker, ttl = args[1], args[2]
   local back = {}
   check_worker(worker)
-  if is_ours(worker) then end_own(worker, back) else displace_stranger(worker, back) end
+  if is_ours(worker) then end_own(worker, back) else displace_foreign(worker, back) end
   call('SADD', PREFIX .. ':workers', worker)
   call('SADD', PREFIX .. ':expiringWorkers', worker)
   call('SREM', PREFIX .. ':permanentWorkers', worker)
@@ -460,7 +460,7 @@ end
 function op.fail(_, args)
   check_worker(args[1])
   local back = {}
-  if is_ours(args[1]) then end_own(args[1], back) else fail_stranger(args[1], back) end
+  if is_ours(args[1]) then end_own(args[1], back) else fail_foreign(args[1], back) end
   return tell_back(back)
 end
 
@@ -569,7 +569,7 @@ function op.clean(_, args)
   for i = 2, #args do check_whole_queue(args[i]) end
   if is_locked(own('cleaning'), args[1]) then return 'busy' end
   local back, ghosts, waiting = {}, {}, 0
-  local busy, ended = strangers_queues(), 0
+  local busy, ended = foreign_queues(), 0
   -- Worqr's own cleanup may have unregistered a worker of sureq; then only this hash has it.
   for _, worker in ipairs(call('HKEYS', own('workers'))) do
     if ended < SLICE and not is_alive(worker) and pcall(check_worker, worker) then
@@ -578,8 +578,8 @@ function op.clean(_, args)
     end
   end
   for _, worker in ipairs(call('SMEMBERS', PREFIX .. ':expiringWorkers')) do
-    local is_due = ended < SLICE and not is_alive(worker) and pcall(check_stranger, worker)
-    if is_due and end_stranger(worker, busy, back) then ended = ended + 1 end
+    local is_due = ended < SLICE and not is_alive(worker) and pcall(check_foreign, worker)
+    if is_due and end_foreign(worker, busy, back) then ended = ended + 1 end
   end
   for i = 2, #args do
     local queue = args[i]

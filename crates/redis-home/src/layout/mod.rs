@@ -141,7 +141,7 @@ pub trait Layout: Any + fmt::Debug + Send + Sync {
     }
 
     /// Calls that every server gets when the home connects to it.
-    fn greetings(&self) -> Vec<Call> {
+    fn first_calls(&self) -> Vec<Call> {
         Vec::new()
     }
 
@@ -161,7 +161,7 @@ impl dyn Layout {
 pub enum Waiting {
     /// The home subscribes to the channels `work` and `wake` of each queue that is waited for.
     Published,
-    /// The session notices that a queue may have something, and calls [`Waiters::stir`]. It gets a request for each
+    /// The session notices that a queue may have something, and calls [`Waiters::try_soon`]. It gets a request for each
     /// queue that is waited for ([`LayoutSession::wake_waiters`]).
     Watched,
     /// The session takes tasks from the queue itself and answers waiters ([`LayoutSession::wake_waiters`]).

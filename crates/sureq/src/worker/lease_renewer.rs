@@ -103,7 +103,7 @@ impl LeaseRenewer {
             let now = Instant::now();
             self.shared.table.fire_lapsed(now);
             self.end_those_too_long(now);
-            self.shared.table.let_go(now);
+            self.shared.table.release_aborted(now);
             let latest = later(now, every);
             let next = self.shared.table.next_end().map_or(latest, |next| next.min(latest));
             sleep_until(next.max(now + Duration::from_millis(1)).into()).await;

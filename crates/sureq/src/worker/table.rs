@@ -147,13 +147,13 @@ impl Table {
     /// Marks deliveries that a heartbeat named as cancelled or lost.
     pub(super) fn name(&self, named: &[Receipt]) {
         for entry in self.lock().list.iter_mut().flatten() {
-            entry.is_named |= !entry.live.is_let_go() && named.contains(&entry.live.task.receipt());
+            entry.is_named |= !entry.live.is_released() && named.contains(&entry.live.task.receipt());
         }
     }
 
     /// Records that its lease was extended by a request sent at `since`.
     pub(super) fn extended(&self, slot: TaskSlot, live: &Arc<Live>, since: Instant, length: Duration) {
-        if let Some(entry) = self.lock().of(slot, live).filter(|entry| !entry.live.is_let_go()) {
+        if let Some(entry) = self.lock().of(slot, live).filter(|entry| !entry.live.is_released()) {
             entry.lease = Some(Lease::new(since, length));
         }
     }
@@ -239,12 +239,12 @@ impl Table {
     }
 
     /// Stops extending the leases of aborted handlers that did not reach an `await` in time.
-    pub(super) fn let_go(&self, now: Instant) {
+    pub(super) fn release_aborted(&self, now: Instant) {
         for entry in self.lock().list.iter_mut().flatten() {
             if entry.verdict.as_ref().is_some_and(|verdict| verdict.keep_until <= now)
-                && !entry.live.is_let_go()
+                && !entry.live.is_released()
             {
-                entry.live.let_go();
+                entry.live.release();
                 entry.lease = None;
                 tracing::error!(
                     queue = %entry.live.task.queue_name(), id = %entry.live.task.id(),
@@ -266,7 +266,7 @@ impl Table {
         let times = entries.list.iter().flatten().flat_map(|entry| {
             let is_told = entry.live.fired() >= Some(Stop::LeaseLost);
             let lapse = entry.lease.filter(|_| !is_told).map(|lease| lease.until);
-            let verdict = entry.verdict.as_ref().filter(|_| !entry.live.is_let_go());
+            let verdict = entry.verdict.as_ref().filter(|_| !entry.live.is_released());
             [lapse, entry.run_until, entry.end_at, verdict.map(|verdict| verdict.keep_until)]
         });
         times.flatten().min()

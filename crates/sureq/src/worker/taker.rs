@@ -307,14 +307,14 @@ async fn make_sure_and_start(shared: Arc<Shared>, mut all: Vec<Running>) {
                     running.live.fire(Stop::Cancelled);
                     spawn(running);
                 }
-                Some(Reply::Outcome(Answered::Stale)) => running.let_go(|shared| &shared.counts.lost),
+                Some(Reply::Outcome(Answered::Stale)) => running.discard(|shared| &shared.counts.lost),
                 // The home does not support extensions. Without leases the task is held; with a lease it is held
                 // until that ends.
                 Some(Reply::Refused(Refusal::NotThere { .. })) => {
                     if !shared.home.api().has_leases() || running.live.task.since().elapsed() < lease {
                         spawn(running);
                     } else {
-                        running.let_go(|shared| &shared.counts.lost);
+                        running.discard(|shared| &shared.counts.lost);
                     }
                 }
                 // Dropping it requeues the task when the home answers.
@@ -337,11 +337,11 @@ async fn ack_and_start(shared: Arc<Shared>, all: Vec<Running>) {
                     shared.table.forget_lease(running.slot, &running.live);
                     spawn(running);
                 }
-                Ok(_) => running.let_go(|shared| &shared.counts.lost),
+                Ok(_) => running.discard(|shared| &shared.counts.lost),
                 // If it was not acked, it is redelivered after its lease.
                 Err(error) => {
                     tracing::warn!(id = %running.live.task.id(), %error, "the task is not run: it could not be acked first");
-                    running.let_go(|shared| &shared.counts.unknown);
+                    running.discard(|shared| &shared.counts.unknown);
                 }
             }
         }
@@ -395,7 +395,7 @@ struct Running {
 
 impl Running {
     /// Drops a task that is not run, and counts it.
-    fn let_go(mut self, count: impl FnOnce(&Shared) -> &AtomicU64) {
+    fn discard(mut self, count: impl FnOnce(&Shared) -> &AtomicU64) {
         self.is_settled = true;
         self.shared.table.remove(self.slot, &self.live);
         add(count(&self.shared), 1);

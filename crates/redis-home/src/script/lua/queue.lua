@@ -2212,7 +2212,7 @@ function ops.requeue(a)
   return 'done'
 end
 
--- The greeting of a server, so that its start is noticed as soon as possible.
+-- The first call of a home to a server: notices a start of the server as soon as possible.
 function ops.epoch()
   local homes = try('ZCARD', OWN .. 'homes') and next_home() or nil
   if homes ~= store.homes then
