@@ -113,11 +113,11 @@ fn credentials_decide_which_commands_are_allowed() {
         RemoteHome::open(target(&format!("mailer:{}@", people.mailer_token))).expect("the user may log in");
     assert!(matches!(push(&mailer, b"emails", b"x"), Reply::Pushed(_)));
     match push(&mailer, b"other", b"x") {
-        Reply::Refused(Refusal::Said { words }) => assert!(words.starts_with("NOPERM"), "{words}"),
+        Reply::Refused(Refusal::Foreign { message }) => assert!(message.starts_with("NOPERM"), "{message}"),
         other => panic!("{other:?}"),
     }
     match ask(&mailer, pop(Some(Block::Forever), LeaseAsk::NONE)).list.remove(0) {
-        Reply::Refused(Refusal::Said { words }) => assert!(words.starts_with("NOPERM"), "{words}"),
+        Reply::Refused(Refusal::Foreign { message }) => assert!(message.starts_with("NOPERM"), "{message}"),
         other => panic!("{other:?}"),
     }
     let root = RemoteHome::open(target("root:open%20sesame@")).expect("the password is right");
