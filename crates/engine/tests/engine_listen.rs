@@ -231,7 +231,7 @@ fn many_due_tasks_are_published_slice_by_slice() {
     assert_eq!((sum, all.len()), (tasks, 3), "{all:?}");
 }
 
-/// Rule 2, for listeners.
+/// Rule 2, for listeners: a notice is not delivered before its change is durable.
 #[test]
 fn nothing_is_heard_before_it_is_durable() {
     let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
