@@ -24,7 +24,6 @@ const WINDOW_TASKS: usize = 10_000;
 /// Without a reply for this time, the server is considered stuck.
 pub(crate) const STALL: Duration = Duration::from_secs(30);
 
-/// The shape of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LoadShape {
     pub(crate) name: &'static str,

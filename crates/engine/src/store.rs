@@ -47,7 +47,7 @@ const _: () = assert!(SLOT_BYTES == 128);
 /// The copies are in different pages, so that no torn write affects both.
 const SLOT_OFFSETS: [u64; 2] = [0, 4096];
 
-/// The values of a store.
+/// The content of the `store` file: the identity of the store, and counters that never decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreValues {
     /// The identity of the store, drawn when it was created.
@@ -98,7 +98,6 @@ impl Store {
         }
     }
 
-    /// The values of a store.
     pub fn values(&self) -> &StoreValues {
         &self.values
     }

@@ -441,7 +441,6 @@ struct Job {
     keys: Vec<Box<[u8]>>,
     /// The command, if it is a pop. Other work keeps what it needs by itself.
     pop: Option<OwnedPop>,
-    /// The form of its reply.
     form: ReplyForm<'static>,
     work: Work,
     /// The number of elements written to its reply, if that is a list.

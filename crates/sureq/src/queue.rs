@@ -67,7 +67,7 @@ impl Queue {
         &self.name
     }
 
-    /// The home of the queue.
+    /// The home that stores the queue.
     pub fn home(&self) -> &Home {
         &self.home
     }
@@ -234,7 +234,7 @@ impl Queue {
         }
     }
 
-    /// The settings of the queue.
+    /// Asks the home for the settings of the queue.
     pub async fn config(&self) -> Result<Settings> {
         self.configure(Changes::List(&[])).await
     }

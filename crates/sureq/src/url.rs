@@ -14,14 +14,14 @@ pub enum OpenError {
     /// The scheme of the URL is unknown.
     #[error("{url:?} is not the URL of a home: write {}", homes())]
     Unknown {
-        /// The URL.
+        /// The URL that was opened, without passwords.
         url: String,
     },
     /// The store could not be opened.
     #[cfg(feature = "embedded")]
     #[error("cannot open {url}: {source}")]
     Store {
-        /// The URL.
+        /// The URL that was opened, without passwords.
         url: String,
         /// The reason.
         source: crate::StoreError,
@@ -68,7 +68,7 @@ pub enum OpenError {
     /// The program was built without this kind of home.
     #[error("cannot open {url:?}: this program was built without the feature `{feature}` of the crate sureq")]
     LeftOut {
-        /// The URL.
+        /// The URL that was opened, without passwords.
         url: String,
         /// The missing feature.
         feature: &'static str,

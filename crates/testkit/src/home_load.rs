@@ -33,7 +33,6 @@ pub struct Asking {
     pub count: u32,
     /// How long a pop waits.
     pub block: Option<Block>,
-    /// The length of the lease.
     pub lease_ms: u64,
     /// The length of the lease that workers assume. More than `lease_ms` is a defect that the history must show.
     pub believed_ms: u64,

@@ -26,7 +26,6 @@ pub struct SlicePopped {
     pub goes_on_at: Option<usize>,
 }
 
-/// A slice of a pop.
 #[derive(Clone, Copy, Debug)]
 pub struct PopSlice {
     /// The index of the first queue to look at.

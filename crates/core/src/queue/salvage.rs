@@ -24,7 +24,7 @@ pub(crate) struct Salvaged<B> {
 }
 
 impl<B: Body> Queue<B> {
-    /// The task with this name.
+    /// The task that has this unique name, in any state.
     pub fn bearer_of(&self, name: &Name) -> Option<TaskId> {
         self.names.get(name).copied()
     }

@@ -13,7 +13,6 @@ pub use words::{BadSetting, Changes, SettingValue, SettingWords};
 pub enum Place {
     /// The front, before all tasks of its priority.
     Front,
-    /// The back.
     Back,
     /// The back, after this many milliseconds.
     After(u64),

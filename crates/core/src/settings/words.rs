@@ -53,7 +53,6 @@ pub enum BadSetting<'a> {
     NoValue(&'static str),
     /// The value of this setting is invalid.
     BadValue {
-        /// The name of the setting.
         name: &'static str,
         /// A description of the valid values.
         wanted: &'static str,

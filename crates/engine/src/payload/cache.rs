@@ -333,7 +333,6 @@ struct ReadSpans {
 
 #[derive(Debug)]
 struct Kept {
-    /// Its number.
     number: u64,
     bytes: Arc<[u8]>,
     /// How many of its payloads are still expected to be used.

@@ -274,7 +274,6 @@ impl Loader {
         self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads a span.
     fn read(&self, span: &ReadSpan) -> Result<Arc<[u8]>, Fault> {
         let place = Place { segment: u64::from(span.segment), offset: span.start };
         if let Some(reader) = self.reader() {

@@ -41,7 +41,6 @@ pub(crate) enum Sliced {
     Bulk(BulkRest),
 }
 
-/// The rest of a pop.
 pub(crate) struct PopRest {
     pop: OwnedPop,
     left: Left,
@@ -57,7 +56,6 @@ pub(crate) struct Left {
 }
 
 impl Left {
-    /// All of a pop.
     pub(crate) fn all_of(pop: &Pop<'_>) -> Self {
         Self { from: 0, tasks: pop.count.min(limits::REPLY_TASKS_MAX), bytes: limits::REPLY_BYTES_MAX }
     }

@@ -171,7 +171,6 @@ impl Node {
         Ok(Connected { connection, is_lost })
     }
 
-    /// A new connection.
     pub(crate) async fn new_connection(&self) -> Result<MultiplexedConnection, RedisError> {
         Ok(self.new_connected().await?.connection)
     }

@@ -92,7 +92,6 @@ fn popped_of(answer: Value, first_queue: usize) -> Result<(Vec<Value>, Option<En
     Ok((numbered(Value::Array(tasks), |queue| queue + first_queue)?, ending))
 }
 
-/// The payload bytes of tasks.
 fn payload_bytes(tasks: &[Value]) -> usize {
     tasks.iter().map(size).sum()
 }

@@ -28,11 +28,11 @@ pub enum Phase {
     Stopped,
 }
 
-/// The status of a worker.
+/// A snapshot of a running worker, for health checks and metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkerStatus {
-    /// The phase.
+    /// Whether it works, stops or has stopped.
     pub phase: Phase,
     /// Running handlers.
     pub running: usize,
