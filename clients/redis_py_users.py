@@ -40,7 +40,7 @@ for protocol in (2, 3):
             sys.exit(f"{who} was let in")
         except redis.exceptions.AuthenticationError:
             pass
-    print(f"strangers stay out, RESP{protocol}")
+    print(f"unauthenticated clients stay out, RESP{protocol}")
 
 url = redis.Redis.from_url(f"redis://mailer:{token}@{host}:{port}")
 assert url.ping()

@@ -3,25 +3,25 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sureq_core::command::{Command, LeaseAsk, Pop, TaskRef, IdForm, View, Worker};
+use sureq_core::command::{Command, IdForm, LeaseAsk, Pop, TaskRef, View, Worker};
 use sureq_core::reply::Replies;
 use sureq_proto::resp::{PieceReader, Scanner};
 use sureq_proto::{ReplyForm, decode_reply};
 
-type Heard = (Vec<Vec<u8>>, bool);
+type Parsed = (Vec<Vec<u8>>, bool);
 
 fuzz_target!(|data: &[u8]| {
     let Some((cuts, input)) = data.split_first_chunk::<4>() else { return };
     for bytes_max in [40, 1 << 20] {
-        let whole = hear(bytes_max, [input]);
-        assert_eq!(hear(bytes_max, pieces(input, *cuts)), whole, "cut by {cuts:?}");
-        assert_eq!(hear(bytes_max, input.chunks(1)), whole, "byte by byte");
+        let whole = parse_all(bytes_max, [input]);
+        assert_eq!(parse_all(bytes_max, pieces(input, *cuts)), whole, "cut by {cuts:?}");
+        assert_eq!(parse_all(bytes_max, input.chunks(1)), whole, "byte by byte");
         whole.0.iter().for_each(|reply| understand(reply));
     }
 });
 
 /// The replies, and whether invalid bytes followed them.
-fn hear<'p>(bytes_max: usize, parts: impl IntoIterator<Item = &'p [u8]>) -> Heard {
+fn parse_all<'p>(bytes_max: usize, parts: impl IntoIterator<Item = &'p [u8]>) -> Parsed {
     let (mut scanner, mut replies, mut buf) = (Scanner::new(bytes_max), Vec::new(), Vec::new());
     for part in parts {
         buf.extend_from_slice(part);
@@ -54,7 +54,8 @@ fn understand(reply: &[u8]) {
     ];
     for question in &questions {
         let mut replies = Replies::default();
-        let read = decode_reply(&ReplyForm::of_sent(question), reply, |range| reply[range].len(), &mut replies);
+        let read =
+            decode_reply(&ReplyForm::of_sent(question), reply, |range| reply[range].len(), &mut replies);
         assert_eq!(replies.list.len(), usize::from(read.is_ok()));
     }
 }

@@ -15,22 +15,22 @@ const SMALL: Limits = Limits {
     command_bytes_max: 2_000,
     inline_bytes_max: 200,
     batch_max: 3,
-    is_stranger: false,
+    is_unauthenticated: false,
 };
 
-type Heard = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>, Vec<u8>);
+type Parsed = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>, Vec<u8>);
 
 fuzz_target!(|data: &[u8]| {
     let Some((cuts, input)) = data.split_first_chunk::<4>() else { return };
     for limits in [Limits::TRUSTED, Limits::UNAUTHENTICATED, SMALL] {
-        let whole = hear(limits, [input]);
-        assert_eq!(hear(limits, pieces(input, *cuts)), whole, "cut by {cuts:?}");
-        assert_eq!(hear(limits, input.chunks(1)), whole, "byte by byte");
+        let whole = parse_all(limits, [input]);
+        assert_eq!(parse_all(limits, pieces(input, *cuts)), whole, "cut by {cuts:?}");
+        assert_eq!(parse_all(limits, input.chunks(1)), whole, "byte by byte");
         whole.0.iter().for_each(|argv| understand(argv));
     }
 });
 
-fn hear<'p>(limits: Limits, pieces: impl IntoIterator<Item = &'p [u8]>) -> Heard {
+fn parse_all<'p>(limits: Limits, pieces: impl IntoIterator<Item = &'p [u8]>) -> Parsed {
     let (mut parser, mut unquoted, mut room) = (Parser::new(limits), Vec::new(), Args::default());
     let (mut commands, mut buf, mut fed) = (Vec::new(), Vec::new(), 0);
     for piece in pieces {

@@ -9,32 +9,32 @@ use sureq_proto::text::{Close, Item, Limits, ParsedLine, Parser, ReservationPoli
 
 const SMALL: Limits = Limits { line_bytes_max: 20, endless_bytes_max: 50 };
 
-type Heard = (Vec<String>, Option<Close>);
+type Parsed = (Vec<String>, Option<Close>);
 
 fuzz_target!(|data: &[u8]| {
     let Some((cuts, input)) = data.split_first_chunk::<4>() else { return };
     for limits in [Limits::default(), SMALL] {
-        let whole = hear(limits, [input]);
-        assert_eq!(hear(limits, pieces(input, *cuts)), whole, "cut by {cuts:?}");
-        assert_eq!(hear(limits, input.chunks(1)), whole, "byte by byte");
+        let whole = parse_all(limits, [input]);
+        assert_eq!(parse_all(limits, pieces(input, *cuts)), whole, "cut by {cuts:?}");
+        assert_eq!(parse_all(limits, input.chunks(1)), whole, "byte by byte");
     }
 });
 
-fn hear<'p>(limits: Limits, pieces: impl IntoIterator<Item = &'p [u8]>) -> Heard {
+fn parse_all<'p>(limits: Limits, pieces: impl IntoIterator<Item = &'p [u8]>) -> Parsed {
     let mut parser = Parser::new(limits);
-    let (mut heard, mut buf) = (Vec::new(), Vec::new());
+    let (mut parsed, mut buf) = (Vec::new(), Vec::new());
     for piece in pieces {
         buf.extend_from_slice(piece);
         let mut items = Vec::new();
         let outcome = parser.parse(&buf, &mut items);
-        heard.extend(items.iter().map(|line: &ParsedLine<'_>| understand(&line.item)));
+        parsed.extend(items.iter().map(|line: &ParsedLine<'_>| understand(&line.item)));
         match outcome {
-            Err(close) => return (heard, Some(close)),
+            Err(close) => return (parsed, Some(close)),
             Ok(consumed) => drop(buf.drain(..consumed)),
         }
         assert!(buf.len() <= limits.line_bytes_max + 1, "more is kept than a line");
     }
-    (heard, None)
+    (parsed, None)
 }
 
 fn understand(item: &Item<'_>) -> String {

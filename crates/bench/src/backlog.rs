@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::account::Account;
 use crate::backlog_report::{self, Row};
 use crate::fill::{First, drain, fill, first_pop};
-use crate::load::{self, Measured, SHAPES, Shape};
+use crate::load::{self, LoadShape, Measured, SHAPES};
 use crate::procstat::{self, Memory};
 use crate::servers::{Place, Server};
 use crate::tables::{count, parse_count, short};
@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
 }
 
 /// The loads: one command at a time, and batches.
-pub(crate) const LOADS: [Shape; 2] = [SHAPES[0], SHAPES[2]];
+pub(crate) const LOADS: [LoadShape; 2] = [SHAPES[0], SHAPES[2]];
 /// The time limit for a server to become idle after it was filled.
 const REST: Duration = Duration::from_secs(60);
 

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use crate::account::Account;
-use crate::load::{SHAPES, Shape};
+use crate::load::{LoadShape, SHAPES};
 use crate::report::{self, LATENCY, Run};
 use crate::servers::Place;
 use crate::targets::Target;
@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
 /// A measurement, by its name on the command line.
 #[derive(Clone, Copy)]
 enum Load {
-    Shape(Shape),
+    Shape(LoadShape),
     Latency,
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::account::Account;
 use crate::client::Client;
 use crate::dialect::LeasedRq;
-use crate::load::{self, Measured, SHAPES, Shape};
+use crate::load::{self, LoadShape, Measured, SHAPES};
 use crate::resp::{self, Token};
 use crate::servers::{Place, Server};
 use crate::tables::{median, micros, table, times};
@@ -33,7 +33,7 @@ const TARGETS: [Target; 2] = [Target::SureqAlways, Target::SureqNone];
 /// The CPU per task of one pair of runs, in microseconds.
 struct Pair {
     target: Target,
-    shape: Shape,
+    shape: LoadShape,
     plain: f64,
     leased: f64,
 }
@@ -73,7 +73,7 @@ enum Kind {
 fn measure(
     place: &Place,
     target: Target,
-    shape: Shape,
+    shape: LoadShape,
     aim: Duration,
     kind: Kind,
 ) -> Result<Measured, Box<dyn Error>> {
@@ -152,7 +152,8 @@ mod tests {
 
     #[test]
     fn the_aim_is_for_one_command_at_a_time() {
-        let pair = |shape: Shape, leased: f64| Pair { target: Target::SureqNone, shape, plain: 10.0, leased };
+        let pair =
+            |shape: LoadShape, leased: f64| Pair { target: Target::SureqNone, shape, plain: 10.0, leased };
         let text = render(&[pair(SHAPES[0], 11.4), pair(SHAPES[0], 11.6), pair(SHAPES[2], 20.0)]);
         assert!(text.contains("1.15 ×") && text.contains("met") && text.contains("2.00 ×"), "{text}");
         assert!(!text.contains("missed"), "{text}");

@@ -24,9 +24,8 @@ const WINDOW_TASKS: usize = 10_000;
 /// Without a reply for this time, the server is considered stuck.
 pub(crate) const STALL: Duration = Duration::from_secs(30);
 
-/// The shape of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct LoadShape {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
     connections: usize,
@@ -37,21 +36,27 @@ pub(crate) struct Shape {
 }
 
 /// The loads, from the most to the least expensive per task.
-pub(crate) const SHAPES: [Shape; 3] = [
-    Shape {
+pub(crate) const SHAPES: [LoadShape; 3] = [
+    LoadShape {
         name: "single",
         title: "50 connections, one command at a time",
         connections: 50,
         depth: 1,
         batch: 1,
     },
-    Shape { name: "pipeline", title: "50 connections, pipelining 32", connections: 50, depth: 32, batch: 1 },
-    Shape { name: "batch", title: "8 connections, batches of 100", connections: 8, depth: 1, batch: 100 },
+    LoadShape {
+        name: "pipeline",
+        title: "50 connections, pipelining 32",
+        connections: 50,
+        depth: 32,
+        batch: 1,
+    },
+    LoadShape { name: "batch", title: "8 connections, batches of 100", connections: 8, depth: 1, batch: 100 },
 ];
 
-impl Shape {
+impl LoadShape {
     /// The load with this name.
-    pub(crate) fn named(name: &str) -> Option<Shape> {
+    pub(crate) fn named(name: &str) -> Option<LoadShape> {
         SHAPES.into_iter().find(|shape| shape.name == name)
     }
 
@@ -85,7 +90,7 @@ pub(crate) struct Measured {
 
 /// The next step of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum LoadStep {
     /// Push more.
     Produce,
     /// Push no more, and end when all pushed tasks are popped and acked.
@@ -98,7 +103,7 @@ pub(crate) enum Next {
 /// oldest first, so that a backlog in the server, which is in `account`, keeps its length.
 pub(crate) fn run(
     server: &Server,
-    shape: Shape,
+    shape: LoadShape,
     aim: Duration,
     account: &mut Account,
 ) -> Result<Measured, Box<dyn Error>> {
@@ -122,16 +127,16 @@ pub(crate) fn run(
 /// Runs a load until `next` ends it, which is called after each batch of events.
 pub(crate) fn run_until(
     server: &Server,
-    shape: Shape,
+    shape: LoadShape,
     account: &mut Account,
-    next: &mut dyn FnMut() -> Result<Next, Box<dyn Error>>,
+    next: &mut dyn FnMut() -> Result<LoadStep, Box<dyn Error>>,
 ) -> Result<(), Box<dyn Error>> {
     Load::connect(server, shape, account)?.phase(next)
 }
 
-fn lasting(aim: Duration) -> impl FnMut() -> Result<Next, Box<dyn Error>> {
+fn lasting(aim: Duration) -> impl FnMut() -> Result<LoadStep, Box<dyn Error>> {
     let end = Instant::now() + aim;
-    move || Ok(if Instant::now() < end { Next::Produce } else { Next::Finish })
+    move || Ok(if Instant::now() < end { LoadStep::Produce } else { LoadStep::Finish })
 }
 
 /// A connection and its round.
@@ -160,7 +165,7 @@ struct Round {
 }
 
 struct Load<'a> {
-    shape: Shape,
+    shape: LoadShape,
     dialect: &'static dyn Dialect,
     poll: Poll,
     workers: Vec<Worker>,
@@ -177,7 +182,7 @@ struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
-    fn connect(server: &Server, shape: Shape, account: &'a mut Account) -> Result<Self, Box<dyn Error>> {
+    fn connect(server: &Server, shape: LoadShape, account: &'a mut Account) -> Result<Self, Box<dyn Error>> {
         let poll = Poll::new()?;
         let mut workers = Vec::new();
         for index in 0..shape.connections {
@@ -206,7 +211,7 @@ impl<'a> Load<'a> {
     /// Pushes as long as `next` says so, and ends when all pushed tasks are acked.
     fn phase(
         &mut self,
-        next: &mut dyn FnMut() -> Result<Next, Box<dyn Error>>,
+        next: &mut dyn FnMut() -> Result<LoadStep, Box<dyn Error>>,
     ) -> Result<(), Box<dyn Error>> {
         let mut events = Events::with_capacity(self.shape.connections);
         self.producing = true;
@@ -215,9 +220,9 @@ impl<'a> Load<'a> {
             wait(&mut self.poll, &mut events)?;
             if self.producing {
                 match next()? {
-                    Next::Produce => {}
-                    Next::Finish => self.producing = false,
-                    Next::Abandon => return Ok(()),
+                    LoadStep::Produce => {}
+                    LoadStep::Finish => self.producing = false,
+                    LoadStep::Abandon => return Ok(()),
                 }
             }
             for event in &events {

@@ -13,7 +13,7 @@ use crate::account::{Account, Wrong};
 use crate::dialect::{QUEUE, misfit};
 use crate::fill::{First, drain, fill, first_pop};
 use crate::info::{CHECKPOINT_DUE, Info, SINCE_CHECKPOINT};
-use crate::load::{self, Next, Shape};
+use crate::load::{self, LoadShape, LoadStep};
 use crate::procstat::{self, Memory};
 use crate::resp::{self, Token};
 use crate::servers::{Place, Server};
@@ -74,7 +74,7 @@ struct Row {
 /// Runs the measurement and prints the table.
 pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
     let target = Target::of_level(&arguments.durability);
-    let shape = Shape::named(&arguments.load).ok_or("no such load")?;
+    let shape = LoadShape::named(&arguments.load).ok_or("no such load")?;
     let place = arguments.common.place()?;
     let versions = place.check(&[target])?;
     let mut journal = arguments.common.journal()?;
@@ -99,7 +99,7 @@ fn measure(
     arguments: &Arguments,
     place: &Place,
     target: Target,
-    shape: Shape,
+    shape: LoadShape,
 ) -> Result<Row, Box<dyn Error>> {
     let settings = Settings { segment_bytes: arguments.segment_bytes.clone(), ..Settings::default() };
     let mut server = place.start_with(target, settings)?;
@@ -136,7 +136,7 @@ fn measure(
 fn kill_under_load(
     arguments: &Arguments,
     server: &Server,
-    shape: Shape,
+    shape: LoadShape,
     account: &mut Account,
 ) -> Result<Option<(u64, u64)>, Box<dyn Error>> {
     let mut client = server.client()?;
@@ -157,7 +157,7 @@ fn kill_under_load(
     let (mut asked, mut since) = (start, None);
     load::run_until(server, shape, account, &mut || {
         if asked.elapsed() < ASK {
-            return Ok(Next::Produce);
+            return Ok(LoadStep::Produce);
         }
         asked = Instant::now();
         if told {
@@ -170,9 +170,9 @@ fn kill_under_load(
             }
             // A child that was not reaped, so that its id was not reused.
             kill_process(pid, Signal::KILL)?;
-            return Ok(Next::Abandon);
+            return Ok(LoadStep::Abandon);
         }
-        Ok(Next::Produce)
+        Ok(LoadStep::Produce)
     })?;
     Ok(since)
 }

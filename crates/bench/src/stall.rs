@@ -327,7 +327,7 @@ impl Stall {
                 self.windows.push(Window { work: Work::Checkpoint, span });
             }
             if on(COPY_RUNNING) || grew(COPIED_WRITTEN) {
-                self.windows.push(Window { work: Work::CopyForward, span });
+                self.windows.push(Window { work: Work::Compaction, span });
             }
             self.latest = info;
             self.asking = false;

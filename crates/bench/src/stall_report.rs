@@ -21,7 +21,7 @@ pub(crate) struct Sample {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     Checkpoint,
-    CopyForward,
+    Compaction,
 }
 
 /// A period in which background work was running.
@@ -77,8 +77,8 @@ impl Finding {
         let rows: [(&str, &[Work]); 4] = [
             ("all", &[]),
             ("during a checkpoint", &[Work::Checkpoint]),
-            ("during compaction", &[Work::CopyForward]),
-            ("during either", &[Work::Checkpoint, Work::CopyForward]),
+            ("during compaction", &[Work::Compaction]),
+            ("during either", &[Work::Checkpoint, Work::Compaction]),
         ];
         let mut lines = Vec::new();
         let mut verdicts = String::new();
@@ -144,7 +144,7 @@ impl Finding {
             permille(&self.during(works), rank)
                 .map_or("null".to_owned(), |value| format!("{:.3}", value.as_secs_f64() * 1e3))
         };
-        let both = [Work::Checkpoint, Work::CopyForward];
+        let both = [Work::Checkpoint, Work::Compaction];
         let written = self.written.map_or("null".to_owned(), |Written { log, checkpoints, copied }| {
             format!("{{\"log\":{log},\"checkpoints\":{checkpoints},\"copied\":{copied}}}")
         });
@@ -183,7 +183,7 @@ mod tests {
             samples: vec![sample(0, 1), sample(10, 2), sample(18, 5), sample(25, 1), sample(40, 3)],
             windows: vec![
                 Window { work: Work::Checkpoint, span: (millis(20), millis(26)) },
-                Window { work: Work::CopyForward, span: (millis(39), millis(41)) },
+                Window { work: Work::Compaction, span: (millis(39), millis(41)) },
             ],
             told: true,
             checkpoints: Some(1),
@@ -197,8 +197,8 @@ mod tests {
     fn a_push_counts_if_it_overlaps() {
         let finding = finding(None);
         assert_eq!(finding.during(&[Work::Checkpoint]), [millis(1), millis(5)]);
-        assert_eq!(finding.during(&[Work::CopyForward]), [millis(3)]);
-        assert_eq!(finding.during(&[Work::Checkpoint, Work::CopyForward]).len(), 3);
+        assert_eq!(finding.during(&[Work::Compaction]), [millis(3)]);
+        assert_eq!(finding.during(&[Work::Checkpoint, Work::Compaction]).len(), 3);
         assert_eq!(finding.during(&[]).len(), 5);
     }
 

@@ -23,7 +23,6 @@ pub(crate) enum Target {
     Nats,
 }
 
-/// The program of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
     Sureq,

@@ -25,7 +25,6 @@ pub(crate) struct Text {
     payloads: Payloads,
 }
 
-/// A reserved task.
 pub(crate) struct Reserved {
     pub(crate) id: String,
     pub(crate) number: u64,

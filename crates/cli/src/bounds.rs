@@ -33,7 +33,7 @@ impl Settings {
         let sizes = [
             ("--command-max", &self.command_max, COMMAND_BYTES, &mut bounds.command_bytes_max),
             ("--output-max", &self.output_max, OUTPUT_BYTES, &mut bounds.output_bytes_max),
-            ("--login-max", &self.login_max, LOGIN_BYTES, &mut bounds.stranger_command_bytes_max),
+            ("--login-max", &self.login_max, LOGIN_BYTES, &mut bounds.unauthenticated_command_bytes_max),
         ];
         for (flag, text, range, bound) in sizes {
             let Some(bytes) = size::of_flag(flag, text.as_deref())? else { continue };
@@ -42,7 +42,8 @@ impl Settings {
             *bound = bytes.ok_or_else(|| format!("{flag}: write a size between {least} and {most}"))?;
         }
         if let Some(seconds) = self.login_time {
-            bounds.stranger_time = Some(seconds).filter(|&n| n > 0).map(|n| Duration::from_secs(n.into()));
+            bounds.unauthenticated_time =
+                Some(seconds).filter(|&n| n > 0).map(|n| Duration::from_secs(n.into()));
         }
         Ok(bounds)
     }

@@ -60,21 +60,21 @@ fn the_retries_document_says_how_long_the_default_tries_last() {
         let wait_ms = (BACKOFF_MS_DEFAULT << (failed - 1)).min(BACKOFF_MS_MAX);
         sum_ms += wait_ms;
         if [1, 2, 3, 5, 8, 12, 13, 18, TRIES_DEFAULT - 1].contains(&failed) {
-            let shown = [wait_ms, sum_ms / 2, sum_ms].map(|ms| humane(ms / 1000));
-            let _ = writeln!(table, "| {failed} | {} |", shown.join(" | "));
+            let waits = [wait_ms, sum_ms / 2, sum_ms].map(|ms| readable(ms / 1000));
+            let _ = writeln!(table, "| {failed} | {} |", waits.join(" | "));
         }
     }
     let _ = write!(
         table,
         "\nSo a task is dead between {} and {} after its first failure.\n",
-        humane(sum_ms / 2000),
-        humane(sum_ms / 1000)
+        readable(sum_ms / 2000),
+        readable(sum_ms / 1000)
     );
     check_fresh_part("docs/use/retries.md", "retries", &table);
 }
 
 /// Seconds in a readable form, rounded down.
-fn humane(seconds: u64) -> String {
+fn readable(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),
         60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
@@ -105,7 +105,7 @@ fn limits_markdown() -> String {
     );
     for limit in sureq_core::limits::TABLE {
         let name = limit.name.to_ascii_lowercase();
-        let _ = writeln!(text, "| `{name}` | {} | {} |", shown(limit.value, &name), limit.what.trim());
+        let _ = writeln!(text, "| `{name}` | {} | {} |", figure(limit.value, &name), limit.what.trim());
     }
     text + MEMORY
 }
@@ -140,7 +140,7 @@ A queue costs about 1 KB, and so does an idle connection. `--memory` limits the 
 ";
 
 /// A value with its unit, in a readable form.
-fn shown(value: u64, name: &str) -> String {
+fn figure(value: u64, name: &str) -> String {
     match value {
         bytes if name.contains("_bytes_") && bytes % (1 << 20) == 0 => format!("{} MiB", bytes >> 20),
         bytes if name.contains("_bytes_") => format!("{} KiB", bytes >> 10),

@@ -247,7 +247,6 @@ impl Claim {
         if rest.is_empty() { Some(Self::Id(id)) } else { Receipt::parse_behind(id, rest).map(Self::Receipt) }
     }
 
-    /// The id of the task.
     pub const fn id(self) -> TaskId {
         match self {
             Self::Id(id) => id,

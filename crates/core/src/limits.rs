@@ -69,7 +69,7 @@ limits! {
     /// How far one subscriber may fall behind before it is disconnected.
     NOTICES_UNREAD_BYTES_MAX: usize = 8 << 20;
     /// How many bytes of notices may wait to become durable; beyond this all subscribers are disconnected.
-    NOTICES_UNHEARD_BYTES_MAX: usize = 32 << 20;
+    NOTICES_PENDING_BYTES_MAX: usize = 32 << 20;
     /// How many connections a server takes.
     CONNECTIONS_MAX: usize = 10_000;
     /// How much memory the waiting pops of a home on Redis may take, mostly by the names of their queues; further ones
@@ -77,15 +77,15 @@ limits! {
     WAITING_BYTES_MAX: usize = 256 << 20;
 
     /// The most arguments of a command on a connection that has not authenticated.
-    STRANGER_ARGS_MAX: usize = 10;
+    UNAUTHENTICATED_ARGS_MAX: usize = 10;
     /// The longest argument of such a command.
-    STRANGER_ARG_BYTES_MAX: usize = 16 << 10;
+    UNAUTHENTICATED_ARG_BYTES_MAX: usize = 16 << 10;
     /// The largest such command, and how much is read ahead on a connection that has not authenticated.
-    STRANGER_COMMAND_BYTES_MAX: usize = 24 << 10;
+    UNAUTHENTICATED_COMMAND_BYTES_MAX: usize = 24 << 10;
     /// Unread output of such a connection beyond which its requests are no longer read.
-    STRANGER_OUTPUT_BYTES_MAX: usize = 4 << 10;
+    UNAUTHENTICATED_OUTPUT_BYTES_MAX: usize = 4 << 10;
     /// How long a connection may take to authenticate before it is closed.
-    STRANGER_MS_MAX: u64 = 60_000;
+    UNAUTHENTICATED_MS_MAX: u64 = 60_000;
     /// The longest user name, password or token; a longer one is wrong.
     CREDENTIAL_BYTES_MAX: usize = 1 << 10;
     /// The delay of the reply to a wrong password.

@@ -128,7 +128,7 @@ pub struct OrderKey {
 }
 
 impl OrderKey {
-    /// The key of a pushed task.
+    /// The key of a pushed task is its id, so that pushed tasks are delivered in the order of their ids.
     pub const fn pushed(id: TaskId) -> Self {
         // The cast is lossless: ids have 59 bits.
         Self { major: id.raw().cast_signed(), minor: 0 }
@@ -155,7 +155,7 @@ impl Rank {
         Self { neg_priority: Self::negated(priority), order }
     }
 
-    /// The negated priority.
+    /// The priority as it is compared: higher priorities come first, so they are lower numbers.
     pub const fn negated(priority: i8) -> i16 {
         -(priority as i16)
     }
@@ -164,7 +164,6 @@ impl Rank {
 /// The time at which a delayed task is due, by one of two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Due {
-    /// By log time.
     Log(LogTime),
     /// By the wall clock.
     Wall(WallTime),

@@ -31,7 +31,9 @@ fn history(steps: usize) -> Vec<u8> {
             Happening::Tick => home.tick(),
             Happening::Restart => home.restart(model.incarnation + 1),
             Happening::CloseConn(conn) => home.close_conn(ConnId(*conn)),
-            Happening::Undeliver(queue, receipts) => home.requeue_undelivered(queue.as_bytes(), receipts),
+            Happening::RequeueUndelivered(queue, receipts) => {
+                home.requeue_undelivered(queue.as_bytes(), receipts);
+            }
             Happening::Forward(id) => _ = home.forward(*id),
         }
         model.happen(happening);

@@ -67,7 +67,9 @@ impl StateMachineTest for Core {
             Happening::Tick => home.tick(),
             Happening::Restart => home.restart(model.incarnation),
             Happening::CloseConn(conn) => home.close_conn(ConnId(*conn)),
-            Happening::Undeliver(queue, receipts) => home.requeue_undelivered(queue.as_bytes(), receipts),
+            Happening::RequeueUndelivered(queue, receipts) => {
+                home.requeue_undelivered(queue.as_bytes(), receipts);
+            }
             Happening::Forward(id) => {
                 let there = home.broker.queues().any(|(_, queue)| queue.state_of(*id).is_some());
                 assert_eq!(home.forward(*id), there, "{id} is copied forward");

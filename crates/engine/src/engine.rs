@@ -148,7 +148,7 @@ impl Engine {
             durable: Durable::default(),
             clock,
             durability: options.durability,
-            is_gathering: AtomicBool::new(false),
+            has_uncommitted: AtomicBool::new(false),
             log_wakes: Condvar::new(),
             ticker_wakes: Condvar::new(),
             preallocator,
@@ -190,8 +190,8 @@ impl Engine {
         let now = self.shared.clock.now();
         ticker::tick(&self.shared, &mut state, now);
         // The ticker continues with the rest.
-        self.shared.stir_ticker(&mut state, now);
-        self.shared.let_go(state);
+        self.shared.notify_ticker(&mut state, now);
+        self.shared.unlock_and_wake(state);
     }
 
     /// The position after the last event, durable or not.
@@ -249,7 +249,7 @@ impl Engine {
         let mut state = shared.lock_in_doubt();
         let EngineState { listeners, woken, .. } = &mut *state;
         listeners.end(woken);
-        shared.let_go(state);
+        shared.unlock_and_wake(state);
         shared.loader.iter().for_each(Loader::leave);
         let left = shared.preallocator.leave(shared).map_err(Arc::new);
         self.failure().map_or(left, Err)

@@ -51,7 +51,6 @@ impl fmt::Display for Operation {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {operation} {}: {source}", path.display())]
 pub struct Fault {
-    /// The operation.
     pub operation: Operation,
     /// The file or directory.
     pub path: PathBuf,

@@ -1,9 +1,9 @@
 //! The state of an open store, which all its threads share under one lock.
 //!
 //! Every change follows the same steps: take the lock ([`Shared::lock`]), let the broker decide, end the unit
-//! ([`Shared::end_unit`]), hand tasks to waiting pops ([`Shared::serve`]), wake threads that have work
-//! ([`Shared::stir`]), release the lock and wake callers ([`Shared::let_go`]). Between two slices of long work,
-//! [`Shared::step_aside`] lets other threads take the lock.
+//! ([`Shared::end_unit`]), deliver tasks to waiting pops ([`Shared::serve`]), wake threads that have work
+//! ([`Shared::notify_threads`]), release the lock and wake callers ([`Shared::unlock_and_wake`]). Between two slices of
+//! long work, [`Shared::yield_lock`] lets other threads take the lock.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -45,7 +45,7 @@ use crate::waiting::waiters::{Waiters, Waiting};
 const MARK_NEAR_MS: u64 = 20_000;
 
 /// At levels at which callers wait for durability, this many buffered bytes wake the log thread before any commit.
-const GATHER_BYTES_MAX: usize = 64 << 10;
+const WAKE_BYTES: usize = 64 << 10;
 
 /// The message of a panic at a lock that another thread panicked with.
 pub(crate) const LOCK: &str =
@@ -61,7 +61,7 @@ pub(crate) struct Shared {
     pub(crate) clock: LogClock,
     pub(crate) durability: Durability,
     /// Commands were executed since the log thread was last woken.
-    pub(crate) is_gathering: AtomicBool,
+    pub(crate) has_uncommitted: AtomicBool,
     pub(crate) log_wakes: Condvar,
     pub(crate) ticker_wakes: Condvar,
     pub(crate) preallocator: Preallocator,
@@ -261,7 +261,7 @@ impl EngineState {
 
     /// Looks again at queues that were held back for a search that is over: those that its pop named, or all if it is
     /// unknown which.
-    fn let_others_have(&mut self, queues: Option<&[Box<[u8]>]>) {
+    fn release_held_back(&mut self, queues: Option<&[Box<[u8]>]>) {
         if self.held_back.is_empty() {
             return;
         }
@@ -283,9 +283,9 @@ impl EngineState {
     }
 }
 
-/// The interval at which [`Shared::step_aside`] checks whether all waiting threads have had the lock. No thread
+/// The interval at which [`Shared::yield_lock`] checks whether all waiting threads have had the lock. No thread
 /// signals it.
-const STEP_ASIDE: Duration = Duration::from_micros(20);
+const YIELD_CHECK: Duration = Duration::from_micros(20);
 
 impl Shared {
     /// The refusal of a command that cannot be executed for lack of disk space or memory.
@@ -373,12 +373,12 @@ impl Shared {
 
     /// Waits until all threads that wait for the lock now have had it. Called between two slices of long work: a
     /// thread that releases a lock and takes it again at once would get it before the threads that it woke.
-    pub(crate) fn step_aside(&self) {
+    pub(crate) fn yield_lock(&self) {
         let waiting = self.waited.load(Ordering::Relaxed);
         while self.entered.load(Ordering::Relaxed) < waiting && self.durable.failure().is_none() {
             // A thread that yields in a loop loses its share of the processor, and may then hold the lock while it does
             // not run.
-            thread::sleep(STEP_ASIDE);
+            thread::sleep(YIELD_CHECK);
         }
     }
 
@@ -412,14 +412,14 @@ impl Shared {
         let last = state.waiters.last();
         while let Some(number) = state.waiters.first().filter(|&number| number <= last) {
             if !state.may_serve() {
-                self.let_go(state);
-                self.step_aside();
+                self.unlock_and_wake(state);
+                self.yield_lock();
                 state = self.lock_in_doubt();
             } else if let Some(waiting) = state.end_wait(number) {
                 Self::answer(&mut state, waiting, replies(), position);
             }
         }
-        self.let_go(state);
+        self.unlock_and_wake(state);
     }
 
     /// Asks the log thread to sync the log up to the position, at any durability level.
@@ -480,13 +480,13 @@ impl Shared {
         act(broker, now, buffer);
         self.end_unit(&mut state);
         self.serve(&mut state, now);
-        self.stir(&mut state, now);
-        self.let_go(state);
+        self.notify_threads(&mut state, now);
+        self.unlock_and_wake(state);
     }
 
     /// Releases the lock and wakes the callers that were answered under it.
     #[inline]
-    pub(crate) fn let_go(&self, mut state: MutexGuard<'_, EngineState>) {
+    pub(crate) fn unlock_and_wake(&self, mut state: MutexGuard<'_, EngineState>) {
         if state.woken.is_empty() {
             return;
         }
@@ -520,7 +520,7 @@ impl Shared {
         // Each slice goes to the front of the queue, so the last one goes first.
         for (n, slice) in receipts.rchunks(limits::SLICE_TASKS).enumerate() {
             if n > 0 {
-                self.step_aside();
+                self.yield_lock();
             }
             self.change(|broker, now, buffer| broker.requeue_undelivered(queue, slice, now, buffer));
         }
@@ -575,13 +575,13 @@ impl Shared {
             && let Some((number, left)) = state.searches.pop_first()
         {
             if state.waiters.get(number).is_none() {
-                state.let_others_have(None);
+                state.release_held_back(None);
                 continue;
             }
             if self.pop_for(state, number, Some(left), now) == Search::Empty {
                 let EngineState { waiters, .. } = &*state;
                 let queues = waiters.get(number).map(|waiting| waiting.pop.queues().to_vec());
-                state.let_others_have(queues.as_deref());
+                state.release_held_back(queues.as_deref());
             }
         }
     }
@@ -623,7 +623,7 @@ impl Shared {
         }
         state.note_served(replies.tasks.len());
         let waiting = state.end_wait(number).expect("it is among the waiters");
-        state.let_others_have(Some(waiting.pop.queues()));
+        state.release_held_back(Some(waiting.pop.queues()));
         let position = self.position(state);
         let all = waiting.pop.with(|pop| self.fetch(state, &Command::Pop(*pop), &mut replies.tasks));
         if let Some(left) = left {
@@ -640,7 +640,7 @@ impl Shared {
         Search::Answered
     }
 
-    /// Answers a waiting pop. [`Self::let_go`] wakes its caller once the position is durable.
+    /// Answers a waiting pop. [`Self::unlock_and_wake`] wakes its caller once the position is durable.
     pub(crate) fn answer(
         state: &mut EngineState,
         waiting: Waiting,
@@ -670,25 +670,26 @@ impl Shared {
     }
 
     /// The number of buffered bytes that wake the log thread before any commit.
-    pub(crate) const fn gather_bytes_max(&self) -> usize {
+    pub(crate) const fn wake_bytes(&self) -> usize {
         match self.durability {
             Durability::None => LAZY_BYTES,
-            Durability::Always | Durability::Interval => GATHER_BYTES_MAX,
+            Durability::Always | Durability::Interval => WAKE_BYTES,
         }
     }
 
     /// Wakes the log thread and the ticker if there is new work for them.
-    pub(crate) fn stir(&self, state: &mut EngineState, now: Now) {
-        self.stir_log(state);
-        self.stir_ticker(state, now);
+    pub(crate) fn notify_threads(&self, state: &mut EngineState, now: Now) {
+        self.notify_log(state);
+        self.notify_ticker(state, now);
     }
 
-    pub(crate) fn stir_log(&self, state: &mut EngineState) {
+    /// Wakes the log thread if it waits for what is buffered now.
+    pub(crate) fn notify_log(&self, state: &mut EngineState) {
         state.buffer.commit();
         let is_called = match state.log_thread {
             LogThread::Awake | LogThread::Waits => false,
             LogThread::Sleeps => state.buffer.is_committed(),
-            LogThread::Dozes => state.buffer.bytes() >= LAZY_BYTES || state.buffer.is_long(),
+            LogThread::Accumulates => state.buffer.bytes() >= LAZY_BYTES || state.buffer.is_long(),
         };
         if is_called {
             state.log_thread = LogThread::Awake;
@@ -696,8 +697,9 @@ impl Shared {
         }
     }
 
-    pub(crate) fn stir_ticker(&self, state: &mut EngineState, now: Now) {
-        // A ticker that sleeps beyond its time does so by another clock than the log's, which may be late.
+    /// Wakes the ticker if its next deadline is earlier than the one that it waits for, or if it sleeps beyond that one: it
+    /// sleeps by another clock than the log's.
+    pub(crate) fn notify_ticker(&self, state: &mut EngineState, now: Now) {
         if let Some(until) = state.ticker_sleeps
             && ticker::next_look(state, now).is_some_and(|at| at < until || until <= now.log)
         {
@@ -708,7 +710,7 @@ impl Shared {
 
     /// Asks the preallocator to raise the durable id mark at once, if ids come close to it because the clock jumped
     /// or the preallocator was late. This does not wait: until the mark is raised, the broker assigns ids below it.
-    pub(crate) fn mind_the_mark(&self, state: &EngineState, now: Now) {
+    pub(crate) fn raise_mark_if_near(&self, state: &EngineState, now: Now) {
         let (last, mark) = (state.broker.last_id(), state.broker.id_mark());
         let is_near = last.ms().max(now.log.0) + MARK_NEAR_MS >= mark.ms() && mark < TaskId::LAST;
         if is_near {
@@ -736,7 +738,7 @@ mod tests {
                 std::thread::yield_now();
             }
             drop(state);
-            engine.shared.step_aside();
+            engine.shared.yield_lock();
             assert!(engine.shared.entered.load(Ordering::Relaxed) > waited, "the other thread had the lock");
             other.join().expect("it only takes the lock");
         }
@@ -757,8 +759,8 @@ mod tests {
         broker.execute(now, &push, buffer, &mut Replies::default());
         shared.end_unit(&mut state);
         assert!(!shared.serve(&mut state, now) && state.has_unserved());
-        shared.stir(&mut state, now);
-        shared.let_go(state);
+        shared.notify_threads(&mut state, now);
+        shared.unlock_and_wake(state);
         assert_eq!(waiting.wait().replies.tasks.len(), 1);
         engine.close().expect("nothing is kept");
     }

@@ -47,7 +47,7 @@ const _: () = assert!(SLOT_BYTES == 128);
 /// The copies are in different pages, so that no torn write affects both.
 const SLOT_OFFSETS: [u64; 2] = [0, 4096];
 
-/// The values of a store.
+/// The content of the `store` file: the identity of the store, and counters that never decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreValues {
     /// The identity of the store, drawn when it was created.
@@ -98,7 +98,6 @@ impl Store {
         }
     }
 
-    /// The values of a store.
     pub fn values(&self) -> &StoreValues {
         &self.values
     }
@@ -126,13 +125,13 @@ impl Store {
 
 /// One of the two copies.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Slot {
+pub(crate) struct StoreCopy {
     pub(crate) sequence: u64,
     pub(crate) values: StoreValues,
 }
 
 /// Both copies as they are, `None` for one that does not match its checksum; nothing at all if there is no such file.
-pub(crate) fn read_copies(disk: &dyn Disk) -> Result<Option<[Option<Slot>; 2]>, OpenError> {
+pub(crate) fn read_copies(disk: &dyn Disk) -> Result<Option<[Option<StoreCopy>; 2]>, OpenError> {
     if !disk.list()?.iter().any(|name| name == NAME) {
         return Ok(None);
     }
@@ -157,7 +156,7 @@ pub(crate) fn create_with(disk: &dyn Disk, values: &StoreValues) -> Result<(), F
 }
 
 /// The sequence number of a slot. A damaged one counts as older than any.
-fn sequence_of(slot: Option<Slot>) -> Option<u64> {
+fn sequence_of(slot: Option<StoreCopy>) -> Option<u64> {
     slot.map(|slot| slot.sequence)
 }
 
@@ -185,7 +184,7 @@ fn encode_slot(values: &StoreValues, sequence: u64) -> [u8; SLOT_BYTES] {
 }
 
 /// The slot, or none if it does not match its checksum.
-fn read_slot(file: &dyn DiskFile, slot: usize) -> Result<Option<Slot>, OpenError> {
+fn read_slot(file: &dyn DiskFile, slot: usize) -> Result<Option<StoreCopy>, OpenError> {
     let mut bytes = [0; SLOT_BYTES];
     let read = file.read_at(SLOT_OFFSETS[slot], &mut bytes)?;
     let is_whole = read == SLOT_BYTES
@@ -205,7 +204,7 @@ fn read_slot(file: &dyn DiskFile, slot: usize) -> Result<Option<Slot>, OpenError
         log_time: get_u64(&bytes, LOG_TIME),
         hash_key: get(&bytes, HASH_KEY),
     };
-    Ok(Some(Slot { sequence: get_u64(&bytes, SEQUENCE), values }))
+    Ok(Some(StoreCopy { sequence: get_u64(&bytes, SEQUENCE), values }))
 }
 
 fn damaged(what: &str) -> OpenError {

@@ -188,10 +188,11 @@ fn a_damaged_newest_is_left_in_place_and_removed_by_the_next() {
 
 #[test]
 fn unknown_files_are_left_alone() {
-    let strangers = ["checkpoint-7", "checkpoint", "checkpoint-00000000000000000003.bak", "blobs", "spare-1"];
+    let foreign_files =
+        ["checkpoint-7", "checkpoint", "checkpoint-00000000000000000003.bak", "blobs", "spare-1"];
     let disk = taken(2);
-    for stranger in strangers {
-        disk.put(stranger, Arc::new(b"mine".to_vec()));
+    for file in foreign_files {
+        disk.put(file, Arc::new(b"mine".to_vec()));
     }
     let mut session = loaded(&disk).unwrap();
     session.checkpoints.remove_leftovers().unwrap();
@@ -199,8 +200,8 @@ fn unknown_files_are_left_alone() {
         session.next().unwrap();
     }
     session.checkpoints.drop_older().unwrap();
-    for stranger in strangers {
-        assert_eq!(disk.files()[stranger].as_slice(), b"mine", "{stranger}");
+    for file in foreign_files {
+        assert_eq!(disk.files()[file].as_slice(), b"mine", "{file}");
     }
 }
 

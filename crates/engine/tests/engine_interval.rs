@@ -39,7 +39,7 @@ fn finish(engine: &Engine, receipts: &[String]) -> usize {
     execute(engine, &[ack_of(&list)]).0.indexes.len()
 }
 
-/// Rule 4.
+/// Rule 4: an ack succeeds at most once.
 #[test]
 fn an_ack_that_was_answered_is_true_once_whenever_the_process_is_killed() {
     let (mut disk, clock) = (SimDisk::new(7), Arc::new(ManualClock::default()));
@@ -57,7 +57,7 @@ fn an_ack_that_was_answered_is_true_once_whenever_the_process_is_killed() {
     engine.close().unwrap();
 }
 
-/// Rule 5.
+/// Rule 5: leases survive a restart.
 #[test]
 fn a_lease_that_was_answered_goes_on_whenever_the_process_is_killed() {
     let (mut disk, clock) = (SimDisk::new(7), Arc::new(ManualClock::default()));

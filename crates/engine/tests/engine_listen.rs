@@ -231,7 +231,7 @@ fn many_due_tasks_are_published_slice_by_slice() {
     assert_eq!((sum, all.len()), (tasks, 3), "{all:?}");
 }
 
-/// Rule 2, for listeners.
+/// Rule 2, for listeners: a notice is not delivered before its change is durable.
 #[test]
 fn nothing_is_heard_before_it_is_durable() {
     let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
@@ -373,7 +373,7 @@ fn a_listener_that_falls_behind_learns_that_it_missed_notices() {
     let listener = listen(&engine);
     let name = vec![b'n'; limits::QUEUE_NAME_BYTES_MAX];
     let push = Command::Push { queue: &name, payloads: &[b"x"] };
-    for _ in 0..limits::NOTICES_UNHEARD_BYTES_MAX / name.len() + 100 {
+    for _ in 0..limits::NOTICES_PENDING_BYTES_MAX / name.len() + 100 {
         drop(execute(&engine, &[push]));
     }
     let all = heard(&listener);

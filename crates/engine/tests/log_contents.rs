@@ -118,7 +118,7 @@ fn places_from_before_a_recovery_stay_valid() {
     }
 }
 
-/// B5: the bytes of a log are an ordinary payload.
+/// A client may push the bytes of a log: they are an ordinary payload.
 #[test]
 fn payloads_that_contain_the_log_itself_are_not_replayed() {
     let mut run = Run::new(16 << 10, Durability::Always);
@@ -133,8 +133,8 @@ fn payloads_that_contain_the_log_itself_are_not_replayed() {
     assert_goes_on(&run.disk, &run.options, &run.batches);
 }
 
-/// B5: a torn frame whose payload is a copy of its own segment is a torn tail: the copied frames are neither replayed
-/// nor taken for damage.
+/// Rule 3, with hostile payloads: a torn frame whose payload is a copy of its own segment is a torn tail. The copied
+/// frames are neither replayed nor reported as damage.
 #[test]
 fn a_torn_payload_that_holds_its_own_segment_is_a_torn_tail() {
     let disk = SimDisk::new(1);
@@ -159,7 +159,7 @@ fn count_bytes(batches: &[Vec<u8>]) -> usize {
     128 + batches.iter().map(|body| 64 + body.len().next_multiple_of(64)).sum::<usize>()
 }
 
-/// B5: the open segment is in a recycled file, which has old frames at the offsets of its next frames.
+/// Rule 3, with recycled files: the file of the open segment has old frames at the offsets of the next frames.
 #[test]
 fn old_frames_of_a_recycled_file_are_not_replayed() {
     let mut run = Run::new(4096, Durability::Always);
@@ -220,18 +220,18 @@ fn a_replay_that_fails_stops_the_start_and_changes_nothing() {
     assert_eq!(run.disk.trace_len(), before);
 }
 
-/// B7: files whose names do not match exactly are foreign.
+/// Files whose names do not match exactly are foreign: they are neither read nor removed.
 #[test]
 fn foreign_files_are_left_alone() {
     let mut run = Run::new(4096, Durability::Always);
     run.session(30);
-    let strangers =
+    let foreign_files =
         ["notes.txt", "1.seg", "00000000000000000001.seg.bak", "spare-01", "spare-", "snapshot.tmp"];
-    for name in strangers {
+    for name in foreign_files {
         run.disk.put(name, Arc::new(name.as_bytes().to_vec()));
     }
     run.session(30);
-    for name in strangers {
+    for name in foreign_files {
         assert_eq!(run.disk.files()[name].as_slice(), name.as_bytes());
     }
 }

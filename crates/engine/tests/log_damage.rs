@@ -213,8 +213,8 @@ fn a_segment_of_another_store_is_refused() {
 
 type Damaging<'a> = dyn Fn(&mut Vec<u8>) + 'a;
 
-/// B4: pages that were lost, zeroed, misdirected or swapped, in every segment. If the whole page in which the log
-/// ends is lost, nothing shows that there were batches in it; all others must be there.
+/// Rule 3, with damage by the disk: pages that were lost, zeroed, misdirected or swapped, in every segment. If the
+/// whole page in which the log ends is lost, nothing shows that there were batches in it; all others must be there.
 #[test]
 fn a_damaged_page_is_found_unless_the_log_ends_in_it() {
     const PAGE: usize = 4096;

@@ -1,5 +1,6 @@
-//! B6: headers with arbitrary values and matching checksums. Written against docs/understand/log-format.md, not
-//! against the code: no panic, no memory beyond the size of the file, no batch that was not appended.
+//! Rule 12 for the log: headers with arbitrary values and matching checksums. Written against
+//! docs/understand/log-format.md, not against the code: no panic, no memory beyond the size of the file, no batch that
+//! was not appended.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

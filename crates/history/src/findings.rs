@@ -68,7 +68,6 @@ pub struct Counts {
     pub failed: u64,
     /// Tasks whose push has an unknown outcome.
     pub unknown: u64,
-    /// Deliveries.
     pub deliveries: u64,
     /// Deliveries of tasks that had been delivered before.
     pub redelivered: u64,

@@ -15,7 +15,6 @@ impl Time {
     /// Later than any real time.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// Now.
     pub fn now() -> Self {
         let now = clock_gettime(ClockId::Monotonic);
         Self(now.tv_sec.unsigned_abs() * 1_000_000 + now.tv_nsec.unsigned_abs() / 1_000)

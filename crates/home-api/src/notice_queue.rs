@@ -43,7 +43,7 @@ impl NoticeQueue {
     /// Adds an event. Returns the listener's waker, which the caller wakes once the position is durable.
     pub fn put_at(&self, position: Position, event: ListenEvent) -> Option<Waker> {
         let mut inner = self.lock();
-        if inner.bytes > limits::NOTICES_UNHEARD_BYTES_MAX {
+        if inner.bytes > limits::NOTICES_PENDING_BYTES_MAX {
             (inner.events, inner.bytes, inner.has_missed) = (VecDeque::new(), 0, true);
         }
         inner.bytes += event.bytes();
@@ -137,7 +137,7 @@ mod tests {
     fn a_listener_that_falls_behind_loses_its_notices_and_receives_later_ones() {
         let queue = NoticeQueue::default();
         queue.put(event(1));
-        queue.put(event(limits::NOTICES_UNHEARD_BYTES_MAX));
+        queue.put(event(limits::NOTICES_PENDING_BYTES_MAX));
         queue.put(event(2));
         for expect in [ListenEvent::Missed, event(2)] {
             assert_eq!(queue.poll(Position::START, &mut cx()), Ok(Poll::Ready(Some(expect))));

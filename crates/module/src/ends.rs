@@ -32,7 +32,7 @@ pub(crate) fn step_counted(steps: &mut Steps<'_, '_>, holder: Holder, count: &mu
             finish(steps, holder, &ending);
             return Progress::Done;
         };
-        let back = take_back(steps, &place, holder, ending.cause, room, &mut ending.fronts);
+        let back = requeue_held(steps, &place, holder, ending.cause, room, &mut ending.fronts);
         ending.count += back;
         if back < room as u64 {
             // The key has no more tasks of this holder, or cannot be accessed.
@@ -69,7 +69,7 @@ fn is_known_in(steps: &Steps<'_, '_>, holder: Holder, db: i32) -> bool {
 }
 
 /// Requeues up to `room` tasks of a holder in a key. Returns their number.
-pub(crate) fn take_back(
+pub(crate) fn requeue_held(
     steps: &mut Steps<'_, '_>,
     (db, name): &Place,
     holder: Holder,

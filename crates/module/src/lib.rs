@@ -10,10 +10,12 @@
 //!   delivery and blocking; `waiting`: clients that wait in the name of a worker.
 //! * `sliced`: commands whose work grows with the number of tasks, a slice at a time; `ends`: the same for the tasks of
 //!   workers and connections that ended.
-//! * `keyed`: one step of one queue and its consequences. `effects`: records a step; `apply`: replays one.
+//!   `lists`: the slices of commands that name many tasks.
+//! * `keyed`: one step of one queue and its consequences. `effects`: records a step; `apply`: replays one; `followers`:
+//!   whether anyone needs the records.
 //! * `object`: the value of a key; `saved`: its bytes in a snapshot. `payload`: the bytes of a task.
 //! * `process`: state that spans keys: time, ids, incarnations. `schedule`: deadlines; `tick`: executes due work.
-//! * `workers`: the workers of a database, in a key of their own. `slot`: the cluster slot of a key.
+//! * `workers`: the workers of a database, in a key of their own.
 //! * `redis`, `allocator`, `callbacks`: the C API, and all unsafe code. `guard`: keeps panics from unwinding into
 //!   Redis.
 

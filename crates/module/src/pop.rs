@@ -43,7 +43,7 @@ const WOKEN_TASKS_MAX: u32 = 10_000;
 
 /// Popped tasks by queue. The keys of the queues are updated when they are renamed or moved.
 #[derive(Default)]
-pub(crate) struct Handed {
+pub(crate) struct PoppedTasks {
     /// Deliveries in order, each with the index of its source.
     receipts: Vec<(usize, Receipt)>,
     sources: Vec<Source>,
@@ -56,7 +56,7 @@ struct Source {
     place: Place,
 }
 
-impl Handed {
+impl PoppedTasks {
     /// Records tasks that were just popped from a key.
     fn extend(&mut self, ctx: Ctx<'_>, key: Str<'_>, tasks: &[TaskView<Payload>]) {
         let Some(of) = serial_of(ctx, key).filter(|_| !tasks.is_empty()) else { return };
@@ -99,7 +99,7 @@ pub(crate) struct PopRest {
     has_any: bool,
     /// The delivered tasks of a pop that takes several slices, if nothing else would requeue them when the client
     /// disconnects (a CONN lease does).
-    handed: Handed,
+    popped_tasks: PoppedTasks,
     /// Whether there was a slice before this one.
     is_sliced: bool,
 }
@@ -108,15 +108,15 @@ impl PopRest {
     pub(crate) fn new(pop: &Pop<'_>, popper: Popper) -> Self {
         let max = if popper == Popper::Woken { WOKEN_TASKS_MAX } else { limits::REPLY_TASKS_MAX };
         let (tasks, bytes) = (pop.count.min(max), limits::REPLY_BYTES_MAX);
-        Self { from: 0, tasks, bytes, has_any: false, handed: Handed::default(), is_sliced: false }
+        Self { from: 0, tasks, bytes, has_any: false, popped_tasks: PoppedTasks::default(), is_sliced: false }
     }
 
-    pub(crate) fn into_handed(self) -> Handed {
-        self.handed
+    pub(crate) fn into_popped_tasks(self) -> PoppedTasks {
+        self.popped_tasks
     }
 
-    pub(crate) const fn handed_mut(&mut self) -> &mut Handed {
-        &mut self.handed
+    pub(crate) const fn popped_tasks_mut(&mut self) -> &mut PoppedTasks {
+        &mut self.popped_tasks
     }
 
     /// Delivers a slice of tasks, from the first queue as long as it has tasks, then from the next. A key of another
@@ -173,7 +173,7 @@ impl PopRest {
         let is_done = is_over || self.tasks == 0 || self.bytes == 0;
         if pop.lease.conn.is_none() && (self.is_sliced || !is_done) {
             for tasks in out.tasks[start..].chunk_by(|a, b| a.queue == b.queue) {
-                self.handed.extend(steps.ctx, keys[tasks[0].queue as usize], tasks);
+                self.popped_tasks.extend(steps.ctx, keys[tasks[0].queue as usize], tasks);
             }
         }
         self.is_sliced |= !is_done;
@@ -187,8 +187,8 @@ fn done(out: &Replies<Payload>) -> Slice {
 
 /// Requeues a slice of the tasks that were popped for a client that disconnected. The last tasks come first, so that
 /// all are in order at the front in the end.
-pub(crate) fn requeue(steps: &mut Steps<'_, '_>, handed: &mut Handed) -> Slice {
-    let Some((source, last)) = handed.take_last() else { return Slice::Done(Ok(Reply::Ok)) };
+pub(crate) fn requeue(steps: &mut Steps<'_, '_>, popped_tasks: &mut PoppedTasks) -> Slice {
+    let Some((source, last)) = popped_tasks.take_last() else { return Slice::Done(Ok(Reply::Ok)) };
     let (db, name) = &source.place;
     if steps.ctx.select(*db) {
         let name = steps.ctx.string(name);

@@ -214,7 +214,6 @@ impl<'c> Ctx<'c> {
         self.open_as(name, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE)
     }
 
-    /// Opens a key for reading.
     pub(crate) fn open_to_read(self, name: Str<'_>) -> Key<'c> {
         self.open_as(name, raw::REDISMODULE_READ)
     }

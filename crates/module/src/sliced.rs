@@ -30,7 +30,7 @@ use crate::guard::guarded;
 use crate::keyed::{Make, Steps, Untouched};
 use crate::lists::{ListRest, RecoverRest};
 use crate::payload::Payload;
-use crate::pop::{self, Answered, Handed, PopRest, Popper, requeue};
+use crate::pop::{self, Answered, PopRest, PoppedTasks, Popper, requeue};
 use crate::redis::{Blocked, Ctx, Owned, Str, Value};
 use crate::schedule::{Fronts, Place};
 use crate::tick::TimeSlice;
@@ -87,7 +87,7 @@ pub(crate) enum Work {
         count: u64,
     },
     /// Requeues tasks that were popped for a client that disconnected.
-    Requeue(Handed),
+    Requeue(PoppedTasks),
 }
 
 /// The result of a slice.
@@ -214,11 +214,11 @@ impl Work {
                 }
                 let place: Place = (steps.ctx.db(), queue.clone());
                 let (holder, cause) = (Holder::Worker(*incarnation), Cause::Free);
-                let back = ends::take_back(steps, &place, holder, cause, SLICE_TASKS, fronts);
+                let back = ends::requeue_held(steps, &place, holder, cause, SLICE_TASKS, fronts);
                 *count += back;
                 if back < SLICE_TASKS as u64 { Slice::count(*count) } else { Slice::More }
             }
-            (Self::Requeue(handed), _) => requeue(steps, handed),
+            (Self::Requeue(popped_tasks), _) => requeue(steps, popped_tasks),
             _ => Slice::Done(Err(Refusal::OutOfRange {
                 what: "a command about one queue with another number of keys",
             })),
@@ -226,10 +226,10 @@ impl Work {
     }
 
     /// The tasks that it has popped.
-    const fn handed_mut(&mut self) -> Option<&mut Handed> {
+    const fn popped_tasks_mut(&mut self) -> Option<&mut PoppedTasks> {
         match self {
-            Self::Pop(rest) => Some(rest.handed_mut()),
-            Self::Requeue(handed) => Some(handed),
+            Self::Pop(rest) => Some(rest.popped_tasks_mut()),
+            Self::Requeue(popped_tasks) => Some(popped_tasks),
             _ => None,
         }
     }
@@ -441,7 +441,6 @@ struct Job {
     keys: Vec<Box<[u8]>>,
     /// The command, if it is a pop. Other work keeps what it needs by itself.
     pop: Option<OwnedPop>,
-    /// The form of its reply.
     form: ReplyForm<'static>,
     work: Work,
     /// The number of elements written to its reply, if that is a list.
@@ -487,16 +486,16 @@ impl Jobs {
 
     /// Notes that a queue was moved to this key.
     pub(crate) fn follow(&mut self, of: u64, db: i32, name: &[u8]) {
-        for handed in self.0.iter_mut().filter_map(|job| job.work.handed_mut()) {
-            handed.follow(of, db, name);
+        for popped_tasks in self.0.iter_mut().filter_map(|job| job.work.popped_tasks_mut()) {
+            popped_tasks.follow(of, db, name);
         }
     }
 
     /// Exchanges two databases that were swapped.
     pub(crate) fn swap(&mut self, one: i32, other: i32) {
         for job in &mut self.0 {
-            let handed = job.work.handed_mut().into_iter().flat_map(Handed::dbs_mut);
-            for db in handed.chain([&mut job.db]) {
+            let popped_tasks = job.work.popped_tasks_mut().into_iter().flat_map(PoppedTasks::dbs_mut);
+            for db in popped_tasks.chain([&mut job.db]) {
                 if *db == one {
                     *db = other;
                 } else if *db == other {
@@ -593,7 +592,7 @@ impl Job {
         }
         client.end();
         let Work::Pop(rest) = self.work else { return None };
-        Some(Self { client: None, work: Work::Requeue(rest.into_handed()), ..self })
+        Some(Self { client: None, work: Work::Requeue(rest.into_popped_tasks()), ..self })
     }
 }
 

@@ -21,7 +21,7 @@ pub fn read(channel: &[u8]) -> Option<(Kind, &[u8])> {
 }
 
 /// Writes the channel of a kind and a queue to `out`, replacing its content.
-pub fn spell(kind: Kind, queue: &[u8], out: &mut Vec<u8>) {
+pub fn write(kind: Kind, queue: &[u8], out: &mut Vec<u8>) {
     out.clear();
     for part in [PREFIX, kind.name().as_bytes(), b":", queue] {
         out.extend_from_slice(part);
@@ -36,7 +36,7 @@ pub fn kinds_of_pattern(pattern: &[u8]) -> Kinds {
     let plain = &pattern[..plain];
     let mut head = Vec::new();
     let may_match = |kind: &Kind| {
-        spell(*kind, b"", &mut head);
+        write(*kind, b"", &mut head);
         plain.starts_with(&head) || head.starts_with(plain) && plain.len() < pattern.len()
     };
     Kind::ALL.into_iter().filter(may_match).collect()
@@ -51,7 +51,7 @@ mod tests {
         let mut channel = Vec::new();
         for kind in Kind::ALL {
             for queue in [&b""[..], b"emails", b"a:b", b"\0\xff"] {
-                spell(kind, queue, &mut channel);
+                write(kind, queue, &mut channel);
                 assert_eq!(read(&channel), Some((kind, queue)));
             }
         }

@@ -44,7 +44,8 @@ pub fn decode_refusal(error: &[u8]) -> Refusal {
         "GONE" => Refusal::WorkerGone,
         "NOSPACE" => Refusal::NoSpace,
         "OOM" => Refusal::OutOfMemory,
-        "POISONED" => Refusal::Poisoned,
+        "POISONED" if words == Refusal::Poisoned.to_string() => Refusal::Poisoned,
+        "POISONED" => Refusal::QueuePoisoned { why: words.into() },
         "CLOSED" => Refusal::Closed,
         "DAMAGED" => damaged(words),
         "NOTTHERE" => not_there(words),
@@ -52,10 +53,10 @@ pub fn decode_refusal(error: &[u8]) -> Refusal {
         "UNKNOWN" => Refusal::Unknown { why: why("outcome unknown: ") },
         "ERR" if words == Refusal::MalformedId.to_string() => Refusal::MalformedId,
         "ERR" if words == Refusal::NoMoreIds.to_string() => Refusal::NoMoreIds,
-        "ERR" => Refusal::Said { words: words.into() },
+        "ERR" => Refusal::Foreign { message: words.into() },
         "WRONGTYPE" => Refusal::WrongType { words: words.into() },
         // Not `Unavailable`: a retry gets the same reply until an administrator changes the user.
-        "NOPERM" => Refusal::Said { words: text.into() },
+        "NOPERM" => Refusal::Foreign { message: text.into() },
         // Not authenticated, or not ready yet: the command was not executed.
         _ => Refusal::Unavailable { why: text.into() },
     }
@@ -66,7 +67,7 @@ fn not_there(words: &str) -> Refusal {
         Some((place, what)) => {
             Refusal::NotThere { what: what.to_owned().into(), place: place.to_owned().into() }
         }
-        None => Refusal::Said { words: words.into() },
+        None => Refusal::Foreign { message: words.into() },
     }
 }
 
@@ -75,7 +76,7 @@ fn damaged(words: &str) -> Refusal {
         let (id, why) = rest.split_once(" cannot be read: ")?;
         Some(Refusal::Damaged { id: TaskId::parse(id.as_bytes())?, why: why.into() })
     });
-    named.unwrap_or_else(|| Refusal::Said { words: words.into() })
+    named.unwrap_or_else(|| Refusal::Foreign { message: words.into() })
 }
 
 /// The input of the decoder, and its output.

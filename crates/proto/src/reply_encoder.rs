@@ -10,7 +10,7 @@ use sureq_core::id::{IdText, TaskId};
 use sureq_core::reply::{
     Explanation, HeldUp, Info, More, Outcome, QueueRow, Replies, Reply, TaskView, Why, WorkerRow,
 };
-use sureq_core::settings::{SettingWords, Settings, Shown};
+use sureq_core::settings::{SettingValue, SettingWords, Settings};
 use sureq_core::task::{Holder, StateKind};
 
 /// Appends the reply to a command.
@@ -331,11 +331,11 @@ const SETTINGS_FIELDS: usize = SettingWords::NAMES.len();
 
 /// The names are those of the options of RQ.CONFIG. 0 and the empty name stand for the defaults.
 fn write_settings(w: &mut impl Pieces, settings: &Settings) {
-    for (name, value) in SettingWords::NAMES.iter().zip(settings.shown()) {
+    for (name, value) in SettingWords::NAMES.iter().zip(settings.values()) {
         w.bulk(name.to_ascii_lowercase().as_bytes());
         match value {
-            Shown::Number(n) => w.count(n),
-            Shown::Word(word) => w.bulk(word),
+            SettingValue::Number(n) => w.count(n),
+            SettingValue::Word(word) => w.bulk(word),
         }
     }
 }

@@ -565,10 +565,11 @@ fn refusal(dice: &mut Dice) -> Refusal {
         Refusal::OutOfMemory,
         Refusal::NoMoreIds,
         Refusal::Poisoned,
+        Refusal::QueuePoisoned { why: why() },
         Refusal::Closed,
         Refusal::Damaged { id: dice.id(), why: why() },
         Refusal::not_there("WORKER", "layout=work-queue"),
-        Refusal::Said { words: why() },
+        Refusal::Foreign { message: why() },
         Refusal::WrongType { words: why() },
         Refusal::Unavailable { why: why() },
         Refusal::Unknown { why: why() },
@@ -578,7 +579,7 @@ fn refusal(dice: &mut Dice) -> Refusal {
 
 #[test]
 fn unknown_errors_keep_their_text() {
-    let said = |words: &str| Refusal::Said { words: words.into() };
+    let said = |words: &str| Refusal::Foreign { message: words.into() };
     assert_eq!(decode_refusal(b"ERR wrong number of arguments"), said("wrong number of arguments"));
     assert_eq!(decode_refusal(b"ERR"), said(""));
     assert_eq!(decode_refusal(b"DAMAGED beyond repair"), said("beyond repair"));
@@ -586,6 +587,10 @@ fn unknown_errors_keep_their_text() {
     assert_eq!(decode_refusal(b"NOPERM no"), said("NOPERM no"));
     let a_list = Refusal::WrongType { words: "it is a list".into() };
     assert_eq!(decode_refusal(b"WRONGTYPE it is a list"), a_list);
+    // The module replies this: its cause is not a failed log.
+    let in_doubt = "an internal error has left this queue in doubt: restart the server, or delete the key";
+    let poisoned = decode_refusal(format!("POISONED {in_doubt}").as_bytes());
+    assert_eq!((poisoned.code(), poisoned.to_string().as_str()), ("POISONED", in_doubt));
     for words in ["NOAUTH Authentication required.", "LOADING wait", "WRONGPASS no", "odd"] {
         assert_eq!(decode_refusal(words.as_bytes()), Refusal::Unavailable { why: words.into() });
     }

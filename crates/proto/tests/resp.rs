@@ -6,7 +6,7 @@ use sureq_proto::resp::{Args, Limits, Parser, ProtocolError};
 
 /// The result of feeding bytes to a connection.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Heard {
+struct Parsed {
     commands: Vec<Vec<Vec<u8>>>,
     error: Option<ProtocolError>,
     /// The bytes that are not a whole command yet.
@@ -14,52 +14,52 @@ struct Heard {
 }
 
 /// Feeds the pieces to one connection, as a session does.
-fn hear<'p>(limits: Limits, pieces: impl IntoIterator<Item = &'p [u8]>) -> Heard {
+fn parse_all<'p>(limits: Limits, pieces: impl IntoIterator<Item = &'p [u8]>) -> Parsed {
     let (mut parser, mut unquoted, mut room) = (Parser::new(limits), Vec::new(), Args::default());
-    let mut heard = Heard::default();
+    let mut parsed = Parsed::default();
     for piece in pieces {
-        heard.rest.extend_from_slice(piece);
+        parsed.rest.extend_from_slice(piece);
         loop {
             let mut args = room;
-            let outcome = parser.parse(&heard.rest, &mut unquoted, &mut args);
-            heard.commands.extend(args.iter().map(|argv| argv.iter().map(|arg| arg.to_vec()).collect()));
+            let outcome = parser.parse(&parsed.rest, &mut unquoted, &mut args);
+            parsed.commands.extend(args.iter().map(|argv| argv.iter().map(|arg| arg.to_vec()).collect()));
             let ends = (0..args.len()).map(|n| args.end(n)).collect::<Vec<_>>();
             assert!(ends.is_sorted(), "commands lie in order");
             room = args.renew();
             match outcome {
                 Ok(progress) => {
                     assert!(ends.last().is_none_or(|&end| end <= progress.consumed));
-                    heard.rest.drain(..progress.consumed);
+                    parsed.rest.drain(..progress.consumed);
                     if !progress.more {
                         break;
                     }
                     assert!(progress.consumed > 0, "more without progress would never end");
                 }
                 Err(error) => {
-                    heard.error = Some(error);
-                    heard.rest.clear();
-                    return heard;
+                    parsed.error = Some(error);
+                    parsed.rest.clear();
+                    return parsed;
                 }
             }
         }
     }
-    heard
+    parsed
 }
 
-fn whole(input: &[u8]) -> Heard {
-    hear(Limits::TRUSTED, [input])
+fn whole(input: &[u8]) -> Parsed {
+    parse_all(Limits::TRUSTED, [input])
 }
 
 /// Checks the commands, with their words joined by `|`, and the error, if any.
 fn check(input: impl AsRef<[u8]>, commands: &[&str], error: Option<&str>) {
     let input = input.as_ref();
-    let heard = whole(input);
+    let parsed = whole(input);
     let joined: Vec<String> =
-        heard.commands.iter().map(|argv| String::from_utf8_lossy(&argv.join(&b'|')).into_owned()).collect();
+        parsed.commands.iter().map(|argv| String::from_utf8_lossy(&argv.join(&b'|')).into_owned()).collect();
     let shown = String::from_utf8_lossy(&input[..input.len().min(80)]).into_owned();
     assert_eq!(joined, commands, "{shown:?}");
     assert_eq!(
-        heard.error.map(|error| error.to_string()),
+        parsed.error.map(|error| error.to_string()),
         error.map(|e| format!("Protocol error: {e}")),
         "{shown:?}"
     );
@@ -182,19 +182,19 @@ fn commands_before_an_error_are_parsed() {
 fn a_command_is_bounded_as_a_whole() {
     let limits = Limits { command_bytes_max: 100, ..Limits::TRUSTED };
     let fits = format!("*2\r\n$4\r\nECHO\r\n$78\r\n{}\r\n", "x".repeat(78));
-    assert_eq!(hear(limits, [fits.as_bytes()]).commands.len(), 1);
-    assert_eq!(hear(limits, [fits.repeat(3).as_bytes()]).commands.len(), 3, "each for itself");
+    assert_eq!(parse_all(limits, [fits.as_bytes()]).commands.len(), 1);
+    assert_eq!(parse_all(limits, [fits.repeat(3).as_bytes()]).commands.len(), 3, "each for itself");
     let over = b"*3\r\n$40\r\n0123456789012345678901234567890123456789\r\n$50\r\n";
-    assert_eq!(hear(limits, [&over[..]]).error, Some(ProtocolError::CommandTooBig));
+    assert_eq!(parse_all(limits, [&over[..]]).error, Some(ProtocolError::CommandTooBig));
 }
 
 #[test]
 fn a_long_inline_command_is_refused_wherever_its_end_is() {
     let limits = Limits { inline_bytes_max: 8, ..Limits::TRUSTED };
-    assert_eq!(hear(limits, [&b"12345678\n"[..]]).commands.len(), 1);
-    assert_eq!(hear(limits, [&b"12345678"[..]]).error, None);
+    assert_eq!(parse_all(limits, [&b"12345678\n"[..]]).commands.len(), 1);
+    assert_eq!(parse_all(limits, [&b"12345678"[..]]).error, None);
     for long in [&b"123456789\n"[..], b"123456789", b"123456789012345678901"] {
-        assert_eq!(hear(limits, [long]).error, Some(ProtocolError::InlineTooBig));
+        assert_eq!(parse_all(limits, [long]).error, Some(ProtocolError::InlineTooBig));
     }
 }
 
@@ -208,8 +208,8 @@ fn http_and_tls_are_refused_before_any_later_command() {
         "Host: localhost\r\n",
         "hOST:x\n",
     ] {
-        let heard = whole(format!("{http}*1\r\n$4\r\nPING\r\nPING\r\n").as_bytes());
-        assert_eq!((heard.commands.len(), heard.error), (0, Some(ProtocolError::Http)), "{http:?}");
+        let parsed = whole(format!("{http}*1\r\n$4\r\nPING\r\nPING\r\n").as_bytes());
+        assert_eq!((parsed.commands.len(), parsed.error), (0, Some(ProtocolError::Http)), "{http:?}");
     }
     assert!(!ProtocolError::Http.is_told());
     check("ECHO HTTP/1.1\nGET x\n", &["ECHO|HTTP/1.1", "GET|x"], None);
@@ -218,7 +218,8 @@ fn http_and_tls_are_refused_before_any_later_command() {
 
 #[test]
 fn limits_are_low_before_authentication() {
-    let error = |input: &str| hear(Limits::UNAUTHENTICATED, [input.as_bytes()]).error.map(|e| e.to_string());
+    let error =
+        |input: &str| parse_all(Limits::UNAUTHENTICATED, [input.as_bytes()]).error.map(|e| e.to_string());
     assert_eq!(error("*11\r\n").as_deref(), Some("Protocol error: unauthenticated multibulk length"));
     assert_eq!(error("*1\r\n$16385\r\n").as_deref(), Some("Protocol error: unauthenticated bulk length"));
     assert_eq!(error("*10\r\n$16384\r\n"), None);
@@ -273,8 +274,8 @@ fn a_giant_array_costs_linear_time_and_its_memory_is_freed() {
 #[test]
 fn an_endless_line_is_refused_after_64_kib() {
     let line = vec![b'x'; 64 << 20];
-    let heard = hear(Limits::TRUSTED, line.chunks(16 << 10));
-    assert_eq!(heard.error, Some(ProtocolError::InlineTooBig));
+    let parsed = parse_all(Limits::TRUSTED, line.chunks(16 << 10));
+    assert_eq!(parsed.error, Some(ProtocolError::InlineTooBig));
     let (mut parser, mut unquoted, mut args) = (Parser::new(Limits::TRUSTED), Vec::new(), Args::default());
     assert!(parser.parse(&line[..64 << 10], &mut unquoted, &mut args).is_ok());
     let (mut unquoted, mut args) = (Vec::new(), Args::default());
@@ -328,16 +329,16 @@ const SMALL: Limits = Limits {
     command_bytes_max: 120,
     inline_bytes_max: 12,
     batch_max: 2,
-    is_stranger: true,
+    is_unauthenticated: true,
 };
 
 #[test]
 fn commands_are_parsed_the_same_at_any_split() {
     for input in CORPUS.iter().map(|input| input.as_bytes()) {
         for limits in [Limits::TRUSTED, Limits::UNAUTHENTICATED, SMALL] {
-            let whole = hear(limits, [input]);
+            let whole = parse_all(limits, [input]);
             assert_eq!(
-                hear(limits, input.chunks(1)),
+                parse_all(limits, input.chunks(1)),
                 whole,
                 "byte by byte: {:?}",
                 input.escape_ascii().to_string()
@@ -345,7 +346,7 @@ fn commands_are_parsed_the_same_at_any_split() {
             for cut in 0..=input.len() {
                 let (a, b) = input.split_at(cut);
                 assert_eq!(
-                    hear(limits, [a, b]),
+                    parse_all(limits, [a, b]),
                     whole,
                     "cut at {cut}: {:?}",
                     input.escape_ascii().to_string()
@@ -388,8 +389,8 @@ proptest! {
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
     ) {
         let input: Vec<u8> = commands.iter().flat_map(|argv| encoded(argv)).collect();
-        let heard = hear(Limits::TRUSTED, pieces(&input, &cuts));
-        prop_assert_eq!(heard, Heard { commands, ..Heard::default() });
+        let parsed = parse_all(Limits::TRUSTED, pieces(&input, &cuts));
+        prop_assert_eq!(parsed, Parsed { commands, ..Parsed::default() });
     }
 
     #[test]
@@ -397,8 +398,8 @@ proptest! {
         input in "[*$0-9a\\-: \"'\r\n]{0,60}",
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
     ) {
-        let whole = hear(SMALL, [input.as_bytes()]);
-        prop_assert_eq!(hear(SMALL, pieces(input.as_bytes(), &cuts)), whole);
+        let whole = parse_all(SMALL, [input.as_bytes()]);
+        prop_assert_eq!(parse_all(SMALL, pieces(input.as_bytes(), &cuts)), whole);
     }
 
     #[test]
@@ -427,38 +428,38 @@ fn oracle(input: &[u8]) -> Vec<Vec<Vec<u8>>> {
 }
 
 /// Feeds the pieces to one connection that refuses commands whose second word is `no`.
-fn hear_with_guard<'p>(pieces: impl IntoIterator<Item = &'p [u8]>) -> (Heard, usize) {
+fn parse_with_guard<'p>(pieces: impl IntoIterator<Item = &'p [u8]>) -> (Parsed, usize) {
     let (mut parser, mut unquoted, mut room) = (Parser::new(Limits::TRUSTED), Vec::new(), Args::default());
-    let (mut heard, mut refused, mut kept_max) = (Heard::default(), 0, 0);
+    let (mut parsed, mut refused, mut kept_max) = (Parsed::default(), 0, 0);
     for piece in pieces {
-        heard.rest.extend_from_slice(piece);
+        parsed.rest.extend_from_slice(piece);
         loop {
             let mut args = room;
-            let outcome = parser.parse(&heard.rest, &mut unquoted, &mut args);
+            let outcome = parser.parse(&parsed.rest, &mut unquoted, &mut args);
             for argv in args.iter() {
                 if argv.get(1) == Some(&&b"no"[..]) {
                     refused += 1;
                 } else {
-                    heard.commands.push(argv.iter().map(|arg| arg.to_vec()).collect());
+                    parsed.commands.push(argv.iter().map(|arg| arg.to_vec()).collect());
                 }
             }
             room = args.renew();
             let Ok(progress) = outcome else {
-                heard.error = outcome.err();
-                return (heard, refused);
+                parsed.error = outcome.err();
+                return (parsed, refused);
             };
-            heard.rest.drain(..progress.consumed);
-            if parser.unfinished(&heard.rest).nth(1) == Some(b"no") {
+            parsed.rest.drain(..progress.consumed);
+            if parser.unfinished(&parsed.rest).nth(1) == Some(b"no") {
                 refused += 1;
                 parser.pass_over();
             } else if !progress.more {
                 break;
             }
         }
-        kept_max = kept_max.max(heard.rest.len());
+        kept_max = kept_max.max(parsed.rest.len());
     }
     assert!(kept_max < 200, "{kept_max} bytes were kept");
-    (heard, refused)
+    (parsed, refused)
 }
 
 #[test]
@@ -467,13 +468,13 @@ fn a_refused_command_is_dropped_at_any_split() {
     let input = format!("*2\r\n$4\r\nECHO\r\n$1\r\na\r\n{unwanted}{unwanted}*2\r\n$4\r\nECHO\r\n$1\r\nb\r\n");
     let bytes = input.as_bytes();
     for size in (1..90).chain([bytes.len()]) {
-        let (heard, refused) = hear_with_guard(bytes.chunks(size));
+        let (parsed, refused) = parse_with_guard(bytes.chunks(size));
         assert_eq!(
-            heard.commands,
+            parsed.commands,
             [[b"ECHO".to_vec(), b"a".to_vec()], [b"ECHO".to_vec(), b"b".to_vec()]],
             "{size}"
         );
-        assert_eq!((heard.error, heard.rest.len(), refused), (None, 0, 2), "in pieces of {size}");
+        assert_eq!((parsed.error, parsed.rest.len(), refused), (None, 0, 2), "in pieces of {size}");
     }
 }
 
@@ -486,7 +487,7 @@ fn errors_in_a_refused_command_are_still_reported() {
         (b"abc\r\n$x\r\n", ProtocolError::BulkLength),
         (b"abc\r\n$99999999999\r\n", ProtocolError::BulkLength),
     ] {
-        let (heard, _) = hear_with_guard([beginning].into_iter().chain(rest.chunks(1)));
-        assert_eq!(heard.error, Some(error), "{}", String::from_utf8_lossy(rest));
+        let (parsed, _) = parse_with_guard([beginning].into_iter().chain(rest.chunks(1)));
+        assert_eq!(parsed.error, Some(error), "{}", String::from_utf8_lossy(rest));
     }
 }

@@ -48,7 +48,7 @@ fn ack(list: &'static [&'static [u8]]) -> Command<'static> {
     Command::Ack { queue: QUEUE, tasks: refs(list), scope: AckScope::LeasedOrLapsed }
 }
 
-fn give_back(id: &'static str) -> Command<'static> {
+fn return_task(id: &'static str) -> Command<'static> {
     let task = TaskRef { bytes: id.as_bytes(), form: IdForm::Long };
     Command::Return(Return { queue: QUEUE, task, to: None, failed: None, is_last: false })
 }
@@ -86,7 +86,7 @@ fn work_queue() -> Case {
         ("pop", Command::Pop(Pop::plain(&[QUEUE], 1))),
         ("ack", ack(&[b"other", b"b"])),
         ("extend", extend("b")),
-        ("return", give_back("b")),
+        ("return", return_task("b")),
         ("cancel a", Command::Cancel { queue: QUEUE, which: Cancel::Ids(refs(&[b"other", b"a"])) }),
         ("cancel b", Command::Cancel { queue: QUEUE, which: Cancel::Names(&[b"b"]) }),
     ]);
@@ -124,7 +124,7 @@ fn redis_queue() -> Case {
         ("add c", named("c", "")),
         ("pop", Command::Pop(Pop::plain(&[QUEUE], 1))),
         ("ack", ack(&[b"other", b"b"])),
-        ("return", give_back("b")),
+        ("return", return_task("b")),
         ("cancel a", Command::Cancel { queue: QUEUE, which: Cancel::Ids(refs(&[b"other", b"a"])) }),
     ]);
     Case {
@@ -172,7 +172,7 @@ fn worqr() -> Case {
         ("pop", Command::Pop(Pop { lease, ..Pop::plain(&[QUEUE], 1) })),
         ("ack", ack(&[b"jobs_0", b"jobs_1"])),
         ("extend", extend("jobs_1")),
-        ("return", give_back("jobs_1")),
+        ("return", return_task("jobs_1")),
         ("cancel", Command::Cancel { queue: QUEUE, which: Cancel::Payload(b"held") }),
         ("purge", Command::Purge { queue: QUEUE, state: None }),
         ("start", Command::Worker(Worker::Start { name: b"w", ttl_ms: 1_000 })),

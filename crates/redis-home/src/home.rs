@@ -11,7 +11,7 @@ use redis::RedisError;
 use sureq_core::command::{Block, Cancel, Command, ConnId, Pop, Worker};
 use sureq_core::{LogTime, Now, Receipt, Refusal, Replies, WallTime};
 use sureq_home_api::elsewhere::{
-    ChannelListener, PopOf, ReplySizes, ReplySlot, Requeue, SizePlace, SlotTicket, Untaken,
+    ChannelListener, PopOf, ReplySizes, ReplySlot, Requeue, SizePlace, SlotTicket, Undelivered,
 };
 use sureq_home_api::{
     Broken, CleanReport, Cleaning, Home, Listener, NoticeQueue, Payload, Submitted, Ticket,
@@ -209,7 +209,7 @@ impl Home for RedisHome {
             Ids::Foreign => self.shared.deliveries.id(*receipt),
         };
         let tasks = receipts.iter().filter_map(text_of).collect();
-        self.shared.requeue(vec![Untaken { queue: queue.into(), tasks }]);
+        self.shared.requeue(vec![Undelivered { queue: queue.into(), tasks }]);
     }
 
     fn close_conn(&self, conn: ConnId) {
@@ -265,9 +265,9 @@ impl Home for RedisHome {
 }
 
 impl Requeue for Shared {
-    fn requeue(&self, untaken: Vec<Untaken>) {
+    fn requeue(&self, undelivered: Vec<Undelivered>) {
         // A closed home has nothing to requeue.
-        let _ = self.jobs.send(Job::Abandoned(untaken));
+        let _ = self.jobs.send(Job::Abandoned(undelivered));
     }
 }
 
@@ -279,14 +279,14 @@ impl fmt::Debug for RedisHome {
 
 /// Warnings for the operator of the home about a server.
 fn warnings(server: &About, prefix: &str) -> Vec<String> {
-    let About { address, policy, is_mute, .. } = server;
+    let About { address, policy, lacks_channels, .. } = server;
     let mut warnings = Vec::new();
     if let Some(policy) = policy.as_ref().filter(|policy| *policy != "noeviction") {
         warnings.push(format!(
             "Redis at {address} may evict tasks when its memory is full (maxmemory-policy {policy}): set it to noeviction"
         ));
     }
-    if *is_mute {
+    if *lacks_channels {
         warnings.push(format!(
             "Redis at {address} forbids this user the channels {prefix}*: waiting pops are not woken and poll once a second, \
              here and in other programs; allow them with ACL SETUSER <user> &{prefix}* +publish +subscribe +psubscribe"

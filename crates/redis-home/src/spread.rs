@@ -158,7 +158,7 @@ impl HomeThread {
                 }
                 // It is unknown which tasks it took there.
                 Err(no @ Refusal::Unknown { .. }) => {
-                    self.give_back_popped(call, tasks).await;
+                    self.requeue_popped(call, tasks).await;
                     return Err(no);
                 }
                 Err(no) => failed = Some(no),
@@ -305,9 +305,9 @@ fn queues_call(store: &[u8], cursor: Vec<u8>) -> Call {
     Call::new("queues", Some(store)).field("cursor", cursor).field("count", AT_ONCE.to_string())
 }
 
-/// Greets every listed store, so that it notices a start of its server now and not with the next command. A store
-/// that misses the greeting notices it with its next call.
-pub(crate) async fn greet_stores(home: &HomeThread) {
+/// Calls every listed store once, so that it notices a start of its server now and not with the next command. A store
+/// that misses the call notices it with its next call.
+pub(crate) async fn notice_restarts(home: &HomeThread) {
     let mut cursor = b"0".to_vec();
     while let Ok((next, stores)) = home.stores(cursor, AT_ONCE).await {
         let calls: Vec<Call> = stores.iter().map(|store| Call::new("epoch", Some(store))).collect();

@@ -13,7 +13,7 @@ use sureq_core::command::{Block, ConnId};
 use sureq_core::reply::Span;
 use sureq_core::{Refusal, Replies, Reply};
 use sureq_home_api::Payload;
-use sureq_home_api::elsewhere::{PopOf, ReplySizes, ReplySlot, SizePlace, Subscription, Untaken};
+use sureq_home_api::elsewhere::{PopOf, ReplySizes, ReplySlot, SizePlace, Subscription, Undelivered};
 use sureq_home_api::{CleanReport, Cleaning, NoticeQueue};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
@@ -31,7 +31,7 @@ use crate::script::call::{Call, ReplyForm, conn_name, fail_call, receipt_text};
 use crate::script::clock::Clock;
 use crate::script::operations::argument;
 use crate::script::slices::partly_done;
-use crate::spread::{Listed, greet_stores, keep_listed};
+use crate::spread::{Listed, keep_listed, notice_restarts};
 use crate::waiting::index::Waiter;
 use crate::waiting::listener::listen;
 use crate::waiting::subscription::receive;
@@ -60,7 +60,7 @@ pub(crate) type Store = Option<Vec<u8>>;
 pub(crate) enum Job {
     Run(Batch),
     /// A ticket was dropped. The tasks in its reply are requeued.
-    Abandoned(Vec<Untaken>),
+    Abandoned(Vec<Undelivered>),
     CloseConn(ConnId),
     Dismiss,
     Listen(Arc<NoticeQueue>, mpsc::UnboundedReceiver<Subscription>),
@@ -189,7 +189,7 @@ async fn work(home: &Rc<HomeThread>, mut jobs: mpsc::UnboundedReceiver<Job>) {
     let mut under_way: Vec<tokio::task::JoinHandle<()>> = Vec::new();
     if home.link.target.is_spread() {
         let own = Rc::clone(home);
-        under_way.push(tokio::task::spawn_local(async move { greet_stores(&own).await }));
+        under_way.push(tokio::task::spawn_local(async move { notice_restarts(&own).await }));
     }
     while let Some(job) = jobs.recv().await {
         under_way.retain(|task| !task.is_finished());
@@ -201,9 +201,9 @@ async fn work(home: &Rc<HomeThread>, mut jobs: mpsc::UnboundedReceiver<Job>) {
                 }
                 under_way.push(tokio::task::spawn_local(async move { own.run(batch).await }));
             }
-            Job::Abandoned(untaken) => {
+            Job::Abandoned(undelivered) => {
                 home.waiters.drop_abandoned();
-                under_way.push(tokio::task::spawn_local(async move { own.give_back(untaken).await }));
+                under_way.push(tokio::task::spawn_local(async move { own.requeue_all(undelivered).await }));
             }
             Job::CloseConn(conn) => {
                 under_way.push(tokio::task::spawn_local(async move { own.close_conn(conn).await }));
@@ -224,7 +224,7 @@ async fn work(home: &Rc<HomeThread>, mut jobs: mpsc::UnboundedReceiver<Job>) {
                 }
                 // Tests that move time by hand get heartbeats with it.
                 if !home.conns.borrow().is_empty() {
-                    home.say_alive().await;
+                    home.send_heartbeats().await;
                 }
                 home.waiters.look(None, done);
             }
@@ -272,7 +272,7 @@ async fn beat(home: Rc<HomeThread>) {
     loop {
         beats.tick().await;
         // Losing one does no harm.
-        let _ = timeout(BEATING, home.say_alive()).await;
+        let _ = timeout(BEATING, home.send_heartbeats()).await;
         if ending.as_ref().is_none_or(tokio::task::JoinHandle::is_finished) {
             let own = Rc::clone(&home);
             ending = Some(tokio::task::spawn_local(async move {
@@ -327,7 +327,7 @@ impl HomeThread {
             }
         }
         self.learn_sizes(&places, &replies);
-        self.give_back_unconfirmed().await;
+        self.requeue_unconfirmed().await;
         let found_nothing = matches!(replies.list.last(), Some(Reply::Tasks(span)) if span.is_empty());
         match (block, calls.into_iter().next()) {
             (Some(block), Some(Ok((call, _)))) if found_nothing => self.wait(call, block, slot).await,
@@ -395,34 +395,34 @@ impl HomeThread {
     pub(crate) async fn give(&self, slot: &ReplySlot, mut replies: Replies<Payload>) {
         self.deliveries.number(&mut replies);
         self.link.session.delivered(&replies);
-        self.give_back(slot.fill(replies)).await;
+        self.requeue_all(slot.fill(replies)).await;
     }
 
     /// Requeues the tasks of pops that no replica has confirmed: they were not delivered.
-    pub(crate) async fn give_back_unconfirmed(&self) {
+    pub(crate) async fn requeue_unconfirmed(&self) {
         for (call, answer) in self.link.take_unconfirmed() {
-            self.give_back_answer(&call, answer).await;
+            self.requeue_answer(&call, answer).await;
         }
     }
 
     /// Returns the tasks of the earlier slices of a pop whose last one is unknown. If no replica has confirmed that
     /// one, its tasks go back first, so that all keep their order.
-    pub(crate) async fn give_back_popped(&self, call: &Call, tasks: Vec<Value>) {
-        self.give_back_unconfirmed().await;
-        self.give_back_answer(call, Value::Array(tasks)).await;
+    pub(crate) async fn requeue_popped(&self, call: &Call, tasks: Vec<Value>) {
+        self.requeue_unconfirmed().await;
+        self.requeue_answer(call, Value::Array(tasks)).await;
     }
 
     /// Returns the tasks in the answer to a pop.
-    async fn give_back_answer(&self, call: &Call, answer: Value) {
+    async fn requeue_answer(&self, call: &Call, answer: Value) {
         let queues = call.args.get(self.link.target.layout().pop_form().queues..).unwrap_or_default();
         let pop = PopOf { command: 0, queues: queues.iter().map(|queue| queue[..].into()).collect() };
         let replies = self.read_tasks(answer);
-        self.give_back(pop.untaken(&replies, receipt_text)).await;
+        self.requeue_all(pop.undelivered(&replies, receipt_text)).await;
     }
 
-    async fn give_back(&self, untaken: Vec<Untaken>) {
-        for Untaken { queue, tasks } in untaken {
-            self.undeliver(&queue, &tasks).await;
+    async fn requeue_all(&self, undelivered: Vec<Undelivered>) {
+        for Undelivered { queue, tasks } in undelivered {
+            self.requeue(&queue, &tasks).await;
         }
     }
 
@@ -528,7 +528,7 @@ impl HomeThread {
     }
 
     /// Sends a heartbeat to each store where connections may hold tasks. Losing one does no harm.
-    async fn say_alive(&self) {
+    async fn send_heartbeats(&self) {
         let stores = self.conns.borrow().values().flatten().cloned().collect();
         self.call_stores("home", &stores, std::slice::from_ref(&self.name)).await;
     }

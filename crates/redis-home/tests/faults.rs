@@ -7,7 +7,9 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use redis::cmd;
-use support::{Way, ack, answer, cutting_proxy, info, open, pop, pop_held_by, push, run, until, wait_for};
+use support::{
+    Direction, ack, answer, cutting_proxy, info, open, pop, pop_held_by, push, run, until, wait_for,
+};
 use sureq_core::command::Pop;
 use sureq_core::{Command, Refusal, Reply};
 use sureq_home_api::Home as _;
@@ -167,10 +169,12 @@ fn a_connection_that_is_cut_anywhere_leaves_every_task_in_one_place() {
     let direct = open(&server.url());
     // The amount of traffic is measured once. Most of it is the scripts at the beginning, which are rarely cut.
     let loaded = 48_000;
-    for way in [Way::ToServer, Way::FromServer] {
+    for way in [Direction::ToServer, Direction::FromServer] {
         let cuts: Vec<usize> = match way {
-            Way::ToServer => (0..loaded).step_by(6_000).chain((loaded..loaded + 1_600).step_by(40)).collect(),
-            Way::FromServer => (0..9_000).step_by(150).collect(),
+            Direction::ToServer => {
+                (0..loaded).step_by(6_000).chain((loaded..loaded + 1_600).step_by(40)).collect()
+            }
+            Direction::FromServer => (0..9_000).step_by(150).collect(),
         };
         for cut in cuts {
             let queue = format!("{way:?} {cut}").into_bytes();

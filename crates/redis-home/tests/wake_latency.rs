@@ -133,7 +133,7 @@ fn add(home: &RedisHome, queue: &[u8], when: When) {
     assert!(matches!(added.list[..], [Reply::Added { added: true, .. }]), "{:?}", added.list);
 }
 
-fn give_back(home: &RedisHome, queue: &[u8], id: &str, to: Option<Place>, failed: Option<&[u8]>) {
+fn return_task(home: &RedisHome, queue: &[u8], id: &str, to: Option<Place>, failed: Option<&[u8]>) {
     let back = Return { queue, task: reference(id), to, failed, is_last: false };
     run(home, &Command::Return(back));
 }
@@ -186,7 +186,7 @@ fn a_time_of_the_wall_clock() {
 fn a_return() {
     check(hold_one, |home, queue, id| {
         let since = Instant::now();
-        give_back(home, queue, &id, None, None);
+        return_task(home, queue, &id, None, None);
         since
     });
 }
@@ -195,7 +195,7 @@ fn a_return() {
 fn a_return_with_a_delay() {
     check(hold_one, |home, queue, id| {
         let since = Instant::now();
-        give_back(home, queue, &id, Some(Place::After(DUE_MS)), None);
+        return_task(home, queue, &id, Some(Place::After(DUE_MS)), None);
         since + DUE
     });
 }
@@ -207,7 +207,7 @@ fn a_failure_that_is_tried_again() {
         hold_one(home, queue)
     };
     check(prepare, |home, queue, id| {
-        give_back(home, queue, &id, None, Some(b"why"));
+        return_task(home, queue, &id, None, Some(b"why"));
         // The backoff has a jitter between a half and one; EXPLAIN reports its exact length.
         let explained = run(home, &Command::Explain { queue, task: reference(&id) });
         match &explained.list[..] {

@@ -33,7 +33,7 @@ fn reference(id: &str) -> TaskRef<'_> {
     TaskRef { bytes: id.as_bytes(), form: IdForm::Long }
 }
 
-fn give_back<'a>(id: &'a str, to: Option<Place>, failed: Option<&'a [u8]>) -> Command<'a> {
+fn return_task<'a>(id: &'a str, to: Option<Place>, failed: Option<&'a [u8]>) -> Command<'a> {
     Command::Return(Return { queue: b"q", task: reference(id), to, failed, is_last: false })
 }
 
@@ -143,7 +143,7 @@ fn a_task_for_a_time_that_comes_early_since_the_wall_clock_is_set() {
 fn a_task_that_is_returned_with_a_delay() {
     Waking::everywhere(hold_one, |home| {
         let id = leased(home);
-        assert_eq!(run(home, &give_back(&id, Some(Place::After(DUE_MS)), None)).list.len(), 1);
+        assert_eq!(run(home, &return_task(&id, Some(Place::After(DUE_MS)), None)).list.len(), 1);
         DUE_MS..=DUE_MS
     });
 }
@@ -157,7 +157,7 @@ fn a_task_that_failed_and_is_tried_again() {
     };
     Waking::everywhere(prepare, |home| {
         let id = leased(home);
-        assert_eq!(run(home, &give_back(&id, None, Some(b"why"))).list.len(), 1);
+        assert_eq!(run(home, &return_task(&id, None, Some(b"why"))).list.len(), 1);
         // The jitter of the backoff is between a half and one.
         DUE_MS / 2..=DUE_MS
     });

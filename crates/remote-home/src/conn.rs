@@ -113,11 +113,11 @@ impl Conn {
         #[cfg(any(target_os = "android", target_os = "linux"))]
         SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES)?;
         let mut conn = Self { stream: Arc::new(stream), inbox: Inbox::new() };
-        timeout(patience.connect, conn.greet(target)).await.map_err(silent)??;
+        timeout(patience.connect, conn.handshake(target)).await.map_err(silent)??;
         Ok(conn)
     }
 
-    async fn greet(&mut self, target: &Target) -> Result<(), ConnectError> {
+    async fn handshake(&mut self, target: &Target) -> Result<(), ConnectError> {
         let mut words: Vec<&[u8]> = vec![b"HELLO", b"3"];
         if let Some(login) = &target.login {
             words.extend([&b"AUTH"[..], &login.user, &login.password]);
@@ -130,8 +130,8 @@ impl Conn {
             Ok(false) => Err(ConnectError::NotSureq(
                 "it speaks RESP, but has no queues; is it a Redis? Write redis://".to_owned(),
             )),
-            Err(Greeted::Refused(text)) => Err(ConnectError::Refused(text)),
-            Err(Greeted::Odd(odd)) => Err(ConnectError::NotSureq(odd.to_string())),
+            Err(HandshakeError::Refused(text)) => Err(ConnectError::Refused(text)),
+            Err(HandshakeError::Odd(odd)) => Err(ConnectError::NotSureq(odd.to_string())),
         }
     }
 
@@ -238,18 +238,20 @@ pub(crate) fn words_of(words: &[&[u8]]) -> Vec<u8> {
 }
 
 /// Why the reply to HELLO is not accepted.
-enum Greeted {
+enum HandshakeError {
     Refused(String),
     Odd(BadReply),
 }
 
 /// Whether the reply to HELLO is from a sureq server, or from a Redis with the sureq module.
-fn is_sureq(greeting: &[u8]) -> Result<bool, Greeted> {
+fn is_sureq(greeting: &[u8]) -> Result<bool, HandshakeError> {
     let mut pieces = PieceReader::new(greeting);
     let mut is_sureq = false;
     while pieces.at() < greeting.len() {
-        match pieces.take().map_err(Greeted::Odd)? {
-            Piece::Error(error) => return Err(Greeted::Refused(String::from_utf8_lossy(error).into_owned())),
+        match pieces.take().map_err(HandshakeError::Odd)? {
+            Piece::Error(error) => {
+                return Err(HandshakeError::Refused(String::from_utf8_lossy(error).into_owned()));
+            }
             Piece::Bulk(word) => is_sureq |= word == b"sureq",
             _ => {}
         }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use sureq_core::command::{Block, ConnId, Pop, Worker};
 use sureq_core::{Command, Now, Receipt, Refusal, Replies};
-use sureq_home_api::elsewhere::{ChannelListener, SlotTicket, Subscription, Untaken};
+use sureq_home_api::elsewhere::{ChannelListener, SlotTicket, Subscription, Undelivered};
 use sureq_home_api::{Broken, Home, Listener, NoticeQueue, Payload, Submitted, Ticket};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, LocalSet};
@@ -21,7 +21,7 @@ use crate::Patience;
 use crate::clock::Clock;
 use crate::conn::{Conn, ConnectError};
 use crate::listener::{ListenerChannels, listen};
-use crate::pipe::{Batch, Pipe, Said, spelt};
+use crate::pipe::{Batch, BatchEntry, Pipe, receipt_text};
 use crate::target::Target;
 use crate::waiting::{Common, Place, WAITING_MAX, Waiting, unreachable};
 
@@ -162,10 +162,10 @@ impl RemoteHome {
     /// Sends a pop to the thread, which serves it on a dedicated connection.
     fn wait(&self, own: Own, batch: Batch) {
         let shared = &self.shared;
-        let Batch { bytes, mut said, slot } = batch;
-        let form = match said.pop() {
-            Some(Said::Sent { form, .. }) => form,
-            Some(Said::Unsayable(no)) => return slot.refuse(1, &no),
+        let Batch { bytes, mut entries, slot } = batch;
+        let form = match entries.pop() {
+            Some(BatchEntry::Sent { form, .. }) => form,
+            Some(BatchEntry::Refused(no)) => return slot.refuse(1, &no),
             None => return,
         };
         if shared.pipe.is_closed() {
@@ -206,8 +206,8 @@ impl Home for RemoteHome {
     }
 
     fn requeue(&self, queue: &[u8], receipts: &[Receipt]) {
-        let tasks = receipts.iter().map(|receipt| spelt(*receipt)).collect();
-        self.shared.pipe.requeue_tasks(vec![Untaken { queue: queue.into(), tasks }]);
+        let tasks = receipts.iter().map(|receipt| receipt_text(*receipt)).collect();
+        self.shared.pipe.requeue_all(vec![Undelivered { queue: queue.into(), tasks }]);
     }
 
     /// Dropping the ticket of a waiting pop does the same to its connection: only a closed connection makes the
@@ -309,7 +309,7 @@ fn run(
     };
     LocalSet::new().block_on(&runtime, async {
         let first = first(&common).await;
-        let (conn, said) = match first {
+        let (conn, outcome) = match first {
             Ok(conn) => (Some(conn), Ok(())),
             Err(error) => (None, Err(error)),
         };
@@ -319,7 +319,7 @@ fn run(
             tokio::task::spawn_local(async move { keep_connected(&common, &common.pipe, Some(conn)).await })
         });
         // The caller of `open` waits for this.
-        let _ = opened.send(said);
+        let _ = opened.send(outcome);
         if let Some(pipe) = pipe {
             work(&common, jobs, pipe).await;
         }

@@ -24,7 +24,7 @@ pub(crate) struct ListenerChannels(pub(crate) mpsc::UnboundedSender<Subscription
 impl ChannelNames for ListenerChannels {
     fn channel(&self, kind: Kind, queue: &[u8]) -> Vec<u8> {
         let mut name = Vec::new();
-        channel::spell(kind, queue, &mut name);
+        channel::write(kind, queue, &mut name);
         name
     }
 
@@ -87,14 +87,14 @@ async fn hear(
     loop {
         tokio::select! {
             frame = conn.hear() => match read(frame?)? {
-                Said::Notice(notice) => queue.put(ListenEvent::Notice(notice)),
-                Said::Subscribed if unconfirmed > 0 => {
+                ServerMessage::Notice(notice) => queue.put(ListenEvent::Notice(notice)),
+                ServerMessage::Subscribed if unconfirmed > 0 => {
                     unconfirmed -= 1;
                     if unconfirmed == 0 {
                         queue.put(ListenEvent::Missed);
                     }
                 }
-                Said::Subscribed | Said::Other => {}
+                ServerMessage::Subscribed | ServerMessage::Other => {}
             },
             ready = stream.writable(), if !unsent.is_empty() => {
                 ready?;
@@ -115,14 +115,14 @@ async fn hear(
 }
 
 /// A message from the server to a subscriber.
-enum Said {
+enum ServerMessage {
     Notice(Notice),
     Subscribed,
     Other,
 }
 
 /// Parses a message. A refused subscription is an error like a lost connection, so that it is retried.
-fn read(frame: &[u8]) -> io::Result<Said> {
+fn read(frame: &[u8]) -> io::Result<ServerMessage> {
     let mut pieces = PieceReader::new(frame);
     let mut words = Vec::new();
     while pieces.at() < frame.len() {
@@ -133,11 +133,11 @@ fn read(frame: &[u8]) -> io::Result<Said> {
         }
     }
     Ok(match words[..] {
-        [b"subscribe" | b"psubscribe", ..] => Said::Subscribed,
+        [b"subscribe" | b"psubscribe", ..] => ServerMessage::Subscribed,
         [b"message", channel, payload] | [b"pmessage", _, channel, payload] => {
-            notice(channel, payload).map_or(Said::Other, Said::Notice)
+            notice(channel, payload).map_or(ServerMessage::Other, ServerMessage::Notice)
         }
-        _ => Said::Other,
+        _ => ServerMessage::Other,
     })
 }
 

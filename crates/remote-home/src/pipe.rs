@@ -10,7 +10,7 @@ use sureq_core::id::IdText;
 use sureq_core::settings::Place;
 use sureq_core::{Command, Receipt, Refusal, Replies, Reply, limits};
 use sureq_home_api::Payload;
-use sureq_home_api::elsewhere::{PopOf, ReplySizes, ReplySlot, Requeue, SizePlace, Untaken};
+use sureq_home_api::elsewhere::{PopOf, ReplySizes, ReplySlot, Requeue, SizePlace, Undelivered};
 use sureq_proto::resp::{BadReply, Piece, PieceReader};
 use sureq_proto::{ReplyForm, decode_reply, encode_command};
 use tokio::net::TcpStream;
@@ -30,51 +30,51 @@ const ASKED_MAX: usize = 1 << 20;
 pub(crate) struct Batch {
     /// The encoded commands.
     pub(crate) bytes: Vec<u8>,
-    pub(crate) said: Vec<Said>,
+    pub(crate) entries: Vec<BatchEntry>,
     pub(crate) slot: Arc<ReplySlot>,
 }
 
 /// One command of a batch.
-pub(crate) enum Said {
+pub(crate) enum BatchEntry {
     /// An encoded command. `end` is the offset behind it: in its batch, and once the batch is queued, in the
     /// connection. `place` is where the size of its reply is remembered.
     Sent { form: ReplyForm<'static>, end: u64, place: Option<SizePlace> },
     /// The command cannot be encoded, or exceeds a limit.
-    Unsayable(Refusal),
+    Refused(Refusal),
 }
 
 impl Batch {
     pub(crate) fn of(commands: &[Command<'_>]) -> Self {
         let (mut bytes, mut pops) = (Vec::new(), Vec::new());
-        let mut said = Vec::with_capacity(commands.len());
+        let mut entries = Vec::with_capacity(commands.len());
         for (at, command) in commands.iter().enumerate() {
             let begin = bytes.len();
             let encoded = encode_within_limits(&mut bytes, command);
             if encoded.is_err() {
                 bytes.truncate(begin);
             }
-            said.push(match encoded {
+            entries.push(match encoded {
                 Ok(()) => {
                     let form = ReplyForm::of_sent(command);
                     if let Command::Pop(pop) = command {
                         let queues = pop.queues.iter().map(|&queue| queue.into()).collect();
                         pops.push(PopOf { command: at, queues });
                     }
-                    Said::Sent { form, end: bytes.len() as u64, place: SizePlace::of(command) }
+                    BatchEntry::Sent { form, end: bytes.len() as u64, place: SizePlace::of(command) }
                 }
-                Err(no) => Said::Unsayable(no),
+                Err(no) => BatchEntry::Refused(no),
             });
         }
-        Self { bytes, said, slot: Arc::new(ReplySlot::new(pops, spelt)) }
+        Self { bytes, entries, slot: Arc::new(ReplySlot::new(pops, receipt_text)) }
     }
 
     fn refuse(&self, refusal: &Refusal) {
-        self.slot.refuse(self.said.len(), refusal);
+        self.slot.refuse(self.entries.len(), refusal);
     }
 }
 
 /// A receipt as the server writes it. No incarnation is 0; a delivery with that value has no receipt, only its id.
-pub(crate) fn spelt(receipt: Receipt) -> Vec<u8> {
+pub(crate) fn receipt_text(receipt: Receipt) -> Vec<u8> {
     match receipt.incarnation {
         0 => IdText::of_id(receipt.id).as_bytes().to_vec(),
         _ => IdText::of_receipt(receipt).as_bytes().to_vec(),
@@ -82,8 +82,8 @@ pub(crate) fn spelt(receipt: Receipt) -> Vec<u8> {
 }
 
 impl Requeue for Pipe {
-    fn requeue(&self, untaken: Vec<Untaken>) {
-        self.requeue_tasks(untaken);
+    fn requeue(&self, undelivered: Vec<Undelivered>) {
+        self.requeue_all(undelivered);
     }
 }
 
@@ -99,7 +99,7 @@ fn encode_within_limits(bytes: &mut Vec<u8>, command: &Command<'_>) -> Result<()
 
 /// A batch that was sent or queued.
 struct Asked {
-    said: Vec<Said>,
+    entries: Vec<BatchEntry>,
     replies: Replies<Payload>,
     slot: Arc<ReplySlot>,
     since: Instant,
@@ -110,15 +110,15 @@ struct Asked {
 impl Asked {
     /// Adds the refusals of unsent commands that are next in order. Returns whether all replies are there.
     fn settle(&mut self) -> bool {
-        while let Some(Said::Unsayable(no)) = self.said.get(self.replies.list.len()) {
+        while let Some(BatchEntry::Refused(no)) = self.entries.get(self.replies.list.len()) {
             self.replies.list.push(Reply::Refused(no.clone()));
         }
-        self.replies.list.len() == self.said.len()
+        self.replies.list.len() == self.entries.len()
     }
 
     /// Adds the reply to the next sent command.
     fn take(&mut self, frame: &[u8], sizes: &ReplySizes) {
-        if let Some(Said::Sent { form, place, .. }) = self.said.get(self.replies.list.len()) {
+        if let Some(BatchEntry::Sent { form, place, .. }) = self.entries.get(self.replies.list.len()) {
             let first = self.replies.tasks.len();
             read_answer(form, frame, &mut self.replies);
             if let Some(place) = place {
@@ -131,12 +131,12 @@ impl Asked {
     /// Refuses the remaining commands after the connection was lost. `written` is the offset up to which it was
     /// written.
     fn lose(&mut self, written: u64, why: &str) {
-        while let Some(said) = self.said.get(self.replies.list.len()) {
-            let refusal = match said {
-                Said::Unsayable(no) => no.clone(),
+        while let Some(entry) = self.entries.get(self.replies.list.len()) {
+            let refusal = match entry {
+                BatchEntry::Refused(no) => no.clone(),
                 // A command that was sent only in part was not executed.
-                Said::Sent { end, .. } if *end > written => Refusal::Unavailable { why: why.into() },
-                Said::Sent { .. } => Refusal::Unknown { why: why.into() },
+                BatchEntry::Sent { end, .. } if *end > written => Refusal::Unavailable { why: why.into() },
+                BatchEntry::Sent { .. } => Refusal::Unknown { why: why.into() },
             };
             self.replies.list.push(Reply::Refused(refusal));
         }
@@ -160,12 +160,12 @@ pub(crate) fn read_answer(form: &ReplyForm<'_>, frame: &[u8], replies: &mut Repl
 pub(crate) struct Pipe {
     /// The sizes of earlier replies, to limit the size of a batch.
     pub(crate) sizes: ReplySizes,
-    state: Mutex<State>,
+    state: Mutex<PipeState>,
     /// Wakes the thread after a change of the state.
     changed: Notify,
 }
 
-struct State {
+struct PipeState {
     link: Result<Arc<TcpStream>, Refusal>,
     is_closed: bool,
     /// Bytes that the socket has not accepted yet.
@@ -182,7 +182,7 @@ struct State {
 
 impl Pipe {
     pub(crate) fn new() -> Self {
-        let state = State {
+        let state = PipeState {
             link: Err(Refusal::Closed),
             is_closed: false,
             unsent: VecDeque::new(),
@@ -195,7 +195,7 @@ impl Pipe {
         Self { sizes: ReplySizes::default(), state: Mutex::new(state), changed: Notify::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PipeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -209,13 +209,14 @@ impl Pipe {
                 return batch.refuse(&no);
             }
         };
-        for said in &mut batch.said {
-            if let Said::Sent { end, .. } = said {
+        for entry in &mut batch.entries {
+            if let BatchEntry::Sent { end, .. } = entry {
                 *end += state.queued;
             }
         }
-        let Batch { bytes, said, slot } = batch;
-        let mut asked = Asked { said, replies: Replies::default(), slot, since: Instant::now(), began: None };
+        let Batch { bytes, entries, slot } = batch;
+        let mut asked =
+            Asked { entries, replies: Replies::default(), slot, since: Instant::now(), began: None };
         if bytes.is_empty() && asked.settle() {
             drop(state);
             asked.slot.fill(asked.replies);
@@ -233,8 +234,8 @@ impl Pipe {
     }
 
     /// Requeues deliveries that no caller took, at the front of their queues.
-    pub(crate) fn requeue_tasks(&self, untaken: Vec<Untaken>) {
-        for Untaken { queue, tasks } in untaken {
+    pub(crate) fn requeue_all(&self, undelivered: Vec<Undelivered>) {
+        for Undelivered { queue, tasks } in undelivered {
             // Each return puts its task at the front, so the last task goes first.
             let back = tasks.iter().rev().map(|bytes| {
                 let task = TaskRef { bytes, form: IdForm::Long };
@@ -386,7 +387,7 @@ impl Pipe {
         asked.take(frame, &self.sizes);
         let began = *asked.began.get_or_insert(began);
         if asked.settle() {
-            self.requeue_tasks(asked.slot.fill_at(asked.replies, began));
+            self.requeue_all(asked.slot.fill_at(asked.replies, began));
         } else {
             *current = Some(asked);
         }
@@ -422,7 +423,7 @@ impl Pipe {
     }
 }
 
-impl State {
+impl PipeState {
     /// The connection, unless the pipe is closed, disconnected or too far behind.
     fn room(&self) -> Result<Arc<TcpStream>, Refusal> {
         if self.is_closed {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use sureq_core::command::Block;
 use sureq_core::{Refusal, Replies, Reply};
 use sureq_home_api::Payload;
-use sureq_home_api::elsewhere::{ReplySlot, Untaken};
+use sureq_home_api::elsewhere::{ReplySlot, Undelivered};
 use sureq_proto::ReplyForm;
 use tokio::sync::{mpsc, watch};
 
@@ -39,7 +39,7 @@ pub(crate) struct Waiting {
 
 impl Waiting {
     /// Resolves its ticket. Returns the deliveries to requeue if the ticket was dropped.
-    fn fill(&self, replies: Replies<Payload>, began: Instant) -> Vec<Untaken> {
+    fn fill(&self, replies: Replies<Payload>, began: Instant) -> Vec<Undelivered> {
         self.is_answered.set(true);
         self.slot.fill_at(replies, began)
     }
@@ -169,7 +169,7 @@ impl Common {
             Ok(None) => replies.list.push(Reply::TimedOut),
             Err(no) => replies.list.push(Reply::Refused(no)),
         }
-        self.pipe.requeue_tasks(pop.fill(replies, began.unwrap_or_else(Instant::now)));
+        self.pipe.requeue_all(pop.fill(replies, began.unwrap_or_else(Instant::now)));
     }
 }
 

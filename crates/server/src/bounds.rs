@@ -17,9 +17,9 @@ pub struct Bounds {
     /// Bytes of unread replies above which a connection is not read from.
     pub output_bytes_max: usize,
     /// The maximum size in bytes of a command before authentication.
-    pub stranger_command_bytes_max: usize,
+    pub unauthenticated_command_bytes_max: usize,
     /// The time within which a client must authenticate; unlimited if `None`.
-    pub stranger_time: Option<Duration>,
+    pub unauthenticated_time: Option<Duration>,
 }
 
 impl Default for Bounds {
@@ -29,8 +29,8 @@ impl Default for Bounds {
             command_args_max: limits::COMMAND_ARGS_MAX,
             command_bytes_max: limits::COMMAND_BYTES_MAX,
             output_bytes_max: limits::OUTPUT_BYTES_MAX,
-            stranger_command_bytes_max: limits::STRANGER_COMMAND_BYTES_MAX,
-            stranger_time: Some(Duration::from_millis(limits::STRANGER_MS_MAX)),
+            unauthenticated_command_bytes_max: limits::UNAUTHENTICATED_COMMAND_BYTES_MAX,
+            unauthenticated_time: Some(Duration::from_millis(limits::UNAUTHENTICATED_MS_MAX)),
         }
     }
 }
@@ -63,12 +63,12 @@ impl Bounds {
     }
 
     /// The parser limits before authentication.
-    pub(crate) fn of_strangers(&self) -> Limits {
-        let bytes_max = self.stranger_command_bytes_max;
+    pub(crate) fn of_unauthenticated(&self) -> Limits {
+        let bytes_max = self.unauthenticated_command_bytes_max;
         Limits {
-            bulk_bytes_max: limits::STRANGER_ARG_BYTES_MAX.min(bytes_max),
+            bulk_bytes_max: limits::UNAUTHENTICATED_ARG_BYTES_MAX.min(bytes_max),
             command_bytes_max: bytes_max,
-            inline_bytes_max: limits::STRANGER_ARG_BYTES_MAX.min(bytes_max),
+            inline_bytes_max: limits::UNAUTHENTICATED_ARG_BYTES_MAX.min(bytes_max),
             ..Limits::UNAUTHENTICATED
         }
     }
@@ -79,11 +79,11 @@ impl Bounds {
         Allowance { input_bytes_max: usize::MAX, output_bytes_max: self.output_bytes_max, time: None }
     }
 
-    pub(crate) fn stranger(&self) -> Allowance {
+    pub(crate) fn unauthenticated(&self) -> Allowance {
         Allowance {
-            input_bytes_max: self.stranger_command_bytes_max + HEADER_ROOM,
-            output_bytes_max: limits::STRANGER_OUTPUT_BYTES_MAX.min(self.output_bytes_max),
-            time: self.stranger_time,
+            input_bytes_max: self.unauthenticated_command_bytes_max + HEADER_ROOM,
+            output_bytes_max: limits::UNAUTHENTICATED_OUTPUT_BYTES_MAX.min(self.output_bytes_max),
+            time: self.unauthenticated_time,
         }
     }
 }

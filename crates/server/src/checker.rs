@@ -63,7 +63,7 @@ impl Checker {
     /// Queues a password for checking. Returns `None` if too many checks wait already.
     pub(crate) fn check(&self, peer: IpAddr, claim: Claim) -> Option<Login> {
         let (answer, verdict) = oneshot::channel();
-        self.queue.join(peer, Job { claim, answer }).then_some(Login { state: State::Asked(verdict) })
+        self.queue.join(peer, Job { claim, answer }).then_some(Login { state: LoginState::Asked(verdict) })
     }
 }
 
@@ -137,10 +137,10 @@ impl Waiting {
 
 /// A login that is in progress. A failure is reported only after a delay, which slows down guessing.
 pub(crate) struct Login {
-    state: State,
+    state: LoginState,
 }
 
-enum State {
+enum LoginState {
     Asked(oneshot::Receiver<Option<Arc<User>>>),
     Wrong(Pin<Box<Sleep>>),
 }
@@ -148,18 +148,18 @@ enum State {
 impl Login {
     /// A login that is known to fail without a check.
     pub(crate) fn wrong() -> Self {
-        Self { state: State::Wrong(Box::pin(sleep(Duration::from_millis(WRONG_PASSWORD_MS)))) }
+        Self { state: LoginState::Wrong(Box::pin(sleep(Duration::from_millis(WRONG_PASSWORD_MS)))) }
     }
 
     /// The authenticated user, or `None` if the password is wrong.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arc<User>>> {
         loop {
             match &mut self.state {
-                State::Asked(verdict) => match ready!(Pin::new(verdict).poll(cx)) {
+                LoginState::Asked(verdict) => match ready!(Pin::new(verdict).poll(cx)) {
                     Ok(Some(user)) => return Poll::Ready(Some(user)),
                     Ok(None) | Err(_) => *self = Self::wrong(),
                 },
-                State::Wrong(delay) => {
+                LoginState::Wrong(delay) => {
                     ready!(delay.as_mut().poll(cx));
                     return Poll::Ready(None);
                 }

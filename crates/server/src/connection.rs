@@ -473,7 +473,7 @@ impl<D: Dialect> Connection<D> {
         }
     }
 
-    /// Registers with the pump to be woken when the position that this connection waits for is durable.
+    /// Registers to be woken when the position that this connection waits for is durable.
     fn park(&mut self, waits_for: Option<Position>, durable: Position, cx: &Context<'_>) {
         let hold = self.hold.filter(|&hold| hold > durable);
         let position = [waits_for, hold].into_iter().flatten().min();

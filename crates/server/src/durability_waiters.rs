@@ -1,7 +1,7 @@
 //! The connections of one network thread whose replies wait for the log.
 //!
 //! The log thread wakes each network thread once per sync, however many connections have parked replies. It wakes one
-//! tokio task of the thread, the pump, which then wakes the connections of its thread.
+//! tokio task of the thread, which then wakes the connections of its thread.
 
 use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,8 +20,9 @@ pub(crate) struct DurabilityWaiters {
 #[derive(Debug, Default)]
 struct Inner {
     waiting: Vec<Waiting>,
-    pump: Option<Waker>,
-    /// The position at which the home will wake the pump.
+    /// The task that runs [`DurabilityWaiters::wake_connections`].
+    task: Option<Waker>,
+    /// The position at which the home will wake the task.
     armed: Option<Position>,
 }
 
@@ -48,10 +49,10 @@ impl DurabilityWaiters {
         let mut inner = self.lock();
         inner.waiting.push(waiting);
         let sooner = inner.armed.is_none_or(|armed| position < armed);
-        if sooner && let Some(pump) = inner.pump.clone() {
+        if sooner && let Some(task) = inner.task.clone() {
             inner.armed = Some(position);
             drop(inner);
-            home.wake_at(position, &pump);
+            home.wake_at(position, &task);
         }
     }
 
@@ -67,14 +68,14 @@ impl DurabilityWaiters {
         .await;
     }
 
-    /// Runs the pump until the thread ends.
-    pub(crate) async fn pump(&self, home: &dyn Home, group_commit: &GroupCommit) {
-        poll_fn(|cx| self.poll_pump(home, group_commit, cx)).await;
+    /// Wakes connections whose position is durable, until the thread ends.
+    pub(crate) async fn wake_connections(&self, home: &dyn Home, group_commit: &GroupCommit) {
+        poll_fn(|cx| self.poll_waiters(home, group_commit, cx)).await;
     }
 
-    fn poll_pump(&self, home: &dyn Home, group_commit: &GroupCommit, cx: &Context<'_>) -> Poll<()> {
+    fn poll_waiters(&self, home: &dyn Home, group_commit: &GroupCommit, cx: &Context<'_>) -> Poll<()> {
         let mut inner = self.lock();
-        inner.pump = Some(cx.waker().clone());
+        inner.task = Some(cx.waker().clone());
         inner.armed = None;
         let (durable, failed) = (home.durable(), home.failure().is_some());
         let may_go = |waiting: &mut Waiting| failed || waiting.position <= durable;

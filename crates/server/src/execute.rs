@@ -219,7 +219,7 @@ fn encode<S: Session>(
         let start = out.end();
         for task in &replies.tasks[span.range()] {
             if let Some(queue) = form.popped_queue(task.queue) {
-                out.hand(start, queue, task.receipt());
+                out.note_delivery(start, queue, task.receipt());
             }
         }
     }

@@ -10,7 +10,7 @@
 //! Most clients that were answered by that sync have not sent their next command by then. If the thread did not wait
 //! for them, they and the clients that arrived during the sync would form two groups that alternate for ever, each
 //! with a sync of its own, and a sync costs far more than a request. So the thread sleeps briefly to let them join
-//! (it "naps"): in total for at most half the time of a sync, only while such naps have brought in commands recently,
+//! (a delay): in total for at most half the time of a sync, only while such delays have brought in commands lately,
 //! and never for fewer than four connections.
 
 use std::future::poll_fn;
@@ -27,17 +27,17 @@ use crate::durability_waiters::DurabilityWaiters;
 /// The number of polls after which a batch is committed, even if more commands keep arriving.
 const LOOKS_MAX: u32 = 32;
 
-/// The duration of one nap. A command that arrives during it is delayed by the rest of it.
-const NAP: Duration = Duration::from_micros(20);
+/// The duration of one delay. A command that arrives during it is delayed by the rest of it.
+const DELAY: Duration = Duration::from_micros(20);
 
-/// The maximum total duration of the naps before one commit.
-const NAPS_MAX: Duration = Duration::from_micros(200);
+/// The maximum total duration of the delays before one commit.
+const DELAYS_MAX: Duration = Duration::from_micros(200);
 
-/// The thread naps only if at least this many connections were answered: two or three clients that send a command now
-/// and then would gain nothing from a delay.
+/// The thread delays a commit only if at least this many connections were answered: two or three clients that send a
+/// command now and then would gain nothing from a delay.
 const FEW: usize = 4;
 
-/// The number of commits without naps after which naps are tried again.
+/// The number of commits without delays after which delays are tried again.
 const TRY_AGAIN: u32 = 64;
 
 /// Counts the executed batches, and wakes the committer when there is something to commit.
@@ -71,23 +71,23 @@ impl GroupCommit {
     /// Commits until the thread ends.
     pub(crate) async fn commit_all(&self, home: &dyn Home, waiters: &DurabilityWaiters) {
         let (mut committed, mut under_way) = (0, Position::START);
-        let mut naps = BatchDelay::new();
+        let mut delay = BatchDelay::new();
         loop {
             self.more_than(committed).await;
             waiters.durable(home, under_way).await;
-            naps.note_sync();
+            delay.note_sync();
             committed = self.look_for_more().await;
-            let mut budget = naps.budget();
-            while committed < self.awaited.load(Ordering::Relaxed) && budget >= NAP {
-                thread::sleep(NAP);
-                budget -= NAP;
+            let mut budget = delay.budget();
+            while committed < self.awaited.load(Ordering::Relaxed) && budget >= DELAY {
+                thread::sleep(DELAY);
+                budget -= DELAY;
                 let seen = committed;
                 committed = self.look_for_more().await;
-                naps.note_nap(committed > seen);
+                delay.note_delay(committed > seen);
             }
             self.awaited.store(0, Ordering::Relaxed);
             under_way = home.commit();
-            naps.note_commit();
+            delay.note_commit();
         }
     }
 
@@ -128,13 +128,13 @@ struct BatchDelay {
     /// The moving average of the duration of a sync.
     sync: Duration,
     committed: Option<Instant>,
-    /// Grows with each nap that brought in commands and shrinks with each that did not. At 0 no naps are taken.
+    /// Grows with each delay that brought in commands and shrinks with each that did not. At 0 nothing is delayed.
     credit: u32,
     /// The number of commits since the credit ran out.
     without: u32,
 }
 
-/// The maximum credit: the number of consecutive useless naps before napping stops.
+/// The maximum credit: the number of consecutive useless delays before delaying stops.
 const CREDIT_MAX: u32 = 8;
 
 impl BatchDelay {
@@ -146,7 +146,7 @@ impl BatchDelay {
     fn note_sync(&mut self) {
         if let Some(committed) = self.committed.take() {
             // The new duration counts an eighth, so that one slow sync has little influence.
-            self.sync = (self.sync * 7 + committed.elapsed().min(NAPS_MAX * 8)) / 8;
+            self.sync = (self.sync * 7 + committed.elapsed().min(DELAYS_MAX * 8)) / 8;
         }
     }
 
@@ -160,12 +160,12 @@ impl BatchDelay {
         }
     }
 
-    /// The maximum total duration of the naps before the next commit.
+    /// The maximum total duration of the delays before the next commit.
     fn budget(&self) -> Duration {
-        if self.credit == 0 { Duration::ZERO } else { (self.sync / 2).min(NAPS_MAX) }
+        if self.credit == 0 { Duration::ZERO } else { (self.sync / 2).min(DELAYS_MAX) }
     }
 
-    fn note_nap(&mut self, has_paid: bool) {
+    fn note_delay(&mut self, has_paid: bool) {
         self.credit =
             if has_paid { (self.credit + 2).min(CREDIT_MAX) } else { self.credit - self.credit.min(1) };
     }

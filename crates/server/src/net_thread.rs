@@ -129,9 +129,9 @@ impl Thread {
 /// Serves connections until a `Drain` message arrives and the last connection has ended.
 pub(crate) async fn run(common: Arc<Common>, mut messages: UnboundedReceiver<Message>) {
     let thread = Arc::new(Thread::new(common));
-    let pump = tokio::spawn({
+    let waking = tokio::spawn({
         let thread = Arc::clone(&thread);
-        async move { thread.durability_waiters.pump(&*thread.home, &thread.group_commit).await }
+        async move { thread.durability_waiters.wake_connections(&*thread.home, &thread.group_commit).await }
     });
     let committer = tokio::spawn({
         let thread = Arc::clone(&thread);
@@ -146,7 +146,7 @@ pub(crate) async fn run(common: Arc<Common>, mut messages: UnboundedReceiver<Mes
     thread.drain();
     // The watch cannot close before `thread` does.
     let _ = thread.open.subscribe().wait_for(|open| *open == 0).await;
-    pump.abort();
+    waking.abort();
     committer.abort();
     thread.home.commit();
 }
@@ -276,9 +276,9 @@ pub(crate) mod tests {
         let (taken, mut is_taken) = unbounded_channel();
         let dialect = Overtaken { home, hold: None, asked: 0, taken };
         tokio::spawn(Connection::new(stream, dialect, ConnId(1), Arc::clone(&thread), None).serve());
-        tokio::spawn(
-            async move { thread.durability_waiters.pump(&*thread.home, &thread.group_commit).await },
-        );
+        tokio::spawn(async move {
+            thread.durability_waiters.wake_connections(&*thread.home, &thread.group_commit).await;
+        });
         for word in [b"one", b"two"] {
             client.write_all(word).expect("there is room");
             let came = tokio::time::timeout(Duration::from_secs(10), is_taken.recv()).await;

@@ -22,14 +22,14 @@ pub(crate) struct Output {
     released: usize,
     /// Positions, in order, each with the end of the part of `bytes` that waits for it.
     gates: VecDeque<(Position, usize)>,
-    handed: VecDeque<Handed>,
-    /// The queues that the entries of `handed` refer to.
+    deliveries: VecDeque<NotedDelivery>,
+    /// The queues that the entries of `deliveries` refer to.
     queues: Vec<Box<[u8]>>,
 }
 
 /// A delivery whose reply begins at `start`.
 #[derive(Debug)]
-struct Handed {
+struct NotedDelivery {
     start: usize,
     queue: usize,
     receipt: Receipt,
@@ -48,7 +48,7 @@ impl Output {
 
     /// The allocated memory in bytes.
     pub(crate) fn capacity(&self) -> usize {
-        self.bytes.capacity() + self.handed.capacity() * size_of::<Handed>()
+        self.bytes.capacity() + self.deliveries.capacity() * size_of::<NotedDelivery>()
     }
 
     /// The number of unsent bytes.
@@ -70,15 +70,15 @@ impl Output {
     }
 
     /// Records that the reply which begins at `start` delivers a task.
-    pub(crate) fn hand(&mut self, start: usize, queue: &[u8], receipt: Receipt) {
-        if self.handed.is_empty() {
+    pub(crate) fn note_delivery(&mut self, start: usize, queue: &[u8], receipt: Receipt) {
+        if self.deliveries.is_empty() {
             self.queues.truncate(1);
         }
         // Deliveries come grouped by queue, and most connections use the same queue again and again.
         if self.queues.last().is_none_or(|last| **last != *queue) {
             self.queues.push(queue.into());
         }
-        self.handed.push_back(Handed { start, queue: self.queues.len() - 1, receipt });
+        self.deliveries.push_back(NotedDelivery { start, queue: self.queues.len() - 1, receipt });
     }
 
     /// Releases the replies that are durable. Returns the position that the rest waits for.
@@ -101,29 +101,29 @@ impl Output {
     /// Drops bytes that were sent.
     pub(crate) fn advance(&mut self, sent: usize) {
         self.sent += sent;
-        while self.handed.front().is_some_and(|handed| handed.start < self.sent) {
-            self.handed.pop_front();
+        while self.deliveries.front().is_some_and(|delivery| delivery.start < self.sent) {
+            self.deliveries.pop_front();
         }
         let all = self.sent == self.bytes.len();
         if all || self.sent > KEPT_BYTES && self.sent >= self.bytes.len() / 2 {
-            self.let_go();
+            self.free_sent();
         }
     }
 
     /// Frees sent bytes. This cannot wait for an empty buffer: a busy connection may always have unsent replies.
-    fn let_go(&mut self) {
+    fn free_sent(&mut self) {
         let sent = std::mem::take(&mut self.sent);
         self.bytes.drain(..sent);
         self.bytes.shrink_to(KEPT_BYTES);
         self.released -= sent;
         self.gates.iter_mut().for_each(|(_, upto)| *upto -= sent);
-        self.handed.iter_mut().for_each(|handed| handed.start -= sent);
+        self.deliveries.iter_mut().for_each(|delivery| delivery.start -= sent);
     }
 
     /// Removes and returns the deliveries that were never sent, by queue, in order.
     pub(crate) fn take_unsent(&mut self) -> Vec<(Box<[u8]>, Vec<Receipt>)> {
         let mut unsent: Vec<(Box<[u8]>, Vec<Receipt>)> = Vec::new();
-        for Handed { queue, receipt, .. } in self.handed.drain(..) {
+        for NotedDelivery { queue, receipt, .. } in self.deliveries.drain(..) {
             let name = &self.queues[queue];
             match unsent.iter_mut().find(|(queue, _)| queue == name) {
                 Some((_, receipts)) => receipts.push(receipt),
@@ -172,7 +172,7 @@ mod tests {
         let text = "x".repeat(1000);
         reply(&mut out, &text, 0);
         for n in 1..1000 {
-            out.hand(out.end(), format!("q{}", n % 7).as_bytes(), receipt(n));
+            out.note_delivery(out.end(), format!("q{}", n % 7).as_bytes(), receipt(n));
             reply(&mut out, &text, n);
             out.release(Position(n - 1));
             assert_eq!(out.sendable().len(), 1000);
@@ -185,10 +185,10 @@ mod tests {
     #[test]
     fn returns_deliveries_until_their_first_byte_is_sent() {
         let mut out = Output::default();
-        out.hand(out.end(), b"q", receipt(1));
+        out.note_delivery(out.end(), b"q", receipt(1));
         reply(&mut out, "first", 1);
-        out.hand(out.end(), b"r", receipt(2));
-        out.hand(out.end(), b"q", receipt(3));
+        out.note_delivery(out.end(), b"r", receipt(2));
+        out.note_delivery(out.end(), b"q", receipt(3));
         reply(&mut out, "second", 2);
         out.release(Position(2));
         out.advance(1);

@@ -121,7 +121,7 @@ impl RespSession {
 
     fn identify_as(&mut self, identity: Identity, thread: &Thread) {
         self.parser.set_limits(match identity {
-            Identity::Unknown => self.bounds.of_strangers(),
+            Identity::Unknown => self.bounds.of_unauthenticated(),
             Identity::Unneeded | Identity::User(_) => self.bounds.of_known(),
         });
         self.identity = identity;
@@ -148,7 +148,7 @@ impl RespSession {
 
     /// Parses a command, and refuses it if the client has no permission to send it.
     fn admit<'a>(&self, argv: &'a [&'a [u8]], rights: Option<&Rights>) -> Result<Request<'a>, UsageError> {
-        if matches!(self.identity, Identity::Unknown) && !verbs::is_for_strangers(argv[0]) {
+        if matches!(self.identity, Identity::Unknown) && !verbs::needs_no_user(argv[0]) {
             return Err(verbs::NO_AUTH);
         }
         let request = verbs::parse(argv, Caller { conn: self.conn })?;
@@ -275,7 +275,7 @@ impl Dialect for RespSession {
 
     fn allowance(&self) -> Allowance {
         match self.identity {
-            Identity::Unknown => self.bounds.stranger(),
+            Identity::Unknown => self.bounds.unauthenticated(),
             Identity::Unneeded | Identity::User(_) => self.bounds.known(),
         }
     }

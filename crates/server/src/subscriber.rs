@@ -177,7 +177,7 @@ impl Subscriber {
         let start = out.end();
         while out.len() < SPELT_BYTES_MAX {
             let Some((letter, from)) = self.next_letter()? else { break };
-            let upto = spell(&letter, from, version, out);
+            let upto = encode(&letter, from, version, out);
             self.open = upto.map(|upto| (letter, upto));
         }
         if out.end() == start {
@@ -205,12 +205,12 @@ impl Subscriber {
 
 /// Encodes a message from a task on until the output is full enough. Returns the index of the next task, or `None` if
 /// the message is complete.
-fn spell(letter: &Letter, from: usize, version: Version, out: &mut Output) -> Option<usize> {
+fn encode(letter: &Letter, from: usize, version: Version, out: &mut Output) -> Option<usize> {
     let mut channel = Vec::new();
     let (pattern, channel) = match letter.by {
         By::Channel => (None, &*letter.name),
         By::Pattern => {
-            channel::spell(letter.notice.kind, &letter.notice.queue, &mut channel);
+            channel::write(letter.notice.kind, &letter.notice.queue, &mut channel);
             (Some(&*letter.name), &channel[..])
         }
     };

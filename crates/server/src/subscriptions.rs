@@ -26,10 +26,10 @@ use sureq_proto::verbs::By;
 use crate::matches::Matches;
 
 /// The number of matching steps after which new connections are accepted before matching goes on.
-const STEPS_PER_TURN: usize = 1 << 16;
+const STEPS_PER_YIELD: usize = 1 << 16;
 
 /// The number of steps that a notice counts as, besides those of matching.
-const NOTICE_STEPS: usize = STEPS_PER_TURN / 64;
+const NOTICE_STEPS: usize = STEPS_PER_YIELD / 64;
 
 /// The number of steps that visiting a subscriber's mailbox counts as.
 const MAILBOX_STEPS: usize = 32;
@@ -88,14 +88,14 @@ fn names_after<'a>(
 
 /// Lets new connections be accepted between steps of work.
 #[derive(Default)]
-struct Turn {
+struct YieldBudget {
     steps: usize,
 }
 
-impl Turn {
+impl YieldBudget {
     async fn spend(&mut self, steps: usize) {
         self.steps += steps;
-        if self.steps >= STEPS_PER_TURN {
+        if self.steps >= STEPS_PER_YIELD {
             self.steps = 0;
             tokio::task::yield_now().await;
         }
@@ -120,7 +120,7 @@ impl Subscriptions {
 
     /// Adds a subscription. Notices of everything that is executed from now on are delivered to it.
     pub(crate) fn add(&self, by: By, name: &[u8], conn: ConnId, mailbox: &Arc<Mailbox>) -> Name {
-        self.want(by, name);
+        self.subscribe_home(by, name);
         let mut index = self.lock();
         let audiences = index.audiences(by);
         let known = audiences.get_key_value(name).map(|(known, _)| Arc::clone(known));
@@ -148,10 +148,10 @@ impl Subscriptions {
         }
         drop(index);
         drop(invalid);
-        self.unwant(by, name);
+        self.unsubscribe_home(by, name);
     }
 
-    fn want(&self, by: By, name: &[u8]) {
+    fn subscribe_home(&self, by: By, name: &[u8]) {
         match (by, channel::read(name)) {
             (By::Channel, Some((kind, queue))) => self.listener.subscribe(kind, queue),
             (By::Channel, None) => {}
@@ -159,7 +159,7 @@ impl Subscriptions {
         }
     }
 
-    fn unwant(&self, by: By, name: &[u8]) {
+    fn unsubscribe_home(&self, by: By, name: &[u8]) {
         match (by, channel::read(name)) {
             (By::Channel, Some((kind, queue))) => self.listener.unsubscribe(kind, queue),
             (By::Channel, None) => {}
@@ -169,22 +169,22 @@ impl Subscriptions {
 
     /// Delivers the home's notices to the subscribers, for as long as it is polled.
     pub(crate) async fn tell_all(&self) {
-        let mut turn = Turn::default();
+        let mut yields = YieldBudget::default();
         loop {
             match poll_fn(|cx| self.listener.poll(cx)).await {
-                Some(ListenEvent::Notice(notice)) => self.tell(notice, &mut turn).await,
+                Some(ListenEvent::Notice(notice)) => self.tell(notice, &mut yields).await,
                 Some(ListenEvent::Missed) => self.disconnect_all(),
                 None => pending().await,
             }
-            turn.spend(NOTICE_STEPS).await;
+            yields.spend(NOTICE_STEPS).await;
         }
     }
 
-    async fn tell(&self, notice: Notice, turn: &mut Turn) {
+    async fn tell(&self, notice: Notice, yields: &mut YieldBudget) {
         let mut channel = Vec::new();
-        channel::spell(notice.kind, &notice.queue, &mut channel);
+        channel::write(notice.kind, &notice.queue, &mut channel);
         let notice = Arc::new(notice);
-        turn.spend(self.put_all(By::Channel, &channel, &notice)).await;
+        yields.spend(self.put_all(By::Channel, &channel, &notice)).await;
         let known = {
             let index = self.lock();
             if index.patterns.is_empty() {
@@ -194,10 +194,10 @@ impl Subscriptions {
         };
         let matching = match known {
             Some(known) => known,
-            None => self.matching(&channel, turn).await,
+            None => self.matching(&channel, yields).await,
         };
         for name in matching.iter() {
-            turn.spend(self.put_all(By::Pattern, name, &notice)).await;
+            yields.spend(self.put_all(By::Pattern, name, &notice)).await;
         }
     }
 
@@ -411,10 +411,10 @@ pub(crate) mod tests {
         Notice { kind: Kind::Work, queue: queue.into(), tasks: NoticeTasks::Count(1) }
     }
 
-    /// Delivers a notice. Returns how often other tasks got their turn meanwhile.
+    /// Delivers a notice. Returns how often it let other tasks run meanwhile.
     pub(super) fn tell(all: &Subscriptions, notice: Notice) -> usize {
-        let mut turn = Turn::default();
-        let mut told = pin!(all.tell(notice, &mut turn));
+        let mut yields = YieldBudget::default();
+        let mut told = pin!(all.tell(notice, &mut yields));
         let mut cx = Context::from_waker(Waker::noop());
         let mut turns = 0;
         while told.as_mut().poll(&mut cx).is_pending() {

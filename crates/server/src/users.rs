@@ -29,7 +29,6 @@ pub struct UserError {
     why: String,
 }
 
-/// One user.
 pub struct User {
     rights: Rights,
     password: Option<Password>,

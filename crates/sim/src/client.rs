@@ -215,8 +215,8 @@ impl Client {
             Kind::Pipeline => self.pipeline(queue),
             Kind::Ack => self.ack(),
             Kind::Extend => self.extend(),
-            Kind::Return => self.give_back(None),
-            Kind::Fail => self.give_back(Some(b"by chance")),
+            Kind::Return => self.return_one(None),
+            Kind::Fail => self.return_one(Some(b"by chance")),
             Kind::Cancel | Kind::Bury | Kind::Delete => self.end(queue, kind),
             Kind::Revive => {
                 self.ask(Command::Revive { queue: &queue_name(queue), tasks: None });
@@ -599,13 +599,13 @@ impl Client {
         }
     }
 
-    fn give_back(&mut self, failed: Option<&[u8]>) {
+    fn return_one(&mut self, failed: Option<&[u8]>) {
         if let Some(delivery) = self.any_held() {
-            self.give_back_one(&delivery, failed);
+            self.return_delivery(&delivery, failed);
         }
     }
 
-    pub(crate) fn give_back_one(&mut self, delivery: &Delivery, failed: Option<&[u8]>) {
+    pub(crate) fn return_delivery(&mut self, delivery: &Delivery, failed: Option<&[u8]>) {
         let (delay_ms, asked) = (self.rng.u64(..=self.plan.delay_max_ms), now());
         let is_delayed = failed.is_none() && self.rng.bool();
         let to = is_delayed.then_some(Place::After(delay_ms));
@@ -613,8 +613,8 @@ impl Client {
         self.history().begin_taking(delivery.number, asked, time);
         let task = TaskRef { bytes: &delivery.receipt, form: IdForm::Long };
         let name = queue_name(delivery.queue);
-        let give_back = Return { queue: &name, task, to, failed, is_last: false };
-        let replies = self.ask(Command::Return(give_back));
+        let command = Return { queue: &name, task, to, failed, is_last: false };
+        let replies = self.ask(Command::Return(command));
         self.end_taking(delivery, replies.as_ref(), asked, asked + time);
     }
 

@@ -51,10 +51,10 @@ impl Client {
                 let of_queue = |delivery: &Delivery| delivery.queue == queue;
                 let (back, kept) = worker.held.drain(..).partition(of_queue);
                 worker.held = kept;
-                self.give_back_by(&back, Command::Worker(Worker::Rest(worker.worker(), &name)));
+                self.end_deliveries_by(&back, Command::Worker(Worker::Rest(worker.worker(), &name)));
             }
             5 => {
-                self.give_back_by(&worker.held, Command::Worker(Worker::Stop(worker.worker())));
+                self.end_deliveries_by(&worker.held, Command::Worker(Worker::Stop(worker.worker())));
                 return;
             }
             _ => self.settle_one(&mut worker),
@@ -154,7 +154,7 @@ impl Client {
             self.finish(std::slice::from_ref(&delivery));
         } else {
             let failed = self.rng.bool().then_some(&b"by chance"[..]);
-            self.give_back_one(&delivery, failed);
+            self.return_delivery(&delivery, failed);
         }
         if self.engine.failure().is_some() {
             // The outcome is unknown: the holder may still have the task.
@@ -163,7 +163,7 @@ impl Client {
     }
 
     /// Sends a command that ends deliveries.
-    fn give_back_by(&self, deliveries: &[Delivery], command: Command<'_>) {
+    fn end_deliveries_by(&self, deliveries: &[Delivery], command: Command<'_>) {
         for delivery in deliveries {
             self.history().begin_taking(delivery.number, now(), Duration::ZERO);
         }

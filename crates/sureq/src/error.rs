@@ -95,7 +95,9 @@ impl Error {
     /// Whether the credentials were missing or wrong, or the user lacks the role.
     pub fn is_denied(&self) -> bool {
         match self {
-            Self::Refused(Refusal::Said { words: text }) | Self::Unavailable { why: text } => is_denial(text),
+            Self::Refused(Refusal::Foreign { message: text }) | Self::Unavailable { why: text } => {
+                is_denial(text)
+            }
             _ => false,
         }
     }
@@ -121,7 +123,7 @@ impl From<Refusal> for Error {
         match no {
             Refusal::Unavailable { why } => Self::Unavailable { why },
             Refusal::Unknown { why } => Self::Unknown { why },
-            Refusal::Poisoned | Refusal::Closed => Self::Over(no),
+            Refusal::Poisoned | Refusal::QueuePoisoned { .. } | Refusal::Closed => Self::Over(no),
             Refusal::WorkerGone => Self::WorkerGone,
             Refusal::WorkerReplaced => Self::WorkerReplaced,
             no => Self::Refused(no),

@@ -84,7 +84,7 @@ pub use queue::{Held, Queue};
 pub use sureq_core::command::View;
 pub use sureq_core::reply::{Explanation, HeldUp, Info, More, QueueRow, Why, WorkerRow};
 pub use sureq_core::settings::{
-    BadSetting, Change, Changes, Expired, Overflow, Place, SettingWords, Settings, Shown,
+    BadSetting, Change, Changes, Expired, Overflow, Place, SettingValue, SettingWords, Settings,
 };
 pub use sureq_core::task::{Holder, StateKind, Tries};
 pub use sureq_core::{Refusal, limits};

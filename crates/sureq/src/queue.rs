@@ -67,7 +67,7 @@ impl Queue {
         &self.name
     }
 
-    /// The home of the queue.
+    /// The home that stores the queue.
     pub fn home(&self) -> &Home {
         &self.home
     }
@@ -149,23 +149,23 @@ impl Queue {
     }
 
     /// Returns a task to the front of the queue, at no cost of a try.
-    pub async fn give_back(&self, task: impl AsRef<[u8]>) -> Result<Held> {
-        self.give_back_to(task, Place::Front).await
+    pub async fn requeue(&self, task: impl AsRef<[u8]>) -> Result<Held> {
+        self.requeue_to(task, Place::Front).await
     }
 
     /// Returns a task to a place in the queue, at no cost of a try.
-    pub async fn give_back_to(&self, task: impl AsRef<[u8]>, to: Place) -> Result<Held> {
-        self.give(task.as_ref(), Some(to), None).await
+    pub async fn requeue_to(&self, task: impl AsRef<[u8]>, to: Place) -> Result<Held> {
+        self.return_task(task.as_ref(), Some(to), None).await
     }
 
     /// Fails the try of a task: it is retried after its backoff, or dead if that was its last try.
     pub async fn fail(&self, task: impl AsRef<[u8]>, reason: impl AsRef<[u8]>) -> Result<Held> {
-        self.give(task.as_ref(), None, Some(reason.as_ref())).await
+        self.return_task(task.as_ref(), None, Some(reason.as_ref())).await
     }
 
     /// Fails the try of a task and requeues it at `to` instead of after its backoff.
     pub async fn fail_to(&self, task: impl AsRef<[u8]>, reason: impl AsRef<[u8]>, to: Place) -> Result<Held> {
-        self.give(task.as_ref(), Some(to), Some(reason.as_ref())).await
+        self.return_task(task.as_ref(), Some(to), Some(reason.as_ref())).await
     }
 
     /// Fails the try of a task for good: the task is dead, even if tries are left.
@@ -175,7 +175,7 @@ impl Queue {
         held(&self.home.ask_one(Command::Return(back)).await?.0)
     }
 
-    async fn give(&self, task: &[u8], to: Option<Place>, failed: Option<&[u8]>) -> Result<Held> {
+    async fn return_task(&self, task: &[u8], to: Option<Place>, failed: Option<&[u8]>) -> Result<Held> {
         let command =
             Command::Return(Return { queue: &self.name, task: one(task), to, failed, is_last: false });
         held(&self.home.ask_one(command).await?.0)
@@ -234,7 +234,7 @@ impl Queue {
         }
     }
 
-    /// The settings of the queue.
+    /// Asks the home for the settings of the queue.
     pub async fn config(&self) -> Result<Settings> {
         self.configure(Changes::List(&[])).await
     }

@@ -19,7 +19,7 @@ use sureq_home_api::Payload;
 
 /// A popped task, leased to its consumer.
 ///
-/// Finish it with [`Task::ack`], or return it with [`Task::give_back`] or [`Task::fail`]. Dropping it does nothing:
+/// Finish it with [`Task::ack`], or return it with [`Task::requeue`] or [`Task::fail`]. Dropping it does nothing:
 /// the task is requeued when its lease ends.
 ///
 /// ```
@@ -65,7 +65,7 @@ impl Task {
         self.leased.since
     }
 
-    /// The id of the task.
+    /// The id that the push returned; it stays the same over all deliveries.
     pub fn id(&self) -> Id {
         id_of(&self.view)
     }
@@ -81,7 +81,7 @@ impl Task {
         }
     }
 
-    /// The payload.
+    /// The payload as it was pushed.
     pub fn payload(&self) -> &[u8] {
         self.view.body.as_ref()
     }
@@ -101,7 +101,7 @@ impl Task {
         &self.queue
     }
 
-    /// The queue of the task.
+    /// The queue that the task was popped from.
     pub fn queue(&self) -> Queue {
         self.home.queue(&self.queue)
     }
@@ -128,8 +128,8 @@ impl Task {
     }
 
     /// Returns the task to the front of its queue, at no cost of a try.
-    pub async fn give_back(&self) -> Result<Held> {
-        self.queue().give_back(self.receipt()).await
+    pub async fn requeue(&self) -> Result<Held> {
+        self.queue().requeue(self.receipt()).await
     }
 
     /// Fails the try: the task is retried after its backoff, or dead if that was its last try.
@@ -153,9 +153,9 @@ impl fmt::Debug for Task {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Seen {
-    /// The id of the task.
+    /// The id that the push returned.
     pub id: Id,
-    /// The payload.
+    /// The payload as it was pushed.
     pub payload: Payload,
     /// When it is due (delayed), was last delivered (leased) or died (dead), in unix milliseconds. For a ready task
     /// it is the time of its push, taken from its id, or 0 if the id contains no time.

@@ -14,14 +14,14 @@ pub enum OpenError {
     /// The scheme of the URL is unknown.
     #[error("{url:?} is not the URL of a home: write {}", homes())]
     Unknown {
-        /// The URL.
+        /// The URL that was opened, without passwords.
         url: String,
     },
     /// The store could not be opened.
     #[cfg(feature = "embedded")]
     #[error("cannot open {url}: {source}")]
     Store {
-        /// The URL.
+        /// The URL that was opened, without passwords.
         url: String,
         /// The reason.
         source: crate::StoreError,
@@ -68,7 +68,7 @@ pub enum OpenError {
     /// The program was built without this kind of home.
     #[error("cannot open {url:?}: this program was built without the feature `{feature}` of the crate sureq")]
     LeftOut {
-        /// The URL.
+        /// The URL that was opened, without passwords.
         url: String,
         /// The missing feature.
         feature: &'static str,
@@ -154,10 +154,10 @@ pub fn open_with(url: &str, options: &crate::Options) -> Result<Home, OpenError>
 #[cfg(feature = "redis")]
 fn open_redis(url: &str) -> Result<Home, OpenError> {
     use sureq_redis::{RedisHome, Target};
-    let shown = || without_passwords(url);
+    let redacted = || without_passwords(url);
     let target = Target::parse_with(url, &sureq_redis_compat::LAYOUTS)
-        .map_err(|source| OpenError::BadTarget { url: shown(), source })?;
-    let home = RedisHome::open(target).map_err(|source| OpenError::Redis { url: shown(), source })?;
+        .map_err(|source| OpenError::BadTarget { url: redacted(), source })?;
+    let home = RedisHome::open(target).map_err(|source| OpenError::Redis { url: redacted(), source })?;
     Ok(Home::from_api(home))
 }
 
@@ -169,9 +169,9 @@ fn open_redis(url: &str) -> Result<Home, OpenError> {
 #[cfg(feature = "remote")]
 fn open_remote(url: &str) -> Result<Home, OpenError> {
     use sureq_remote::{RemoteHome, Target};
-    let shown = || without_passwords(url);
-    let target = Target::parse(url).map_err(|source| OpenError::BadServer { url: shown(), source })?;
-    let home = RemoteHome::open(target).map_err(|source| OpenError::Server { url: shown(), source })?;
+    let redacted = || without_passwords(url);
+    let target = Target::parse(url).map_err(|source| OpenError::BadServer { url: redacted(), source })?;
+    let home = RemoteHome::open(target).map_err(|source| OpenError::Server { url: redacted(), source })?;
     Ok(Home::from_api(home))
 }
 
@@ -220,7 +220,7 @@ const REDIS_SCHEMES: [&str; 8] = [
 /// A URL for display: without the passwords in it.
 pub fn without_passwords(url: &str) -> String {
     let (address, options) = url.split_once('?').unwrap_or((url, ""));
-    let mut shown =
+    let mut redacted =
         match address.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?))) {
             Some((scheme, (who, hosts))) => {
                 let user = who.split_once(':').map_or("", |(user, _)| user);
@@ -229,13 +229,13 @@ pub fn without_passwords(url: &str) -> String {
             None => address.to_owned(),
         };
     for (at, option) in options.split('&').filter(|option| !option.is_empty()).enumerate() {
-        shown.push(if at == 0 { '?' } else { '&' });
+        redacted.push(if at == 0 { '?' } else { '&' });
         match option.split_once('=') {
-            Some((name, _)) if name.ends_with("pass") => shown.extend([name, "=***"]),
-            _ => shown.push_str(option),
+            Some((name, _)) if name.ends_with("pass") => redacted.extend([name, "=***"]),
+            _ => redacted.push_str(option),
         }
     }
-    shown
+    redacted
 }
 
 fn place_of(url: &str) -> Option<Place> {

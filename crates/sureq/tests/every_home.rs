@@ -24,7 +24,7 @@ async fn a_task_popped_without_a_lease_can_be_acked_extended_and_returned() {
         let task = queue.pop().no_lease().await.expect("the home answers").expect("a task is ready");
         assert_eq!((task.id(), task.delivery()), (id.clone(), 1));
         assert_eq!(task.extend(Duration::from_secs(60)).await, Ok(Held::Yes), "{task:?}");
-        assert_eq!(task.give_back().await, Ok(Held::Yes), "{task:?}");
+        assert_eq!(task.requeue().await, Ok(Held::Yes), "{task:?}");
         let again = queue.pop().no_lease().await.expect("the home answers").expect("a task is ready again");
         assert_eq!(again.id(), id);
         assert_eq!(again.ack().await, Ok(Held::Yes), "{}", again.receipt());

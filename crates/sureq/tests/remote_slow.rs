@@ -12,7 +12,7 @@ use sureq::home_api::{Command, Replies, Reply};
 use sureq::{Home, Phase, Refusal, State, Worker};
 use sureq_remote::{Patience, RemoteHome, Target};
 use sureq_testkit::local_server::LocalServer;
-use sureq_testkit::proxy::{FaultyProxy, Way, slow_proxy};
+use sureq_testkit::proxy::{Direction, FaultyProxy, slow_proxy};
 use tokio::sync::Notify;
 
 /// The timeout of the homes here for a server that makes no progress.
@@ -44,7 +44,7 @@ fn server() -> (LocalServer, Home) {
 #[test]
 fn a_push_that_outlasts_the_timeout_succeeds_while_bytes_move() {
     let (server, _) = server();
-    let home = open(slow_proxy(server.resp, Way::ToServer, STEP_BYTES, STEP));
+    let home = open(slow_proxy(server.resp, Direction::ToServer, STEP_BYTES, STEP));
     let since = Instant::now();
     let payload = large();
     let pushed = home.send(&[Command::Push { queue: b"q", payloads: &[&payload] }]).wait();
@@ -57,7 +57,7 @@ fn a_push_that_outlasts_the_timeout_succeeds_while_bytes_move() {
 #[test]
 fn a_reply_that_outlasts_the_timeout_succeeds_while_bytes_move() {
     let (server, direct) = server();
-    let home = open(slow_proxy(server.resp, Way::FromServer, STEP_BYTES, STEP));
+    let home = open(slow_proxy(server.resp, Direction::FromServer, STEP_BYTES, STEP));
     let queues: &[&[u8]] = &[b"q"];
     let plain = Pop::plain(queues, 1);
     // The second pop has a connection of its own, and the third waits without a limit.
@@ -81,7 +81,7 @@ fn a_reply_that_outlasts_the_timeout_succeeds_while_bytes_move() {
 #[tokio::test]
 async fn a_lease_counts_from_the_first_byte_of_a_slow_reply() {
     let (server, direct) = server();
-    let address = slow_proxy(server.resp, Way::FromServer, STEP_BYTES, STEP);
+    let address = slow_proxy(server.resp, Direction::FromServer, STEP_BYTES, STEP);
     let home = sureq::open(&format!("sureq://{address}")).expect("the server listens");
     let lease = Duration::from_secs(60);
     for wait in [Duration::ZERO, DEADLINE] {
@@ -108,7 +108,7 @@ async fn hold(gate: State<Gate>) {
 #[tokio::test]
 async fn a_worker_keeps_its_tasks_while_the_same_home_pushes_something_large() {
     let (server, _) = server();
-    let address = slow_proxy(server.resp, Way::ToServer, STEP_BYTES, STEP);
+    let address = slow_proxy(server.resp, Direction::ToServer, STEP_BYTES, STEP);
     let home = sureq::open(&format!("sureq://{address}")).expect("the server listens");
     home.queue("q").push("x").await.expect("the push succeeds");
     let gate = Gate::default();
@@ -144,7 +144,7 @@ async fn tasks_whose_leases_a_slow_connection_cannot_extend_in_time_are_returned
     // Replies take longer than a third of the lease: an extension cannot be relied on when its reply is there.
     line.delay(LEASE / 5);
     let since = Instant::now();
-    while handle.status().is_none_or(|status| status.tally.given_back == 0) {
+    while handle.status().is_none_or(|status| status.tally.requeued == 0) {
         assert!(since.elapsed() < DEADLINE, "{:?}", handle.status());
         direct.queue("q").push("x").await.expect("the push succeeds");
         // The only thread of the runtime is blocked while the task arrives, so its lease must be extended before it

@@ -33,7 +33,6 @@ pub struct Asking {
     pub count: u32,
     /// How long a pop waits.
     pub block: Option<Block>,
-    /// The length of the lease.
     pub lease_ms: u64,
     /// The length of the lease that workers assume. More than `lease_ms` is a defect that the history must show.
     pub believed_ms: u64,
@@ -104,7 +103,7 @@ trait Session {
     fn ack(&mut self, queue: &[u8], id_or_receipt: &str) -> Told;
 
     /// Returns a task to the front. The reply does not matter: the task may be redelivered from the request on.
-    fn give_back(&mut self, queue: &[u8], receipt: &str);
+    fn requeue(&mut self, queue: &[u8], receipt: &str);
 
     /// The number of tasks of the queue, if the home answers.
     fn count(&mut self, queue: &[u8]) -> Option<u64>;
@@ -276,7 +275,7 @@ impl HomeLoad {
                 0 => {}
                 1 => {
                     self.history.lock().release(number, Time::now());
-                    session.give_back(queue, &task.receipt);
+                    session.requeue(queue, &task.receipt);
                 }
                 2..6 => {
                     let due = Instant::now() + lease.mul_f64(rng.as_mut().map_or(0.0, Rng::f64) * 2.0);

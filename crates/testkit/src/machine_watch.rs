@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-const NAP: Duration = Duration::from_millis(1);
+const INTERVAL: Duration = Duration::from_millis(1);
 
 /// Measures how late the machine runs threads, from its start on.
 pub struct MachineWatch {
@@ -34,8 +34,8 @@ impl MachineWatch {
             move || {
                 while !shared.is_over.load(Ordering::Relaxed) {
                     let since = Instant::now();
-                    thread::sleep(NAP);
-                    let late = since.elapsed().saturating_sub(NAP);
+                    thread::sleep(INTERVAL);
+                    let late = since.elapsed().saturating_sub(INTERVAL);
                     shared.late_ns.fetch_add(late.as_nanos() as u64, Ordering::Relaxed);
                 }
             }

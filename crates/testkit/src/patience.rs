@@ -8,7 +8,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Checks without a pause at first; after that with a pause, which leaves the CPU to the awaited work.
 const LOOKS_AT_ONCE: usize = 1_000;
-const NAP: Duration = Duration::from_millis(1);
+const INTERVAL: Duration = Duration::from_millis(1);
 
 /// Polls a condition until it holds, for conditions without a signal.
 ///
@@ -29,6 +29,6 @@ pub fn until_within(what: &str, patience: Duration, mut is_so: impl FnMut() -> b
     while !is_so() {
         assert!(since.elapsed() < patience, "the condition was never met: {what}");
         looks += 1;
-        if looks < LOOKS_AT_ONCE { thread::yield_now() } else { thread::sleep(NAP) }
+        if looks < LOOKS_AT_ONCE { thread::yield_now() } else { thread::sleep(INTERVAL) }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// The direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// From the client.
     ToServer,
     /// To the client.
@@ -22,7 +22,7 @@ pub enum Way {
 /// # Panics
 ///
 /// If loopback has no free port.
-pub fn cutting_proxy(server: SocketAddr, cut: usize, way: Way) -> SocketAddr {
+pub fn cutting_proxy(server: SocketAddr, cut: usize, way: Direction) -> SocketAddr {
     proxy(server, move |n, of| Fault {
         left: if n == 0 && of == way { cut } else { usize::MAX },
         pause: None,
@@ -35,7 +35,7 @@ pub fn cutting_proxy(server: SocketAddr, cut: usize, way: Way) -> SocketAddr {
 /// # Panics
 ///
 /// If loopback has no free port.
-pub fn slow_proxy(server: SocketAddr, way: Way, bytes: usize, pause: Duration) -> SocketAddr {
+pub fn slow_proxy(server: SocketAddr, way: Direction, bytes: usize, pause: Duration) -> SocketAddr {
     proxy(server, move |_, of| Fault { left: usize::MAX, pause: (of == way).then_some((bytes, pause)) })
 }
 
@@ -50,10 +50,10 @@ struct Fault {
 /// The receive buffer of a slow proxy.
 const SLOW_BUFFER_BYTES: usize = 16 << 10;
 
-fn proxy(server: SocketAddr, fault_of: impl Fn(usize, Way) -> Fault + Send + 'static) -> SocketAddr {
+fn proxy(server: SocketAddr, fault_of: impl Fn(usize, Direction) -> Fault + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has free ports");
     let address = listener.local_addr().expect("it is bound");
-    if fault_of(0, Way::ToServer).pause.is_some() {
+    if fault_of(0, Direction::ToServer).pause.is_some() {
         let small = rustix::net::sockopt::set_socket_recv_buffer_size(&listener, SLOW_BUFFER_BYTES);
         small.expect("a buffer may be small");
     }
@@ -63,7 +63,7 @@ fn proxy(server: SocketAddr, fault_of: impl Fn(usize, Way) -> Fault + Send + 'st
             let server = TcpStream::connect(server).expect("the server listens");
             let twin = |stream: &TcpStream| stream.try_clone().expect("there are descriptors");
             let pair = (twin(&client), twin(&server));
-            let (to, from) = (fault_of(n, Way::ToServer), fault_of(n, Way::FromServer));
+            let (to, from) = (fault_of(n, Direction::ToServer), fault_of(n, Direction::FromServer));
             std::thread::spawn(move || pass(&pair.0, &pair.1, to));
             std::thread::spawn(move || pass(&server, &client, from));
         }
@@ -381,13 +381,13 @@ impl Network {
         let [to, from] = [(twin(&client), twin(&server)), (twin(&server), twin(&client))];
         let connection = Faulty { client, server, is_hanging: false, reply_bytes: usize::MAX };
         self.lock().connections.push((number, connection));
-        for (way, (from, to)) in [(Way::ToServer, to), (Way::FromServer, from)] {
+        for (way, (from, to)) in [(Direction::ToServer, to), (Direction::FromServer, from)] {
             let network = Arc::clone(self);
             std::thread::spawn(move || network.pass(number, way, &from, &to));
         }
     }
 
-    fn pass(&self, number: u64, way: Way, mut from: &TcpStream, mut to: &TcpStream) {
+    fn pass(&self, number: u64, way: Direction, mut from: &TcpStream, mut to: &TcpStream) {
         let mut room = vec![0; 16 << 10];
         while let Ok(read @ 1..) = from.read(&mut room) {
             match self.admit(number, way, read) {
@@ -405,7 +405,7 @@ impl Network {
         connections.extract_if(.., is_over).for_each(|(_, connection)| connection.cut());
     }
 
-    fn admit(&self, number: u64, way: Way, bytes: usize) -> Admitted {
+    fn admit(&self, number: u64, way: Direction, bytes: usize) -> Admitted {
         let mut state = self.lock();
         let delay = state.delay;
         if state.is_dark {
@@ -415,7 +415,7 @@ impl Network {
         let passed = match connection {
             None => 0,
             Some((_, Faulty { is_hanging: true, .. })) => return Admitted::Swallowed,
-            Some((_, connection)) if way == Way::FromServer => {
+            Some((_, connection)) if way == Direction::FromServer => {
                 let passed = bytes.min(connection.reply_bytes);
                 connection.reply_bytes -= if connection.reply_bytes == usize::MAX { 0 } else { passed };
                 passed

@@ -45,7 +45,6 @@ pub use value::Value;
 use pattern::Pattern;
 pub(crate) use words::quote;
 
-/// A parsed scenario.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// The path of its file.

@@ -3,16 +3,15 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 
-use sureq::home_api::command::ConnId;
+use sureq::home_api::command::{ConnId, Pop};
 use sureq::home_api::{
-    Broken, Command, Home, Listener, Now, Payload, Position, Receipt, Refusal, Replies, Status, Submitted,
-    command::Pop,
+    Broken, Command, Home, Listener, Now, Payload, Position, Receipt, Replies, Status, Submitted,
 };
-use sureq::{CleanReport, Cleaning, Outcome, Worker};
+use sureq::{Outcome, Worker};
 use sureq_core::Reply;
 use sureq_testkit::local_server::LocalServer;
 
-/// Forwards to another home, and records a line for each command.
+/// Forwards to a home in this process, and records a line for each command.
 #[derive(Clone, Debug)]
 struct Logging {
     inner: Arc<dyn Home>,
@@ -33,6 +32,7 @@ impl Logging {
     }
 }
 
+// The defaults of the other methods suit a home in this process.
 impl Home for Logging {
     fn submit(&self, commands: &[Command<'_>], replies: &mut Replies<Payload>) -> Submitted {
         for command in commands {
@@ -94,20 +94,8 @@ impl Home for Logging {
         self.inner.charge(bytes, before);
     }
 
-    fn has_leases(&self) -> bool {
-        self.inner.has_leases()
-    }
-
-    fn give_up_leases(&self) -> bool {
-        self.inner.give_up_leases()
-    }
-
     fn is_in_process(&self) -> bool {
         self.inner.is_in_process()
-    }
-
-    fn clean(&self, queues: &[&[u8]], how: Cleaning) -> Result<CleanReport, Refusal> {
-        self.inner.clean(queues, how)
     }
 
     fn close(&self) -> Result<(), Broken> {

@@ -123,7 +123,7 @@ async fn return_to(arguments: &ReturnArguments, home: Home, mut output: Output) 
         (Some(reason), _) if arguments.dead => queue.fail_for_good(task, reason).await?,
         (Some(reason), Some(to)) => queue.fail_to(task, reason, to).await?,
         (Some(reason), None) => queue.fail(task, reason).await?,
-        (None, to) => queue.give_back_to(task, to.unwrap_or(Place::Front)).await?,
+        (None, to) => queue.requeue_to(task, to.unwrap_or(Place::Front)).await?,
     };
     let text = match held {
         Held::Yes => "returned",

@@ -395,7 +395,7 @@ async fn list_workers(arguments: &WorkersArguments, home: Home, mut output: Outp
         }
         let back = home.fail_worker(lost).await?;
         if output.is_json() {
-            output.object([field!("worker", lost.as_ref()), ("given_back", json!(back))])?;
+            output.object([field!("worker", lost.as_ref()), ("requeued", json!(back))])?;
         } else {
             output.line(format_args!("{} requeued", many(back, "task")))?;
         }

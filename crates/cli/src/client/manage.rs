@@ -151,12 +151,12 @@ impl SettingText {
 
 /// All settings as text.
 pub(super) fn settings_text(settings: &Settings) -> Vec<SettingText> {
-    let value = |shown| match shown {
-        sureq::Shown::Number(n) => n.to_string().into_bytes(),
-        sureq::Shown::Word(word) => word.to_vec(),
+    let text = |value| match value {
+        sureq::SettingValue::Number(n) => n.to_string().into_bytes(),
+        sureq::SettingValue::Word(word) => word.to_vec(),
     };
     let names = SettingWords::NAMES.iter().map(|name| name.to_ascii_lowercase());
-    names.zip(settings.shown()).map(|(name, shown)| SettingText { name, value: value(shown) }).collect()
+    names.zip(settings.values()).map(|(name, value)| SettingText { name, value: text(value) }).collect()
 }
 
 #[derive(Args)]

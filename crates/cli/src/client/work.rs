@@ -26,11 +26,11 @@ use crate::format::{many, number};
 use crate::{exit, log, print, signals};
 
 /// The exit code of a program that returns its task at no cost of a try.
-const GIVE_BACK: i32 = 75;
+const REQUEUE: i32 = 75;
 
 /// The delay of a task that its program returned, so that it is not redelivered in a tight loop. A home without delays
 /// also waits this long before a failed task is returned.
-const GIVE_BACK_DELAY: Duration = Duration::from_secs(1);
+const REQUEUE_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Args)]
 #[command(after_help = HELP)]
@@ -189,7 +189,7 @@ async fn work(arguments: &WorkArguments, home: Home, mut output: Output) -> Comm
             ("done", tally.done.into()),
             ("failed", tally.failed.into()),
             ("dead", tally.dead.into()),
-            ("given_back", tally.given_back.into()),
+            ("requeued", tally.requeued.into()),
             ("cancelled", tally.cancelled.into()),
             ("lost", tally.lost.into()),
             ("unknown", tally.unknown.into()),
@@ -204,7 +204,7 @@ async fn work(arguments: &WorkArguments, home: Home, mut output: Output) -> Comm
 /// The tally as text; rare outcomes only if they occurred.
 fn summary(tally: &Tally) -> String {
     let (done, failed) = (many(tally.done, "task"), number(tally.failed + tally.dead));
-    let mut text = format!("{done} done, {failed} failed, {} returned", number(tally.given_back));
+    let mut text = format!("{done} done, {failed} failed, {} returned", number(tally.requeued));
     let rare = [
         (tally.dead, "of the failed ones dead"),
         (tally.cancelled, "cancelled"),
@@ -241,14 +241,14 @@ async fn handle(delivery: Delivery, program: State<Program>) -> Outcome {
     let outcome = run_program(&delivery, &program).await;
     let comes_again = match outcome {
         Outcome::Failed { .. } => true,
-        Outcome::GiveBack { after } => !after.is_zero(),
+        Outcome::Requeue { after } => !after.is_zero(),
         _ => false,
     };
     // A home without delivery numbers has no delays either: the task would be redelivered in a tight loop.
     if comes_again && delivery.task().receipt().fence().is_none() {
         let (token, mut is_stopping) = (delivery.token(), program.is_stopping.clone());
         tokio::select! {
-            () = sleep(GIVE_BACK_DELAY) => {}
+            () = sleep(REQUEUE_DELAY) => {}
             _ = is_stopping.wait_for(|&is_stopping| is_stopping) => {}
             _ = token.wait() => {}
         }
@@ -280,7 +280,7 @@ async fn run_program(delivery: &Delivery, program: &Program) -> Outcome {
         Ok(Err(error)) => failed(format!("cannot wait for {}: {error}", program.name())),
         Err(None) => {
             running.stop(LAST_GRACE).await;
-            Outcome::GiveBack { after: Duration::ZERO }
+            Outcome::Requeue { after: Duration::ZERO }
         }
         Err(Some(why)) => {
             running.stop(program.grace).await;
@@ -288,7 +288,7 @@ async fn run_program(delivery: &Delivery, program: &Program) -> Outcome {
                 Stop::Cancelled => Outcome::Cancelled,
                 Stop::TooLong => failed(format!("ran longer than {:?}", program.timeout)),
                 // Another worker has the task; this outcome is ignored.
-                _ => Outcome::GiveBack { after: Duration::ZERO },
+                _ => Outcome::Requeue { after: Duration::ZERO },
             }
         }
     }
@@ -297,7 +297,7 @@ async fn run_program(delivery: &Delivery, program: &Program) -> Outcome {
 fn outcome_of(status: ExitStatus) -> Outcome {
     match status.code() {
         Some(0) => Outcome::Done,
-        Some(GIVE_BACK) => Outcome::GiveBack { after: GIVE_BACK_DELAY },
+        Some(REQUEUE) => Outcome::Requeue { after: REQUEUE_DELAY },
         // `exit status: 3`, `signal: 9 (SIGKILL)`
         _ => failed(status.to_string()),
     }

@@ -9,7 +9,7 @@ use crate::comments::{Language, comments, prose, sources};
 use crate::tree::{documents, prose_lines, read};
 
 /// Phrases that have a plainer equivalent, in lower case.
-const PHRASES: [&str; 17] = [
+const PHRASES: [&str; 22] = [
     "whoever",
     "whomever",
     "whosoever",
@@ -27,6 +27,11 @@ const PHRASES: [&str; 17] = [
     "that which",
     "those who wait",
     "who one is",
+    "who knows",
+    "never ours",
+    "befall",
+    "befalls",
+    "tells of",
 ];
 
 /// Words that no sentence begins with, unless it is a question.

@@ -24,7 +24,7 @@ mod redis_soak;
 mod remote_home;
 mod settings;
 mod store_files;
-mod strangers;
+mod unauthenticated;
 mod unread;
 mod users;
 mod waiting;

@@ -24,7 +24,7 @@ fn client(server: &Server, version: u8) -> RespClient {
 }
 
 /// A message as one text: its words, separated by spaces.
-fn told(value: Value) -> String {
+fn text_of(value: Value) -> String {
     let word = |value: Value| match value {
         Value::Int(n) => n.to_string(),
         Value::Null => "-".to_owned(),
@@ -33,13 +33,13 @@ fn told(value: Value) -> String {
     value.list().into_iter().map(word).collect::<Vec<_>>().join(" ")
 }
 
-fn hear(client: &mut RespClient) -> String {
-    told(client.reply())
+fn next_text(client: &mut RespClient) -> String {
+    text_of(client.reply())
 }
 
 /// Sends a command; returns the first message or reply after it.
-fn say(client: &mut RespClient, line: &str) -> String {
-    told(client.say(line))
+fn reply_to(client: &mut RespClient, line: &str) -> String {
+    text_of(client.say(line))
 }
 
 /// A field of INFO.
@@ -66,9 +66,12 @@ fn a_subscriber_gets_a_message_for_each_step_of_a_task() {
         // Several, so that each network thread has some.
         let mut subscribers: Vec<RespClient> = (0..4).map(|_| client(&server, version)).collect();
         for subscriber in &mut subscribers {
-            assert_eq!(say(subscriber, "SUBSCRIBE sureq:work:q sureq:delete:q"), "subscribe sureq:work:q 1");
-            assert_eq!(hear(subscriber), "subscribe sureq:delete:q 2");
-            assert_eq!(say(subscriber, "PSUBSCRIBE sureq:done:*"), "psubscribe sureq:done:* 3");
+            assert_eq!(
+                reply_to(subscriber, "SUBSCRIBE sureq:work:q sureq:delete:q"),
+                "subscribe sureq:work:q 1"
+            );
+            assert_eq!(next_text(subscriber), "subscribe sureq:delete:q 2");
+            assert_eq!(reply_to(subscriber, "PSUBSCRIBE sureq:done:*"), "psubscribe sureq:done:* 3");
         }
         let mut worker = server.client();
         let ids = worker.say("RQ.PUSH q a b c").ids();
@@ -84,7 +87,7 @@ fn a_subscriber_gets_a_message_for_each_step_of_a_task() {
         ];
         for subscriber in &mut subscribers {
             for expect in &expect {
-                assert_eq!(hear(subscriber), *expect);
+                assert_eq!(next_text(subscriber), *expect);
             }
         }
     }
@@ -95,26 +98,26 @@ fn timed_events_and_the_other_dialect_send_notices_too() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let mut subscriber = server.client();
-    say(&mut subscriber, "PSUBSCRIBE sureq:*:default");
+    reply_to(&mut subscriber, "PSUBSCRIBE sureq:*:default");
     let mut text = server.text_client();
-    let heard = |subscriber: &mut RespClient, expect: &str| {
-        assert_eq!(hear(subscriber), format!("pmessage sureq:*:default sureq:{expect}"));
+    let expect_notice = |subscriber: &mut RespClient, expect: &str| {
+        assert_eq!(next_text(subscriber), format!("pmessage sureq:*:default sureq:{expect}"));
     };
     text.add(0, "now");
-    heard(&mut subscriber, "work:default 1");
+    expect_notice(&mut subscriber, "work:default 1");
     text.add(30, "later");
-    heard(&mut subscriber, "work:default 1");
+    expect_notice(&mut subscriber, "work:default 1");
     // The connection of a CONN lease is closed, and another lease ends.
     let mut worker = server.client();
     assert_eq!(worker.say("RQ.POP COUNT 1 CONN default").list().len(), 1);
     drop(worker);
-    heard(&mut subscriber, "work:default 1");
+    expect_notice(&mut subscriber, "work:default 1");
     let mut worker = server.client();
     assert_eq!(worker.say("RQ.POP COUNT 2 LEASE 20 default").list().len(), 2);
-    heard(&mut subscriber, "work:default 2");
+    expect_notice(&mut subscriber, "work:default 2");
     let id = worker.pop("default", 1)[0].id.clone();
     assert!(worker.ack("default", &id));
-    heard(&mut subscriber, &format!("done:default {id}"));
+    expect_notice(&mut subscriber, &format!("done:default {id}"));
 }
 
 /// Commands after SUBSCRIBE in the same packet are refused like those in later ones.
@@ -134,7 +137,7 @@ fn in_resp2_a_subscriber_can_only_manage_subscriptions() {
     let bytes: Vec<u8> = words.iter().flat_map(|words| encode(words)).collect();
     subscriber.send_raw(&bytes).expect("the server reads");
     assert_eq!(subscriber.reply().ids().len(), 1);
-    assert_eq!(hear(&mut subscriber), "subscribe c 1");
+    assert_eq!(next_text(&mut subscriber), "subscribe c 1");
     for name in ["rq.push", "rq.pop"] {
         let expect = format!(
             "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in \
@@ -142,7 +145,7 @@ fn in_resp2_a_subscriber_can_only_manage_subscriptions() {
         );
         assert_eq!(subscriber.reply().error(), expect);
     }
-    assert_eq!(hear(&mut subscriber), "unsubscribe c 0");
+    assert_eq!(next_text(&mut subscriber), "unsubscribe c 0");
     assert_eq!(subscriber.reply().ids().len(), 1);
     let payloads = subscriber.pop("q", 9).into_iter().map(|task| task.payload).collect::<Vec<_>>();
     assert_eq!(payloads, [b"before", b"behind"]);
@@ -153,7 +156,7 @@ fn in_resp3_a_subscriber_can_run_commands_and_gets_messages_while_it_waits() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let mut subscriber = client(&server, 3);
-    say(&mut subscriber, "SUBSCRIBE sureq:work:q");
+    reply_to(&mut subscriber, "SUBSCRIBE sureq:work:q");
     assert_eq!(subscriber.say("PING").text(), "PONG");
     // The reply to its own push may arrive before or after the message about it.
     subscriber.begin("RQ.PUSH q mine");
@@ -163,7 +166,7 @@ fn in_resp3_a_subscriber_can_run_commands_and_gets_messages_while_it_waits() {
     subscriber.begin("RQ.POP BLOCK 0 empty");
     crate::await_line(&mut server.client(), 1);
     server.client().push("q", "x");
-    assert_eq!(hear(&mut subscriber), "message sureq:work:q 1");
+    assert_eq!(next_text(&mut subscriber), "message sureq:work:q 1");
     server.client().push("empty", "y");
     assert_eq!(subscriber.reply().tasks()[0].payload, b"y");
 }
@@ -184,7 +187,7 @@ fn other_clients_see_subscriptions() {
     channels.sort();
     assert_eq!(channels, ["one", "two"]);
     assert_eq!(observer.say("PUBSUB CHANNELS o*").ids(), ["one"]);
-    assert_eq!(say(&mut observer, "PUBSUB NUMSUB one two three"), "one 2 two 1 three 0");
+    assert_eq!(reply_to(&mut observer, "PUBSUB NUMSUB one two three"), "one 2 two 1 three 0");
     assert_eq!(observer.say("PUBSUB NUMPAT"), Value::Int(1));
     let listed = |observer: &mut RespClient, kind: &str| {
         let list = observer.say(&format!("CLIENT LIST TYPE {kind}")).text();
@@ -217,30 +220,30 @@ fn many_subscriptions_and_many_subscribers() {
         let argv: Vec<&str> = [verb].into_iter().chain(names.iter().map(String::as_str)).collect();
         one.send_raw(&encode(&argv)).expect("the server reads");
         for (n, name) in names.iter().enumerate() {
-            assert_eq!(hear(one), format!("{} {name} {}", verb.to_lowercase(), first + n + 1));
+            assert_eq!(next_text(one), format!("{} {name} {}", verb.to_lowercase(), first + n + 1));
         }
     };
     ask(&mut one, "SUBSCRIBE", &names("sureq:work:q"), 0);
     ask(&mut one, "PSUBSCRIBE", &names("sureq:work:*-"), 10_000);
     let mut crowd: Vec<RespClient> = (0..1_000).map(|_| server.client()).collect();
     for client in &mut crowd {
-        assert_eq!(say(client, "SUBSCRIBE sureq:work:q77"), "subscribe sureq:work:q77 1");
+        assert_eq!(reply_to(client, "SUBSCRIBE sureq:work:q77"), "subscribe sureq:work:q77 1");
     }
     let mut worker = server.client();
-    assert_eq!(say(&mut worker, "PUBSUB NUMSUB sureq:work:q77"), "sureq:work:q77 1001");
+    assert_eq!(reply_to(&mut worker, "PUBSUB NUMSUB sureq:work:q77"), "sureq:work:q77 1001");
     let (machine, asked) = (MachineWatch::start(), Instant::now());
     worker.push("q77", "x");
     worker.push("q-9999", "x");
     for client in &mut crowd {
-        assert_eq!(hear(client), "message sureq:work:q77 1");
+        assert_eq!(next_text(client), "message sureq:work:q77 1");
     }
-    assert_eq!(hear(&mut one), "message sureq:work:q77 1");
-    assert_eq!(hear(&mut one), "pmessage sureq:work:*-9999 sureq:work:q-9999 1");
+    assert_eq!(next_text(&mut one), "message sureq:work:q77 1");
+    assert_eq!(next_text(&mut one), "pmessage sureq:work:*-9999 sureq:work:q-9999 1");
     machine.assert_within(asked.elapsed(), Duration::from_secs(10), "messages to all of them");
     drop(crowd);
     one.begin("UNSUBSCRIBE");
     one.begin("PUNSUBSCRIBE");
-    let last = (0..20_000).map(|_| hear(&mut one)).last().expect("each is confirmed");
+    let last = (0..20_000).map(|_| next_text(&mut one)).last().expect("each is confirmed");
     assert!(last.ends_with(" 0"), "{last}");
     assert_eq!(one.say("PING").text(), "PONG");
     await_info(&mut worker, "pubsub_clients", 0);
@@ -268,7 +271,7 @@ fn a_hundred_thousand_messages_arrive_in_order() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let (mut subscriber, mut worker) = (server.client(), server.client());
-    say(&mut subscriber, "PSUBSCRIBE sureq:done:*");
+    reply_to(&mut subscriber, "PSUBSCRIBE sureq:done:*");
     let payloads = vec!["x"; 100_000];
     let push: Vec<&str> = ["RQ.PUSH", "q"].into_iter().chain(payloads).collect();
     let ids = worker.command(&push).ids();
@@ -276,7 +279,7 @@ fn a_hundred_thousand_messages_arrive_in_order() {
     let ack: Vec<&str> = ["RQ.ACK", "q"].into_iter().chain(ids.iter().map(String::as_str)).collect();
     assert_eq!(worker.command(&ack).list().len(), ids.len());
     for id in &ids {
-        assert_eq!(hear(&mut subscriber), format!("pmessage sureq:done:* sureq:done:q {id}"));
+        assert_eq!(next_text(&mut subscriber), format!("pmessage sureq:done:* sureq:done:q {id}"));
     }
     assert_eq!(info(&mut worker, "client_output_buffer_limit_disconnections"), 0);
 }
@@ -288,10 +291,10 @@ fn a_subscriber_that_does_not_read_is_disconnected() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let (mut slow, mut fast, mut worker) = (server.client(), server.client(), server.client());
-    say(&mut slow, "PSUBSCRIBE sureq:*");
+    reply_to(&mut slow, "PSUBSCRIBE sureq:*");
     // Messages contain the name of the queue: a long name fills buffers quickly.
     let queue = "q".repeat(4_000);
-    say(&mut fast, &format!("SUBSCRIBE sureq:work:{queue}"));
+    reply_to(&mut fast, &format!("SUBSCRIBE sureq:work:{queue}"));
     let before = server.resident_bytes();
     let batch: Vec<u8> = (0..100).flat_map(|_| encode(&["RQ.PUSH", &queue, "x"])).collect();
     let mut pushed = 0;
@@ -300,7 +303,7 @@ fn a_subscriber_that_does_not_read_is_disconnected() {
         worker.send_raw(&batch).expect("the server reads");
         for _ in 0..100 {
             assert_eq!(worker.reply().ids().len(), 1);
-            assert!(hear(&mut fast).ends_with(" 1"));
+            assert!(next_text(&mut fast).ends_with(" 1"));
         }
         pushed += 100;
     }
@@ -313,7 +316,7 @@ fn a_subscriber_that_does_not_read_is_disconnected() {
     let _ = slow.stream().read_to_end(&mut rest);
     assert!(slow.is_closed());
     worker.push(&queue, "x");
-    assert!(hear(&mut fast).ends_with(" 1"));
+    assert!(next_text(&mut fast).ends_with(" 1"));
 }
 
 /// Without a limit, the server would compare some 2.4 billion characters for one push.
@@ -326,15 +329,15 @@ fn a_subscriber_with_too_costly_patterns_is_disconnected_without_delaying_others
     let argv: Vec<&str> = ["PSUBSCRIBE"].into_iter().chain(patterns.iter().map(String::as_str)).collect();
     costly.send_raw(&encode(&argv)).expect("the server reads");
     for (n, pattern) in patterns.iter().enumerate() {
-        assert_eq!(hear(&mut costly), format!("psubscribe {pattern} {}", n + 1));
+        assert_eq!(next_text(&mut costly), format!("psubscribe {pattern} {}", n + 1));
     }
-    say(&mut cheap, "PSUBSCRIBE sureq:work:*");
+    reply_to(&mut cheap, "PSUBSCRIBE sureq:work:*");
     let (machine, asked) = (MachineWatch::start(), Instant::now());
     worker.push(&"a".repeat(4_000), "x");
     let expect = "ERR the patterns of this connection took more than 1048576 steps to match a message";
     assert_eq!(costly.reply().error(), expect);
     assert!(costly.is_closed());
-    assert!(hear(&mut cheap).ends_with(" 1"));
+    assert!(next_text(&mut cheap).ends_with(" 1"));
     assert_eq!(server.client().say("PING").text(), "PONG");
     await_info(&mut worker, "pubsub_patterns", 1);
     machine.assert_within(asked.elapsed(), Duration::from_secs(5), "to disconnect it");
@@ -346,7 +349,7 @@ fn a_too_costly_pattern_lists_no_channels() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let (mut subscriber, mut observer) = (server.client(), server.client());
-    say(&mut subscriber, &format!("SUBSCRIBE {}", "a".repeat(8_000)));
+    reply_to(&mut subscriber, &format!("SUBSCRIBE {}", "a".repeat(8_000)));
     let pattern = format!("*{}b", "a".repeat(4_000));
     let refused = observer.say(&format!("PUBSUB CHANNELS {pattern}")).error();
     assert_eq!(refused, "ERR the pattern takes more than 1048576 steps to match all channels");
@@ -365,22 +368,22 @@ fn no_message_arrives_after_an_unsubscription() {
                 worker.push("q", "x");
             }
         });
-        let mut heard = 0;
+        let mut received = 0;
         while !pushing.is_finished() {
             for (verb, name) in [("SUBSCRIBE", "sureq:work:q"), ("PSUBSCRIBE", "sureq:work:*")] {
                 assert_eq!(
-                    say(&mut subscriber, &format!("{verb} {name}")),
+                    reply_to(&mut subscriber, &format!("{verb} {name}")),
                     format!("{} {name} 1", verb.to_lowercase())
                 );
                 subscriber.begin(&format!("{}UNSUBSCRIBE {name}", verb.trim_end_matches("SUBSCRIBE")));
                 let left =
                     format!("{}unsubscribe {name} 0", verb.to_lowercase().trim_end_matches("subscribe"));
-                while hear(&mut subscriber) != left {
-                    heard += 1;
+                while next_text(&mut subscriber) != left {
+                    received += 1;
                 }
             }
         }
-        assert!(heard > 0, "messages must have arrived before");
+        assert!(received > 0, "messages must have arrived before");
     });
 }
 
@@ -397,7 +400,7 @@ fn disconnected_subscribers_leak_nothing() {
         });
         for n in (0..).take_while(|_| !pushing.is_finished()) {
             let mut subscriber = client(&server, if n % 2 == 0 { 2 } else { 3 });
-            say(&mut subscriber, "SUBSCRIBE sureq:work:q");
+            reply_to(&mut subscriber, "SUBSCRIBE sureq:work:q");
             subscriber.say("PING");
             if n % 3 == 0 {
                 subscriber.begin("QUIT");
@@ -416,7 +419,7 @@ fn a_server_with_subscribers_stops_orderly() {
     let dir = scratch();
     let mut server = serve(dir.path()).start();
     let mut subscriber = server.client();
-    say(&mut subscriber, "SUBSCRIBE sureq:work:q");
+    reply_to(&mut subscriber, "SUBSCRIBE sureq:work:q");
     server.terminate();
     assert_eq!(server.exit_code(Duration::from_secs(10)), 0, "{}", *server);
     assert!(subscriber.is_closed());

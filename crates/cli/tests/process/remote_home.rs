@@ -13,7 +13,7 @@ use sureq::home_api::{Command, Home as _, ListenEvent, NoticeTasks, Replies, Rep
 use sureq_remote::{OpenError, Patience, RemoteHome, Target};
 use sureq_testkit::client::Value;
 use sureq_testkit::patience::{PATIENCE, until};
-use sureq_testkit::proxy::{Way, cutting_proxy};
+use sureq_testkit::proxy::{Direction, cutting_proxy};
 use sureq_testkit::server_process::{Launch, Server};
 
 use crate::users::People;
@@ -113,11 +113,11 @@ fn credentials_decide_which_commands_are_allowed() {
         RemoteHome::open(target(&format!("mailer:{}@", people.mailer_token))).expect("the user may log in");
     assert!(matches!(push(&mailer, b"emails", b"x"), Reply::Pushed(_)));
     match push(&mailer, b"other", b"x") {
-        Reply::Refused(Refusal::Said { words }) => assert!(words.starts_with("NOPERM"), "{words}"),
+        Reply::Refused(Refusal::Foreign { message }) => assert!(message.starts_with("NOPERM"), "{message}"),
         other => panic!("{other:?}"),
     }
     match ask(&mailer, pop(Some(Block::Forever), LeaseAsk::NONE)).list.remove(0) {
-        Reply::Refused(Refusal::Said { words }) => assert!(words.starts_with("NOPERM"), "{words}"),
+        Reply::Refused(Refusal::Foreign { message }) => assert!(message.starts_with("NOPERM"), "{message}"),
         other => panic!("{other:?}"),
     }
     let root = RemoteHome::open(target("root:open%20sesame@")).expect("the password is right");
@@ -272,7 +272,7 @@ fn a_connection_that_is_cut_anywhere_leaves_every_task_in_one_place() {
     let dir = scratch();
     let server = serve(dir.path()).args(["--durability", "none"]).start();
     let direct = open(server.resp);
-    for way in [Way::ToServer, Way::FromServer] {
+    for way in [Direction::ToServer, Direction::FromServer] {
         let mut is_past_the_end = false;
         let mut cut = 0;
         while !is_past_the_end {

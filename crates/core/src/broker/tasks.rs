@@ -26,7 +26,6 @@ pub struct SlicePopped {
     pub goes_on_at: Option<usize>,
 }
 
-/// A slice of a pop.
 #[derive(Clone, Copy, Debug)]
 pub struct PopSlice {
     /// The index of the first queue to look at.
@@ -250,8 +249,8 @@ impl<B: Body> Broker<B> {
         });
     }
 
-    /// Requeues deliveries whose payload could not be read: see `Queue::take_back_unreadable`.
-    pub fn take_back_unreadable<R: Recorder<Body = B>>(
+    /// Requeues deliveries whose payload could not be read: see `Queue::requeue_unreadable`.
+    pub fn requeue_unreadable<R: Recorder<Body = B>>(
         &mut self,
         queue: &[u8],
         receipts: &[Receipt],
@@ -263,7 +262,7 @@ impl<B: Body> Broker<B> {
         self.stamped(now, rec, |broker, now, rec| {
             if let Some(no) = broker.number_of(queue) {
                 broker.on_queue(no, now, rec, |queue, rec| {
-                    queue.take_back_unreadable(receipts, wait_ms, reason, now, rec);
+                    queue.requeue_unreadable(receipts, wait_ms, reason, now, rec);
                 });
             }
         });

@@ -13,7 +13,6 @@ const STEPS_PER_TICK: usize = 16;
 /// The time at which [`Broker::tick`] must be called again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NextDeadline {
-    /// By log time.
     pub log: Option<LogTime>,
     /// By the wall clock. It may jump, so the driver must compare it again regularly.
     pub wall: Option<WallTime>,

@@ -63,7 +63,7 @@ pub enum Event<'a> {
     /// Tasks were added, with consecutive ids.
     Pushed {
         queue: QueueNo,
-        /// The first id.
+        /// The id of the first task; the others have the ids that follow.
         first: TaskId,
         /// The payloads of the tasks, in order.
         payloads: Payloads<'a>,
@@ -171,7 +171,6 @@ pub enum Event<'a> {
         /// All settings after the change.
         settings: &'a Settings,
     },
-    /// A worker started.
     WorkerStarted {
         name: &'a [u8],
         incarnation: u64,
@@ -299,7 +298,6 @@ pub enum Landing {
         /// The number of the group. Each queue counts its groups.
         group: u64,
     },
-    /// The back.
     Back,
     /// The delayed tasks, until this time.
     Delayed(LogTime),
@@ -380,7 +378,6 @@ pub struct FullTask<'a> {
     pub queue: QueueNo,
     pub id: TaskId,
     pub payload: &'a [u8],
-    /// The log time of the push.
     pub pushed: LogTime,
     pub state: TaskState,
     /// The negated priority that was decoded for a ready task, if it disagrees with the priority. No queue accepts

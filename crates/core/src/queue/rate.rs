@@ -8,7 +8,7 @@ const WINDOW_MS: u64 = 10_000;
 /// Counts of the current window and of the one before it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rate {
-    stretch: u64,
+    window: u64,
     current: u64,
     before: u64,
 }
@@ -22,11 +22,11 @@ impl Rate {
 
     /// The counts, moved forward to this time.
     const fn at(self, now: LogTime) -> Self {
-        let stretch = now.0 / WINDOW_MS;
-        match stretch.saturating_sub(self.stretch) {
+        let window = now.0 / WINDOW_MS;
+        match window.saturating_sub(self.window) {
             0 => self,
-            1 => Self { stretch, current: 0, before: self.current },
-            _ => Self { stretch, current: 0, before: 0 },
+            1 => Self { window, current: 0, before: self.current },
+            _ => Self { window, current: 0, before: 0 },
         }
     }
 

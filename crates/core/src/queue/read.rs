@@ -58,7 +58,6 @@ impl<B: Body> Queue<B> {
         })
     }
 
-    /// The body of a task.
     pub(crate) fn body_of(&self, id: TaskId) -> Option<B> {
         self.look(id).map(|task| task.body.clone())
     }

@@ -24,7 +24,7 @@ pub(crate) struct Salvaged<B> {
 }
 
 impl<B: Body> Queue<B> {
-    /// The task with this name.
+    /// The task that has this unique name, in any state.
     pub fn bearer_of(&self, name: &Name) -> Option<TaskId> {
         self.names.get(name).copied()
     }
@@ -46,7 +46,7 @@ impl<B: Body> Queue<B> {
             let run = next()?.and_then(|bytes| Run::read(bytes.as_ref()));
             lost += usize::from(run.is_none());
             for entry in Packed::entries_of(run, &mut r).ok_or(Damaged("the overlay of a run"))? {
-                queue.take_back(entry);
+                queue.restore_entry(entry);
             }
         }
         let mut records = Vec::new();
@@ -56,13 +56,13 @@ impl<B: Body> Queue<B> {
                 None => lost += 1,
             }
         }
-        queue.take_back_records(records);
+        queue.restore_records(records);
         queue.count_again(&counters)?;
         queue.changed = false;
         Ok(Salvaged { name, queue, lost })
     }
 
-    fn take_back(&mut self, entry: Entry<B>) {
+    fn restore_entry(&mut self, entry: Entry<B>) {
         if self.state_of(entry.id).is_some() {
             return;
         }
@@ -77,7 +77,7 @@ impl<B: Body> Queue<B> {
     }
 
     /// Adds records in the orders of their lists: leased tasks by delivery, dead tasks by death.
-    fn take_back_records(&mut self, mut records: Vec<Task<B>>) {
+    fn restore_records(&mut self, mut records: Vec<Task<B>>) {
         records.sort_by_key(|task| match &task.state {
             TaskState::Leased(lease) => (1, lease.seq(), task.id),
             TaskState::Dead(at) => (2, at.0, task.id),

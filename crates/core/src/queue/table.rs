@@ -65,7 +65,6 @@ impl<B> TaskSlot<B> {
     }
 }
 
-/// A page of slots.
 pub(super) type Page<B> = Vec<TaskSlot<B>>;
 
 /// Tasks by id.

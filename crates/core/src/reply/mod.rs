@@ -402,6 +402,11 @@ pub enum Refusal {
     NoMoreIds,
     /// The log failed. The home confirms no further commands.
     Poisoned,
+    /// The server that stores the queue found its state inconsistent and does not execute commands on it.
+    QueuePoisoned {
+        /// The cause, and what to do.
+        why: Box<str>,
+    },
     /// The home was closed.
     Closed,
     /// The payload of a task cannot be read.
@@ -411,9 +416,9 @@ pub enum Refusal {
         why: Box<str>,
     },
     /// The server that stores the queue refused with an error of its own.
-    Said {
+    Foreign {
         /// Its error message, without the code.
-        words: Box<str>,
+        message: Box<str>,
     },
     /// The server that stores the queue cannot be reached.
     Unavailable {
@@ -442,7 +447,7 @@ impl Refusal {
             Self::NotThere { .. } => "NOTTHERE",
             Self::NoSpace => "NOSPACE",
             Self::OutOfMemory => "OOM",
-            Self::Poisoned => "POISONED",
+            Self::Poisoned | Self::QueuePoisoned { .. } => "POISONED",
             Self::Closed => "CLOSED",
             Self::Damaged { .. } => "DAMAGED",
             Self::Unavailable { .. } => "UNAVAILABLE",
@@ -451,7 +456,7 @@ impl Refusal {
             | Self::TooLarge { .. }
             | Self::TooMany { .. }
             | Self::OutOfRange { .. }
-            | Self::Said { .. }
+            | Self::Foreign { .. }
             | Self::NoMoreIds => "ERR",
         }
     }
@@ -486,9 +491,10 @@ impl fmt::Display for Refusal {
             Self::NoMoreIds => f.write_str("the store has used up all task ids"),
             Self::Closed => f.write_str("the store is closed: connect to it again once it is open"),
             Self::Damaged { id, why } => write!(f, "the payload of task {id} cannot be read: {why}"),
-            Self::Said { words } | Self::WrongType { words } => f.write_str(words),
+            Self::Foreign { message: words } | Self::WrongType { words } => f.write_str(words),
             Self::Unavailable { why } => write!(f, "nothing was done: {why}"),
             Self::Unknown { why } => write!(f, "outcome unknown: {why}"),
+            Self::QueuePoisoned { why } => f.write_str(why),
             Self::Poisoned => f.write_str("the log failed: restart the server once its disk is sound"),
         }
     }

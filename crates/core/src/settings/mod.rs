@@ -6,14 +6,13 @@ use alloc::boxed::Box;
 
 use crate::limits;
 
-pub use words::{BadSetting, Changes, SettingWords, Shown};
+pub use words::{BadSetting, Changes, SettingValue, SettingWords};
 
 /// The destination of a returned task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
     /// The front, before all tasks of its priority.
     Front,
-    /// The back.
     Back,
     /// The back, after this many milliseconds.
     After(u64),

@@ -53,7 +53,6 @@ pub enum BadSetting<'a> {
     NoValue(&'static str),
     /// The value of this setting is invalid.
     BadValue {
-        /// The name of the setting.
         name: &'static str,
         /// A description of the valid values.
         wanted: &'static str,
@@ -169,7 +168,7 @@ fn position(name: &[u8]) -> Option<usize> {
 
 /// The displayed value of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shown<'a> {
+pub enum SettingValue<'a> {
     /// A number; 0 means the default.
     Number(u64),
     /// A word or a name.
@@ -192,27 +191,27 @@ const fn overflow_word(overflow: Overflow) -> &'static [u8] {
 
 impl<'a> Change<'a> {
     /// The name and the new value, as text.
-    pub const fn shown(&self) -> (&'static str, Shown<'a>) {
-        let (at, shown) = match *self {
-            Change::LeaseMs(ms) => (0, Shown::Number(ms)),
-            Change::Tries(n) => (1, Shown::Number(n as u64)),
-            Change::BackoffMs(ms) => (2, Shown::Number(ms)),
-            Change::TtlMs(ms) => (3, Shown::Number(ms)),
-            Change::MaxLength(n) => (4, Shown::Number(n)),
-            Change::MaxBytes(n) => (5, Shown::Number(n)),
-            Change::MaxLeased(n) => (6, Shown::Number(n)),
-            Change::Expired(expired) => (7, Shown::Word(expired_word(expired))),
-            Change::Overflow(overflow) => (8, Shown::Word(overflow_word(overflow))),
-            Change::DeadLetter(name) => (9, Shown::Word(name)),
+    pub const fn name_and_value(&self) -> (&'static str, SettingValue<'a>) {
+        let (at, value) = match *self {
+            Change::LeaseMs(ms) => (0, SettingValue::Number(ms)),
+            Change::Tries(n) => (1, SettingValue::Number(n as u64)),
+            Change::BackoffMs(ms) => (2, SettingValue::Number(ms)),
+            Change::TtlMs(ms) => (3, SettingValue::Number(ms)),
+            Change::MaxLength(n) => (4, SettingValue::Number(n)),
+            Change::MaxBytes(n) => (5, SettingValue::Number(n)),
+            Change::MaxLeased(n) => (6, SettingValue::Number(n)),
+            Change::Expired(expired) => (7, SettingValue::Word(expired_word(expired))),
+            Change::Overflow(overflow) => (8, SettingValue::Word(overflow_word(overflow))),
+            Change::DeadLetter(name) => (9, SettingValue::Word(name)),
         };
-        (KINDS[at].name, shown)
+        (KINDS[at].name, value)
     }
 }
 
 impl Settings {
     /// The values, in the order of [`SettingWords::NAMES`].
-    pub fn shown(&self) -> [Shown<'_>; KINDS.len()] {
-        let number = |n: Option<u64>| Shown::Number(n.unwrap_or(0));
+    pub fn values(&self) -> [SettingValue<'_>; KINDS.len()] {
+        let number = |n: Option<u64>| SettingValue::Number(n.unwrap_or(0));
         [
             number(self.lease_ms),
             number(self.tries.map(u64::from)),
@@ -221,9 +220,9 @@ impl Settings {
             number(self.max_length),
             number(self.max_bytes),
             number(self.max_leased),
-            Shown::Word(expired_word(self.expired)),
-            Shown::Word(overflow_word(self.overflow)),
-            Shown::Word(self.dead_letter.as_deref().unwrap_or_default()),
+            SettingValue::Word(expired_word(self.expired)),
+            SettingValue::Word(overflow_word(self.overflow)),
+            SettingValue::Word(self.dead_letter.as_deref().unwrap_or_default()),
         ]
     }
 }
@@ -263,17 +262,17 @@ mod tests {
         assert!(!changes.is_empty());
         changes.iter().for_each(|change| settings.change(&change));
         for (change, name) in changes.iter().zip(SettingWords::NAMES) {
-            assert_eq!(change.shown().0, name, "{change:?}");
+            assert_eq!(change.name_and_value().0, name, "{change:?}");
         }
-        let spell = |shown: Shown<'_>| match shown {
-            Shown::Number(n) => alloc::format!("{n}").into_bytes(),
-            Shown::Word(word) => word.to_ascii_lowercase(),
+        let text_of = |value: SettingValue<'_>| match value {
+            SettingValue::Number(n) => alloc::format!("{n}").into_bytes(),
+            SettingValue::Word(word) => word.to_ascii_lowercase(),
         };
-        let shown: Vec<Vec<u8>> = settings.shown().map(spell).into();
+        let texts: Vec<Vec<u8>> = settings.values().map(text_of).into();
         let typed: Vec<Vec<u8>> = words.chunks(2).map(|pair| pair[1].to_ascii_lowercase()).collect();
-        assert_eq!(shown, typed);
-        let shown: Vec<Vec<u8>> = changes.iter().map(|change| spell(change.shown().1)).collect();
-        assert_eq!(shown, typed);
+        assert_eq!(texts, typed);
+        let texts: Vec<Vec<u8>> = changes.iter().map(|change| text_of(change.name_and_value().1)).collect();
+        assert_eq!(texts, typed);
     }
 
     #[test]

@@ -10,26 +10,26 @@ use sureq_core::{Command, Receipt, TaskId};
 pub type Name = &'static str;
 
 /// A task reference, as text.
-pub type Spelt = Vec<u8>;
+pub type TaskText = Vec<u8>;
 
 #[derive(Clone, Debug)]
 pub enum Cmd {
     Push(Name, Vec<Vec<u8>>),
     Add(AddPlan),
     Pop(PopPlan),
-    Ack(Name, Vec<Spelt>, IdForm, AckScope),
-    Extend(Name, Spelt, u64),
-    Return { queue: Name, task: Spelt, to: Option<Place>, failed: Option<Vec<u8>>, is_last: bool },
+    Ack(Name, Vec<TaskText>, IdForm, AckScope),
+    Extend(Name, TaskText, u64),
+    Return { queue: Name, task: TaskText, to: Option<Place>, failed: Option<Vec<u8>>, is_last: bool },
     Recover(Name, u32, u64),
     Inspect(Name, View, i64, u32),
     Info(Name),
-    CancelIds(Name, Vec<Spelt>),
+    CancelIds(Name, Vec<TaskText>),
     CancelNames(Name, Vec<Name>),
     CancelPayload(Name, Vec<u8>),
-    Explain(Name, Spelt),
-    Bury(Name, Vec<Spelt>),
-    Revive(Name, Option<Vec<Spelt>>),
-    Delete(Name, Vec<Spelt>),
+    Explain(Name, TaskText),
+    Bury(Name, Vec<TaskText>),
+    Revive(Name, Option<Vec<TaskText>>),
+    Delete(Name, Vec<TaskText>),
     Purge(Name, Option<View>),
     Drop(Vec<Name>),
     Exists(Vec<Name>),
@@ -237,7 +237,7 @@ pub enum Happening {
     Tick,
     Restart,
     CloseConn(u64),
-    Undeliver(Name, Vec<Receipt>),
+    RequeueUndelivered(Name, Vec<Receipt>),
     /// The body of the task is copied to another place, which changes nothing else.
     Forward(TaskId),
 }

@@ -7,7 +7,7 @@ use sureq_core::settings::{Overflow, Place};
 use sureq_core::task::{Holder, StateKind, Tries};
 use sureq_core::{LogTime, TaskId};
 
-use super::command::{AddPlan, Cmd, Name, Naming, PopPlan, Setting, Spelt, WorkerName};
+use super::command::{AddPlan, Cmd, Name, Naming, PopPlan, Setting, TaskText, WorkerName};
 use super::naive::{Cause, Due, Lease, NaiveQueue, NaiveState, NaiveTask, Naming as TaskName};
 use super::{Model, NaiveWorker};
 use crate::support::Answer;
@@ -559,15 +559,15 @@ impl Model {
     }
 }
 
-fn claims(tasks: &[Spelt], form: IdForm) -> Result<Vec<Claim>, Refused> {
-    let read = |text: &Spelt| match form {
+fn claims(tasks: &[TaskText], form: IdForm) -> Result<Vec<Claim>, Refused> {
+    let read = |text: &TaskText| match form {
         IdForm::Long => Claim::parse(text),
         IdForm::Short => TaskId::parse_short(text).map(Claim::Id),
     };
     tasks.iter().map(read).collect::<Option<Vec<_>>>().ok_or("malformed id")
 }
 
-fn claim(task: &Spelt) -> Result<Claim, Refused> {
+fn claim(task: &TaskText) -> Result<Claim, Refused> {
     Claim::parse(task).ok_or("malformed id")
 }
 

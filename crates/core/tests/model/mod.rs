@@ -86,7 +86,7 @@ impl Model {
                 self.end_holder(|lease| lease.conn == Some(*conn), Cause::Free);
                 None
             }
-            Happening::Undeliver(name, receipts) => {
+            Happening::RequeueUndelivered(name, receipts) => {
                 self.end_lost_workers();
                 if self.queues.contains_key(name) {
                     self.settle(name);

@@ -6,7 +6,7 @@ use sureq_core::settings::{Expired, Overflow, Place};
 use sureq_core::{Receipt, TaskId, WallTime};
 
 use super::Model;
-use super::command::{AddPlan, Cmd, Happening, Name, Naming, PopPlan, Setting, Spelt, WorkerName};
+use super::command::{AddPlan, Cmd, Happening, Name, Naming, PopPlan, Setting, TaskText, WorkerName};
 use crate::support::START_MS;
 
 pub const QUEUES: [Name; 3] = ["alpha", "beta", "gamma"];
@@ -33,7 +33,7 @@ pub enum Plan {
     Work(usize, Name),
     Rest(usize, Name),
     Stop(usize),
-    Undeliver(Name, Vec<usize>),
+    RequeueUndelivered(Name, Vec<usize>),
     Forward(usize),
 }
 
@@ -53,7 +53,8 @@ pub enum Ref {
 impl Model {
     /// The step that a plan stands for at this moment.
     pub fn resolve(&self, plan: Plan) -> Happening {
-        let list = |refs: &[Ref], form| refs.iter().map(|r| self.spell(*r, form)).collect::<Vec<Spelt>>();
+        let list =
+            |refs: &[Ref], form| refs.iter().map(|r| self.task_text(*r, form)).collect::<Vec<TaskText>>();
         Happening::Cmd(match plan {
             Plan::Fixed(happening) => return happening,
             Plan::ToDeadline(bit) => {
@@ -61,10 +62,10 @@ impl Model {
                 return Happening::Pass(next.saturating_add_signed(bit).saturating_sub(self.log));
             }
             Plan::Ack(queue, refs, form, scope) => Cmd::Ack(queue, list(&refs, form), form, scope),
-            Plan::Extend(queue, task, ms) => Cmd::Extend(queue, self.spell(task, IdForm::Long), ms),
-            Plan::Explain(queue, task) => Cmd::Explain(queue, self.spell(task, IdForm::Long)),
+            Plan::Extend(queue, task, ms) => Cmd::Extend(queue, self.task_text(task, IdForm::Long), ms),
+            Plan::Explain(queue, task) => Cmd::Explain(queue, self.task_text(task, IdForm::Long)),
             Plan::Return(queue, task, to, failed, is_last) => {
-                Cmd::Return { queue, task: self.spell(task, IdForm::Long), to, failed, is_last }
+                Cmd::Return { queue, task: self.task_text(task, IdForm::Long), to, failed, is_last }
             }
             Plan::CancelIds(queue, refs) => Cmd::CancelIds(queue, list(&refs, IdForm::Long)),
             Plan::Bury(queue, refs) => Cmd::Bury(queue, list(&refs, IdForm::Long)),
@@ -75,9 +76,9 @@ impl Model {
             Plan::Work(worker, queue) => Cmd::Work(self.worker(worker), queue),
             Plan::Rest(worker, queue) => Cmd::Rest(self.worker(worker), queue),
             Plan::Stop(worker) => Cmd::Stop(self.worker(worker)),
-            Plan::Undeliver(queue, picks) => {
+            Plan::RequeueUndelivered(queue, picks) => {
                 let receipts = picks.iter().filter_map(|&pick| back(&self.receipts, pick)).collect();
-                return Happening::Undeliver(queue, receipts);
+                return Happening::RequeueUndelivered(queue, receipts);
             }
             Plan::Forward(pick) => {
                 let unknown = TaskId::new(7, 7).unwrap();
@@ -86,33 +87,33 @@ impl Model {
         })
     }
 
-    fn spell(&self, task: Ref, form: IdForm) -> Spelt {
+    fn task_text(&self, task: Ref, form: IdForm) -> TaskText {
         let unknown = TaskId::new(7, 7).unwrap();
         let id = |pick| back(&self.ids, pick).unwrap_or(unknown);
         let receipt = |pick| {
             let none = Receipt { id: unknown, incarnation: 1, delivery: 1 };
             back(&self.receipts, pick).unwrap_or(none)
         };
-        let spell = |id: TaskId| match form {
+        let task_text = |id: TaskId| match form {
             IdForm::Long => id.to_string().into_bytes(),
             IdForm::Short => id.short().to_vec(),
         };
-        let spell_receipt = |receipt: Receipt| match form {
+        let receipt_text = |receipt: Receipt| match form {
             IdForm::Long => receipt.to_string().into_bytes(),
             IdForm::Short => receipt.id.short().to_vec(),
         };
         match task {
-            Ref::Id(pick) => spell(id(pick)),
-            Ref::Receipt(pick) => spell_receipt(receipt(pick)),
+            Ref::Id(pick) => task_text(id(pick)),
+            Ref::Receipt(pick) => receipt_text(receipt(pick)),
             Ref::Foreign(pick) => {
                 let receipt = receipt(pick);
-                spell_receipt(Receipt { incarnation: receipt.incarnation + 1, ..receipt })
+                receipt_text(Receipt { incarnation: receipt.incarnation + 1, ..receipt })
             }
             Ref::Early(pick) => {
                 let receipt = receipt(pick);
-                spell_receipt(Receipt { delivery: receipt.delivery + 1, ..receipt })
+                receipt_text(Receipt { delivery: receipt.delivery + 1, ..receipt })
             }
-            Ref::Unknown => spell(unknown),
+            Ref::Unknown => task_text(unknown),
             Ref::Garbage => b"garbage".to_vec(),
         }
     }
@@ -283,7 +284,7 @@ pub fn plan() -> impl Strategy<Value = Plan> {
         2 => (0..3usize, queue()).prop_map(|(w, q)| Plan::Work(w, q)),
         2 => (0..3usize, queue()).prop_map(|(w, q)| Plan::Rest(w, q)),
         1 => (0..3usize).prop_map(Plan::Stop),
-        2 => (queue(), prop::collection::vec(0..6usize, 0..4)).prop_map(|(q, r)| Plan::Undeliver(q, r)),
+        2 => (queue(), prop::collection::vec(0..6usize, 0..4)).prop_map(|(q, r)| Plan::RequeueUndelivered(q, r)),
         8 => (0..12usize).prop_map(Plan::Forward),
         14 => (-1..2i64).prop_map(Plan::ToDeadline),
         8 => ms().prop_map(|ms| Plan::Fixed(Happening::Pass(ms))),

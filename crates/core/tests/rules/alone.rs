@@ -211,7 +211,7 @@ fn purged_bodies_are_released_a_few_at_a_time_or_at_once() {
             alone.queue.release_some_purged(1, &mut alone.log);
         }
         assert!(!alone.queue.has_purged());
-        assert_eq!((alone.log.live.len(), alone.log.strangers), (0, 0));
+        assert_eq!((alone.log.live.len(), alone.log.unknown_bodies), (0, 0));
     }
 }
 
@@ -365,7 +365,7 @@ fn an_unreadable_delivery_is_delayed_or_dies_at_no_cost_of_a_try() {
     alone.queue.cancel([sureq_core::id::Claim::Id(ids[1])].into_iter(), alone.now, &mut alone.log);
     receipts[2].delivery += 1;
     let long = [b'r'; 5_000];
-    alone.queue.take_back_unreadable(&receipts, Some(30), &long, alone.now, &mut alone.log);
+    alone.queue.requeue_unreadable(&receipts, Some(30), &long, alone.now, &mut alone.log);
     alone.verify();
     assert_eq!(alone.see(View::Delayed), "a");
     assert_eq!(alone.see(View::Leased), "c", "the receipt is of another delivery");
@@ -376,7 +376,7 @@ fn an_unreadable_delivery_is_delayed_or_dies_at_no_cost_of_a_try() {
     let again = alone.pop(9, None, None);
     assert_eq!(words(&again), "a", "no try was counted");
     let receipt = again[0].receipt();
-    alone.queue.take_back_unreadable(&[receipt, receipt], None, b"lost", alone.now, &mut alone.log);
+    alone.queue.requeue_unreadable(&[receipt, receipt], None, b"lost", alone.now, &mut alone.log);
     alone.verify();
     let mut dead = Vec::new();
     alone.queue.inspect(View::Dead, 0, 9, alone.now, &mut dead);

@@ -114,9 +114,9 @@ fn a_sliced_pop_is_refused_for_the_same_reasons_as_a_whole_one() {
     let pop = |home: &mut Home, pop: Pop<'_>| {
         home.broker.pop_slice(&pop, &slice, home.now, &mut home.log, &mut Replies::default())
     };
-    let stranger = WorkerRef { name: b"w", incarnation: 9 };
-    let by_stranger = Pop { lease: LeaseAsk { worker: Some(stranger), ..PLAIN }, ..Pop::plain(&[b"q"], 1) };
-    assert_eq!(pop(&mut home, by_stranger), Err(Refusal::WorkerGone));
+    let unknown = WorkerRef { name: b"w", incarnation: 9 };
+    let by_unknown = Pop { lease: LeaseAsk { worker: Some(unknown), ..PLAIN }, ..Pop::plain(&[b"q"], 1) };
+    assert_eq!(pop(&mut home, by_unknown), Err(Refusal::WorkerGone));
     let long = vec![b'n'; 100_000];
     assert!(pop(&mut home, Pop::plain(&[&long], 1)).is_err(), "the name is too long");
     let worker = start(&mut home, b"w", 1_000);
@@ -171,7 +171,7 @@ fn the_bodies_of_dropped_queues_are_known_until_all_are_released() {
     let before = home.broker.memory();
     home.broker.release_all_dropped(&mut home.log);
     assert!(!home.broker.is_unfinished());
-    assert_eq!((dropped(&home), home.log.live.len(), home.log.strangers), (0, 0, 0));
+    assert_eq!((dropped(&home), home.log.live.len(), home.log.unknown_bodies), (0, 0, 0));
     assert!(home.broker.memory() < before);
 }
 

@@ -103,6 +103,7 @@ fn each_refusal_has_its_code() {
         (Refusal::NoSpace, "NOSPACE"),
         (Refusal::OutOfMemory, "OOM"),
         (Refusal::Poisoned, "POISONED"),
+        (Refusal::QueuePoisoned { why: why() }, "POISONED"),
         (Refusal::Closed, "CLOSED"),
         (Refusal::Damaged { id: TaskId::LAST, why: why() }, "DAMAGED"),
         (Refusal::Unavailable { why: why() }, "UNAVAILABLE"),

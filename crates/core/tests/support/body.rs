@@ -87,7 +87,7 @@ pub struct Log {
     /// The numbers of handles that were created and not released.
     pub live: BTreeSet<u64>,
     /// The number of releases of a handle that was not live.
-    pub strangers: usize,
+    pub unknown_bodies: usize,
 }
 
 impl Log {
@@ -123,6 +123,6 @@ impl Recorder for Log {
     }
 
     fn release_body(&mut self, body: Bytes) {
-        self.strangers += usize::from(!self.live.remove(&body.1));
+        self.unknown_bodies += usize::from(!self.live.remove(&body.1));
     }
 }

@@ -340,7 +340,7 @@ fn verify_handles(broker: &Broker<Bytes>, log: &Log) {
         broker.dropped_bodies(visit);
     });
     assert_eq!(there, log.live, "bodies are released when their tasks are removed, and not before");
-    assert_eq!(log.strangers, 0, "a body is released once");
+    assert_eq!(log.unknown_bodies, 0, "a body is released once");
 }
 
 /// Shorthands that keep tests short. The queue is `q` unless one is named.

@@ -42,7 +42,7 @@ const FRAME_BYTES: usize = 2 << 20;
 /// Events that are applied but not written yet.
 pub(crate) struct CommitBuffer {
     /// `None` for a store in memory.
-    gathering: Option<Gathering>,
+    open_frame: Option<OpenFrame>,
     /// Full frames, which are written before the one that is being filled.
     full: VecDeque<Batch>,
     full_bytes: usize,
@@ -64,7 +64,7 @@ pub(crate) struct CommitBuffer {
 }
 
 /// The frame that is being filled.
-struct Gathering {
+struct OpenFrame {
     frame: FrameBuf,
     events: u32,
     /// Where it will be written.
@@ -104,7 +104,7 @@ impl CommitBuffer {
     pub(crate) fn new(end: Position, room: Room, hash_key: [u8; 16], live: LiveBodies) -> Self {
         let mark = Mark { end, ..Mark::default() };
         let frame = FrameBuf::new();
-        let gathering = Some(Gathering {
+        let open_frame = Some(OpenFrame {
             frame,
             events: 0,
             room,
@@ -116,7 +116,7 @@ impl CommitBuffer {
         let full = VecDeque::new();
         let notices = NoticeBuffer::default();
         Self {
-            gathering,
+            open_frame,
             full,
             full_bytes: 0,
             is_committed: false,
@@ -134,7 +134,7 @@ impl CommitBuffer {
     /// A buffer for a store in memory, which records nothing.
     pub(crate) fn forgetful(hash_key: [u8; 16]) -> Self {
         Self {
-            gathering: None,
+            open_frame: None,
             full: VecDeque::new(),
             full_bytes: 0,
             is_committed: false,
@@ -175,54 +175,56 @@ impl CommitBuffer {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.full.is_empty() && self.gathering.as_ref().is_none_or(|gathering| gathering.events == 0)
+        self.full.is_empty() && self.open_frame.as_ref().is_none_or(|open_frame| open_frame.events == 0)
     }
 
     /// Ends a unit: its events stay together in one frame; what follows may go to another. Decides where that frame
     /// goes, and corrects the places that tasks of the broker have for its payloads.
     pub(crate) fn end_unit(&mut self, broker: &mut Broker<Body>) {
-        let Some(gathering) = &mut self.gathering else { return };
-        if !gathering.has_room() {
-            let forecast = gathering.unit_place();
+        let Some(open_frame) = &mut self.open_frame else { return };
+        if !open_frame.has_room() {
+            let forecast = open_frame.unit_place();
             self.seat();
             self.correct(forecast, broker);
         }
-        let Some(gathering) = &mut self.gathering else { return };
-        assert!(gathering.has_room(), "a complete unit has a place");
-        self.is_oversized = !gathering.room.fits(gathering.frame.body_len());
-        gathering.is_placed = false;
-        gathering.mark = Mark {
-            bytes: gathering.frame.body_len(),
-            events: gathering.events,
+        let Some(open_frame) = &mut self.open_frame else { return };
+        assert!(open_frame.has_room(), "a complete unit has a place");
+        self.is_oversized = !open_frame.room.fits(open_frame.frame.body_len());
+        open_frame.is_placed = false;
+        open_frame.mark = Mark {
+            bytes: open_frame.frame.body_len(),
+            events: open_frame.events,
             end: self.end,
-            has_payloads: gathering.has_payloads,
+            has_payloads: open_frame.has_payloads,
         };
-        if gathering.mark.bytes >= FRAME_BYTES || gathering.frame.section().is_some() {
-            self.full_bytes += gathering.mark.bytes;
-            self.full.push_back(gathering.close(FrameBuf::new()));
+        if open_frame.mark.bytes >= FRAME_BYTES || open_frame.frame.section().is_some() {
+            self.full_bytes += open_frame.mark.bytes;
+            self.full.push_back(open_frame.close(FrameBuf::new()));
         }
     }
 
     /// Finds a place for a unit that does not fit into the current frame: a frame of its own, if necessary in the next
     /// segment.
     fn seat(&mut self) {
-        let Some(gathering) = &mut self.gathering else { return };
-        if gathering.mark.bytes > 0 {
-            self.full_bytes += gathering.mark.bytes;
-            self.full.push_back(gathering.close(FrameBuf::new()));
+        let Some(open_frame) = &mut self.open_frame else { return };
+        if open_frame.mark.bytes > 0 {
+            self.full_bytes += open_frame.mark.bytes;
+            self.full.push_back(open_frame.close(FrameBuf::new()));
         }
-        if !gathering.has_room() {
-            gathering.room.roll();
+        if !open_frame.has_room() {
+            open_frame.room.roll();
         }
     }
 
     /// Corrects the places of the payloads of the last unit: it is at its present place now, and no longer at
     /// `forecast`.
     fn correct(&mut self, forecast: Place, broker: &mut Broker<Body>) {
-        let Some(gathering) = self.gathering.as_ref().filter(|gathering| gathering.is_placed) else { return };
-        let unit = gathering.frame.body_behind(gathering.mark.bytes);
+        let Some(open_frame) = self.open_frame.as_ref().filter(|open_frame| open_frame.is_placed) else {
+            return;
+        };
+        let unit = open_frame.frame.body_behind(open_frame.mark.bytes);
         let unit = unit.as_ref();
-        let place = gathering.unit_place();
+        let place = open_frame.unit_place();
         let live = &mut self.live;
         let read = payloads_in(place, unit, &mut |LoggedPayload { queue, id, offset, payload }| {
             let expected = placed(forecast, (offset - place.offset) as usize, payload.len());
@@ -246,24 +248,24 @@ impl CommitBuffer {
 
     /// The number of bytes that wait to be written.
     pub(crate) fn bytes(&self) -> usize {
-        self.full_bytes + self.gathering.as_ref().map_or(0, |gathering| gathering.frame.body_len())
+        self.full_bytes + self.open_frame.as_ref().map_or(0, |open_frame| open_frame.frame.body_len())
     }
 
     /// Whether callers must wait, because too much waits to be written.
     pub(crate) fn is_long(&self) -> bool {
-        let segment = self.gathering.as_ref().map_or(0, |gathering| gathering.room.segment_bytes());
+        let segment = self.open_frame.as_ref().map_or(0, |open_frame| open_frame.room.segment_bytes());
         self.bytes() as u64 > (segment / LONG_SEGMENT_PART).max(LONG_BYTES_MIN)
     }
 
     /// The segment of the frame that is being filled.
     pub(crate) fn segment(&self) -> u64 {
-        self.gathering.as_ref().map_or(0, |gathering| gathering.room.segment())
+        self.open_frame.as_ref().map_or(0, |open_frame| open_frame.room.segment())
     }
 
     /// The segment and offset of the oldest payload that the log thread has not taken.
     pub(crate) fn unwritten_from(&self) -> (u32, u32) {
-        let gathering = self.gathering.as_ref().map(|gathering| gathering.room.body());
-        let oldest = self.full.front().map(|batch| batch.place).or(gathering);
+        let open_frame = self.open_frame.as_ref().map(|open_frame| open_frame.room.body());
+        let oldest = self.full.front().map(|batch| batch.place).or(open_frame);
         oldest.map_or((0, 0), |place| (place.segment as u32, place.offset as u32))
     }
 
@@ -274,9 +276,9 @@ impl CommitBuffer {
             return Some(batch);
         }
         self.is_committed = false;
-        let gathering = self.gathering.as_mut().filter(|gathering| gathering.events > 0)?;
-        assert_eq!(gathering.mark.events, gathering.events, "a unit is written whole");
-        Some(gathering.close(std::mem::take(empty)))
+        let open_frame = self.open_frame.as_mut().filter(|open_frame| open_frame.events > 0)?;
+        assert_eq!(open_frame.mark.events, open_frame.events, "a unit is written whole");
+        Some(open_frame.close(std::mem::take(empty)))
     }
 
     /// Whether a full frame waits to be written.
@@ -286,13 +288,13 @@ impl CommitBuffer {
 
     /// The bytes of a payload that the log thread has not taken.
     pub(crate) fn payload(&self, place: Stored) -> Option<Found<'_>> {
-        let gathering = self.gathering.as_ref()?;
+        let open_frame = self.open_frame.as_ref()?;
         let within = |at: Place, frame: &'_ FrameBuf| -> Option<usize> {
             let start = u64::from(place.offset).checked_sub(at.offset)? as usize;
             let is_here = at.segment == u64::from(place.segment) && start < frame.body_len().max(1);
             is_here.then_some(start)
         };
-        let found = within(gathering.room.body(), &gathering.frame).map(|start| (start, &gathering.frame));
+        let found = within(open_frame.room.body(), &open_frame.frame).map(|start| (start, &open_frame.frame));
         let in_full = || {
             let mut full = self.full.iter();
             full.find_map(|batch| Some((within(batch.place, &batch.frame)?, &batch.frame)))
@@ -306,7 +308,7 @@ impl CommitBuffer {
     }
 }
 
-impl Gathering {
+impl OpenFrame {
     /// Ends the frame at the last mark, which becomes the beginning of the next.
     fn close(&mut self, empty: FrameBuf) -> Batch {
         let Mark { bytes, events, end, has_payloads } = self.mark;
@@ -345,25 +347,25 @@ impl Recorder for CommitBuffer {
         if let Event::WorkerEnded(incarnation) = *event {
             self.ended_workers.push(incarnation);
         }
-        let Some(gathering) = &mut self.gathering else { return };
-        let before = gathering.frame.body_mut().len();
+        let Some(open_frame) = &mut self.open_frame else { return };
+        let before = open_frame.frame.body_mut().len();
         let prepared = self.prepared.take_if(|prepared| prepared.is_of(event));
         let section = prepared.and_then(Prepared::into_section);
         let payloads_at = match section {
-            None => codec::encode_with(event, gathering.frame.body_mut(), crc32c::crc32c),
-            Some(_) => codec::encode_around_payloads(event, gathering.frame.body_mut()),
+            None => codec::encode_with(event, open_frame.frame.body_mut(), crc32c::crc32c),
+            Some(_) => codec::encode_around_payloads(event, open_frame.frame.body_mut()),
         };
-        self.meter.bytes(gathering.frame.body_mut().len() - before);
-        gathering.events += 1;
+        self.meter.bytes(open_frame.frame.body_mut().len() - before);
+        open_frame.events += 1;
         self.end.0 += 1;
         let Some(payloads_at) = payloads_at else { return };
-        gathering.next_payload = payloads_at - FrameBuf::BODY_AT;
+        open_frame.next_payload = payloads_at - FrameBuf::BODY_AT;
         if let Some(bytes) = section {
-            gathering.frame.put_section(Section { at: gathering.next_payload, bytes });
+            open_frame.frame.put_section(Section { at: open_frame.next_payload, bytes });
             return self.seat();
         }
         // Once a place has been handed out, the rest of the unit stays in the same frame until the unit ends.
-        if !gathering.is_placed && !gathering.has_room() {
+        if !open_frame.is_placed && !open_frame.has_room() {
             self.seat();
         }
     }
@@ -374,12 +376,12 @@ impl Recorder for CommitBuffer {
     }
 
     fn new_body(&mut self, index: usize, payload: &[u8]) -> Body {
-        let Some(gathering) = &mut self.gathering else { return self.loaded(index, payload) };
-        (gathering.has_payloads, gathering.is_placed) = (true, true);
-        let at = gathering.next_payload + codec::payload_head_len(payload.len());
-        gathering.next_payload = at + payload.len();
-        assert!(gathering.next_payload <= gathering.frame.body_len(), "a payload lies within its frame");
-        let place = placed(gathering.room.body(), at, payload.len());
+        let Some(open_frame) = &mut self.open_frame else { return self.loaded(index, payload) };
+        (open_frame.has_payloads, open_frame.is_placed) = (true, true);
+        let at = open_frame.next_payload + codec::payload_head_len(payload.len());
+        open_frame.next_payload = at + payload.len();
+        assert!(open_frame.next_payload <= open_frame.frame.body_len(), "a payload lies within its frame");
+        let place = placed(open_frame.room.body(), at, payload.len());
         self.live.add(place);
         Body::Stored(place)
     }

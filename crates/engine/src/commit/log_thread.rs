@@ -42,7 +42,7 @@ pub(crate) enum LogThread {
     /// It waits for a commit.
     Sleeps,
     /// It waits for more events before it writes, at the level `none`.
-    Dozes,
+    Accumulates,
     /// It waits for compaction or for disk space before it begins a segment.
     Waits,
 }
@@ -60,7 +60,7 @@ fn write_until_closed(shared: &Shared, writer: &mut Writer) -> Result<(), LogErr
     loop {
         let mut state = wait_for_work(shared, writer, synced_at);
         if shared.durability == Durability::None {
-            state = doze(shared, writer, state);
+            state = wait_for_more(shared, writer, state);
         }
         let closing = state.closing;
         if state.buffer.is_empty() {
@@ -132,18 +132,18 @@ fn sync(shared: &Shared, writer: &mut Writer) -> Result<(), LogError> {
 }
 
 /// Waits for more events, unless the store closes.
-fn doze<'s>(
+fn wait_for_more<'s>(
     shared: &'s Shared,
     writer: &Writer,
     mut state: MutexGuard<'s, EngineState>,
 ) -> MutexGuard<'s, EngineState> {
-    state.log_thread = LogThread::Dozes;
-    let may_gather = |state: &mut EngineState| {
+    state.log_thread = LogThread::Accumulates;
+    let may_wait = |state: &mut EngineState| {
         let is_little = state.buffer.bytes() < LAZY_BYTES && !state.buffer.is_long();
         !state.closing && state.sync_wanted <= writer.synced() && is_little
     };
-    let dozed = shared.log_wakes.wait_timeout_while(state, LAZY_INTERVAL, may_gather);
-    let mut state = dozed.expect(LOCK).0;
+    let waited = shared.log_wakes.wait_timeout_while(state, LAZY_INTERVAL, may_wait);
+    let mut state = waited.expect(LOCK).0;
     state.log_thread = LogThread::Awake;
     state.begin_hold();
     state

@@ -239,7 +239,7 @@ impl Shared {
     }
 
     /// Hands a command to the thread that executes it once its space is reserved.
-    pub(crate) fn set_apart(self: &Arc<Self>, oversized: OversizedCommand) -> EngineTicket {
+    pub(crate) fn submit_oversized(self: &Arc<Self>, oversized: OversizedCommand) -> EngineTicket {
         let cell = Arc::clone(&oversized.cell);
         cell.lock().is_loading = true;
         self.charged.fetch_add(oversized.command.memory(), Relaxed);
@@ -314,7 +314,7 @@ fn execute_in(
         replies = if refusal == Refusal::Poisoned { poisoned() } else { only(Reply::Refused(refusal)) };
     } else {
         let now = shared.clock.now();
-        shared.mind_the_mark(&state, now);
+        shared.raise_mark_if_near(&state, now);
         let EngineState { broker, buffer, .. } = &mut *state;
         buffer.lend(prepared);
         broker.execute(now, command, buffer, &mut replies);
@@ -328,12 +328,12 @@ fn execute_in(
         }
         shared.serve(&mut state, now);
         position = shared.position(&state);
-        shared.stir(&mut state, now);
+        shared.notify_threads(&mut state, now);
     }
-    shared.let_go(state);
+    shared.unlock_and_wake(state);
     drop(left);
     if let (Some(spares), Some(reserved)) = (spares, unused) {
-        spares.give_back(&reserved);
+        spares.discard(&reserved);
     }
     (replies, position)
 }

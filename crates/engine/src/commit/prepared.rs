@@ -62,7 +62,6 @@ impl Source {
     }
 }
 
-/// The payload bytes of a command.
 pub(crate) fn payload_bytes(command: &Command<'_>) -> usize {
     match command {
         Command::Push { payloads, .. } => payloads.iter().map(|payload| payload.len()).sum(),

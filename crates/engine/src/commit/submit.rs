@@ -44,11 +44,11 @@ impl Home for Engine {
 
     fn commit(&self) -> Position {
         let shared = &self.shared;
-        if !shared.is_gathering.swap(false, Ordering::AcqRel) {
+        if !shared.has_uncommitted.swap(false, Ordering::AcqRel) {
             return shared.durable.position();
         }
         let mut state = shared.lock();
-        shared.stir_log(&mut state);
+        shared.notify_log(&mut state);
         shared.position(&state)
     }
 
@@ -78,7 +78,7 @@ impl Home for Engine {
             progress = Progress::Done;
             self.shared.change(|broker, now, buffer| progress = broker.close_conn(conn, now, buffer));
             if progress == Progress::More {
-                self.shared.step_aside();
+                self.shared.yield_lock();
             }
         }
     }
@@ -153,7 +153,7 @@ impl Engine {
                 }
                 return all;
             }
-            shared.step_aside();
+            shared.yield_lock();
         }
     }
 
@@ -185,7 +185,7 @@ impl Engine {
             commands.first().filter(|_| batch.is_oversized).and_then(|first| shared.oversized(first));
         let mut state = shared.lock();
         let now = shared.clock.now();
-        shared.mind_the_mark(&state, now);
+        shared.raise_mark_if_near(&state, now);
         // Checked under the lock, so that no pop starts to wait after a failure has dismissed all waiters.
         let failed = shared.durable.failure().map(|_| Refusal::Poisoned);
         if let Some(refusal) = failed.or(state.closing.then_some(Refusal::Closed)) {
@@ -225,14 +225,14 @@ impl Engine {
             None if state.buffer.is_long() => Flow::Backpressure(Some(state.buffer.end())),
             None => Flow::Ready,
         };
-        shared.stir_ticker(&mut state, now);
-        if state.buffer.bytes() >= shared.gather_bytes_max() {
-            shared.stir_log(&mut state);
+        shared.notify_ticker(&mut state, now);
+        if state.buffer.bytes() >= shared.wake_bytes() {
+            shared.notify_log(&mut state);
         } else {
-            shared.is_gathering.store(true, Ordering::Release);
+            shared.has_uncommitted.store(true, Ordering::Release);
         }
         let notice = shared.note_memory(&mut state, run.is_out_of_memory);
-        shared.let_go(state);
+        shared.unlock_and_wake(state);
         if let Some(line) = notice {
             shared.notice(&line);
         }
@@ -258,7 +258,7 @@ impl Engine {
             return Some(search);
         }
         if let Some(oversized) = run.oversized.take() {
-            return Some(shared.set_apart(oversized));
+            return Some(shared.submit_oversized(oversized));
         }
         let (first_task, first_worker) = (replies.tasks.len(), replies.workers.len());
         let EngineState { broker, buffer, .. } = &mut *state;

@@ -185,7 +185,7 @@ impl Compactor {
             if was_taken && self.is_room_wasted(shared, is_full) && !shared.lock().closing {
                 self.repeat_checkpoint(shared)?;
             }
-            self.snapshot.let_go();
+            self.snapshot.free_written();
             if !was_taken || !self.is_room_wasted(shared, is_full) {
                 shared.compaction.sleep(if is_full { LOOK_FULL } else { LOOK });
             }
@@ -271,12 +271,12 @@ impl Compactor {
         // The image is the state at this moment, even if it changes while the queues are collected.
         state.broker.begin_image();
         while state.broker.image_some(IMAGE_SLICE_QUEUES) {
-            shared.let_go(state);
-            shared.step_aside();
+            shared.unlock_and_wake(state);
+            shared.yield_lock();
             state = shared.lock();
         }
         let image = state.broker.end_image();
-        shared.let_go(state);
+        shared.unlock_and_wake(state);
         let image = image.sorted();
         live.subtract(&release(shared, &dropped));
         // The log thread syncs up to there while the checkpoint is being written.
@@ -309,13 +309,13 @@ impl Compactor {
                 broker.settle_under_way(now, buffer);
                 shared.end_unit(&mut state);
                 shared.serve(&mut state, now);
-                shared.stir(&mut state, now);
+                shared.notify_threads(&mut state, now);
                 if state.broker.moved() - moved_before >= WORK_TASKS_MAX as u64 {
                     break;
                 }
             }
-            shared.let_go(state);
-            shared.step_aside();
+            shared.unlock_and_wake(state);
+            shared.yield_lock();
             state = shared.lock();
             slices = (slices * 2).min(SLICES_MAX);
         }

@@ -117,7 +117,7 @@ impl Slice<'_> {
             }
             copied = (buffer.bytes() - before) as u64;
             let now = self.shared.clock.now();
-            self.shared.stir(&mut state, now);
+            self.shared.notify_threads(&mut state, now);
         }
         self.bytes = 0;
         self.candidates.clear();

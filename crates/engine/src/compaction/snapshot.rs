@@ -149,7 +149,7 @@ impl Snapshot {
     }
 
     /// Frees all pieces that are on disk: the newest checkpoint is not written again.
-    pub(crate) fn let_go(&mut self) {
+    pub(crate) fn free_written(&mut self) {
         for piece in self.queues.values_mut().flat_map(|section| &mut section.parts) {
             if let At::Both(blob, _) = piece.at {
                 piece.at = At::Disk(blob);

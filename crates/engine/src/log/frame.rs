@@ -41,10 +41,8 @@ pub(crate) const fn frame_bytes(body_bytes: usize) -> usize {
     FRAME_HEADER_BYTES + body_bytes.next_multiple_of(FRAME_ALIGN)
 }
 
-/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameKind {
-    /// A frame with events.
     Events,
     /// A frame without a body, which ends the segment: the next segment exists durably.
     Seal,

@@ -120,7 +120,7 @@ impl LogOptions {
     }
 }
 
-/// An error of the log.
+/// Why the log cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The disk has no space for another segment or checkpoint. Nothing has changed; the call may be repeated.

@@ -66,7 +66,6 @@ impl SegmentInfo {
     }
 }
 
-/// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     pub(crate) uuid: [u8; 16],

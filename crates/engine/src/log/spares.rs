@@ -230,7 +230,7 @@ impl Spares {
     }
 
     /// Removes a reserved file that was not needed. If that fails, the next start removes it.
-    pub fn give_back(&self, reserved: &Reserved) {
+    pub fn discard(&self, reserved: &Reserved) {
         let _ = self.disk.remove(&reserved.name);
     }
 
@@ -242,7 +242,7 @@ impl Spares {
         match reserved {
             // The file may be longer than the segment: reads stop at the length in the segment's header.
             Some(reserved) if reserved.bytes >= bytes => return Ok((reserved.name, bytes)),
-            Some(too_small) => self.give_back(&too_small),
+            Some(too_small) => self.discard(&too_small),
             None => {}
         }
         if bytes == self.segment_bytes

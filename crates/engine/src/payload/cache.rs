@@ -93,7 +93,7 @@ impl Cache {
 
     /// Notes that the last frame has been written, so that it can be dropped if it is too large for the ring.
     pub(crate) fn has_written(&mut self) {
-        self.written.let_go_of_oversized(KEPT_OVERSIZED_BYTES);
+        self.written.drop_oversized(KEPT_OVERSIZED_BYTES);
         let room = self.written.capacity_max.saturating_sub(self.written.bytes.len());
         self.large.has_written(room);
     }
@@ -263,7 +263,7 @@ impl Ring {
     }
 
     /// Drops the oversized frame, if it has more bytes than this.
-    fn let_go_of_oversized(&mut self, bytes: usize) {
+    fn drop_oversized(&mut self, bytes: usize) {
         if self.oversized.len() > bytes {
             self.frames.pop_back();
             (self.last, self.oversized) = (None, Vec::new());
@@ -333,7 +333,6 @@ struct ReadSpans {
 
 #[derive(Debug)]
 struct Kept {
-    /// Its number.
     number: u64,
     bytes: Arc<[u8]>,
     /// How many of its payloads are still expected to be used.

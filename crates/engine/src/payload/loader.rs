@@ -274,7 +274,6 @@ impl Loader {
         self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads a span.
     fn read(&self, span: &ReadSpan) -> Result<Arc<[u8]>, Fault> {
         let place = Place { segment: u64::from(span.segment), offset: span.start };
         if let Some(reader) = self.reader() {
@@ -358,7 +357,7 @@ fn step(shared: &Shared, loader: &Loader, mut search: Search) {
 /// tasks.
 fn load(shared: &Shared, loader: &Loader, cell: &TicketCell) {
     let (payloads, missing) = fetch(shared, loader, wanted(cell));
-    let position = (!missing.is_empty()).then(|| unreadable::take_back(shared, cell, &missing));
+    let position = (!missing.is_empty()).then(|| unreadable::requeue_unreadable(shared, cell, &missing));
     let mut ticket = cell.lock();
     if shared.durable.failure().is_some() {
         // The log has failed. The ticket may have an answer that says so already; otherwise its next poll gives one.
@@ -397,7 +396,7 @@ fn fetch(shared: &Shared, loader: &Loader, wanted: Vec<Wanted>) -> (Vec<(usize, 
     let mut wanted = wanted.into_iter().peekable();
     while wanted.peek().is_some() {
         if !payloads.is_empty() || !cold.is_empty() {
-            shared.step_aside();
+            shared.yield_lock();
         }
         let mut state = shared.lock();
         loader.unload(&mut state.cache);

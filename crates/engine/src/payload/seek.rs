@@ -77,7 +77,7 @@ impl Search {
         let mut candidates = Candidates::default();
         let (mut places, mut bytes) = (Vec::new(), 0);
         // A search takes the lock thousands of times in a row; waiting threads come first.
-        shared.step_aside();
+        shared.yield_lock();
         let mut state = shared.lock();
         let is_there = state.broker.seek(queue, seek, STEP_TASKS, &mut |id, body| {
             match (body.is(payload), body.place()) {

@@ -112,7 +112,7 @@ impl ReadFaults {
 }
 
 /// Ends deliveries without payload. Returns the position that the rest of the answer must wait for.
-pub(crate) fn take_back(shared: &Shared, cell: &TicketCell, missing: &[Missing]) -> Position {
+pub(crate) fn requeue_unreadable(shared: &Shared, cell: &TicketCell, missing: &[Missing]) -> Position {
     let deliveries = {
         let ticket = cell.lock();
         ticket.answer.as_ref().map_or_else(Vec::new, |answer| deliveries(shared, answer, missing))
@@ -121,9 +121,9 @@ pub(crate) fn take_back(shared: &Shared, cell: &TicketCell, missing: &[Missing])
         // Each task goes to the front of its queue, so the last one goes first.
         for (n, slice) in ended.rchunks(SLICE_TASKS).enumerate() {
             if n > 0 {
-                shared.step_aside();
+                shared.yield_lock();
             }
-            take_back_slice(shared, queue, slice);
+            requeue_slice(shared, queue, slice);
         }
         report(shared, queue, ended);
     }
@@ -151,7 +151,7 @@ fn deliveries(
     all
 }
 
-fn take_back_slice(shared: &Shared, queue: &[u8], slice: &[EndedDelivery]) {
+fn requeue_slice(shared: &Shared, queue: &[u8], slice: &[EndedDelivery]) {
     shared.change(|broker, now, buffer| {
         let untried = slice.iter().filter(|ended| ended.fate == Fate::Front);
         let untried: Vec<Receipt> = untried.map(|ended| ended.receipt).collect();
@@ -163,7 +163,7 @@ fn take_back_slice(shared: &Shared, queue: &[u8], slice: &[EndedDelivery]) {
                 Fate::Dead => None,
             };
             let reason = format!("the payload cannot be read: {why}");
-            broker.take_back_unreadable(queue, &[*receipt], wait_ms, reason.as_bytes(), now, buffer);
+            broker.requeue_unreadable(queue, &[*receipt], wait_ms, reason.as_bytes(), now, buffer);
         }
     });
 }

@@ -41,7 +41,6 @@ pub(crate) enum Sliced {
     Bulk(BulkRest),
 }
 
-/// The rest of a pop.
 pub(crate) struct PopRest {
     pop: OwnedPop,
     left: Left,
@@ -57,7 +56,6 @@ pub(crate) struct Left {
 }
 
 impl Left {
-    /// All of a pop.
     pub(crate) fn all_of(pop: &Pop<'_>) -> Self {
         Self { from: 0, tasks: pop.count.min(limits::REPLY_TASKS_MAX), bytes: limits::REPLY_BYTES_MAX }
     }
@@ -484,7 +482,7 @@ impl Shared {
     pub(crate) fn step(&self, cell: &Arc<TicketCell>) -> Step {
         let Some((mut sliced, is_first)) = cell.take_slices() else { return Step::None };
         if !is_first {
-            self.step_aside();
+            self.yield_lock();
         }
         if self.durable.failure().is_some() || self.state.is_poisoned() {
             // The poll returns an error. Without an answer, nothing was executed.
@@ -506,7 +504,7 @@ impl Shared {
             return Step::None;
         }
         let now = self.clock.now();
-        self.mind_the_mark(&state, now);
+        self.raise_mark_if_near(&state, now);
         if !state.waiters.is_empty() {
             ticker::tick(self, &mut state, now);
         }
@@ -520,11 +518,11 @@ impl Shared {
         }
         self.serve(&mut state, now);
         state.forget_awake_unless_awaited();
-        self.stir_ticker(&mut state, now);
-        if is_over || state.buffer.bytes() >= self.gather_bytes_max() {
-            self.stir_log(&mut state);
+        self.notify_ticker(&mut state, now);
+        if is_over || state.buffer.bytes() >= self.wake_bytes() {
+            self.notify_log(&mut state);
         } else {
-            self.is_gathering.store(true, Ordering::Release);
+            self.has_uncommitted.store(true, Ordering::Release);
         }
         let position = self.position(&state);
         let is_cold = slice.tasks.iter().any(|task| task.body.place().is_some());
@@ -533,7 +531,7 @@ impl Shared {
         if is_cold {
             self.read_for(cell);
         }
-        self.let_go(state);
+        self.unlock_and_wake(state);
         if is_over || is_cold { Step::None } else { Step::More }
     }
 

@@ -29,14 +29,14 @@ pub(crate) fn run(shared: &Shared) {
             || state.waiters.timed_out(now.log).is_some();
         if is_due || !state.woken.is_empty() {
             // Many due tasks are moved in slices, and other threads get the lock in between.
-            shared.let_go(state);
-            shared.step_aside();
+            shared.unlock_and_wake(state);
+            shared.yield_lock();
             state = shared.lock();
         } else {
             state = sleep(shared, state, now);
         }
     }
-    shared.let_go(state);
+    shared.unlock_and_wake(state);
 }
 
 /// Executes one slice of the due changes. The caller ensures that the ticker continues with the rest.
@@ -45,10 +45,10 @@ pub(crate) fn tick(shared: &Shared, state: &mut EngineState, now: Now) {
         let EngineState { broker, buffer, .. } = &mut *state;
         broker.tick(now, buffer);
         shared.end_unit(state);
-        shared.stir_log(state);
+        shared.notify_log(state);
     }
     if shared.serve(state, now) {
-        shared.stir_log(state);
+        shared.notify_log(state);
     }
     while state.may_serve()
         && let Some(waiting) = state.waiters.timed_out(now.log).and_then(|number| state.end_wait(number))

@@ -277,12 +277,12 @@ impl Drop for EngineTicket {
         let waiting = self.number.and_then(|number| state.waiters.remove(number));
         if self.cell.lock().slices.take().is_some() {
             // Slices that were executed are written, although no caller waits for them.
-            self.shared.stir_log(&mut state);
+            self.shared.notify_log(&mut state);
         }
         drop(state);
         if waiting.is_some() {
             // Very many connections may close in a row.
-            self.shared.step_aside();
+            self.shared.yield_lock();
         }
         let Some(answer) = self.cell.lock().answer.take() else { return };
         for (queue, receipts) in answer.receipts() {

@@ -12,5 +12,5 @@ mod subscriptions;
 
 pub use channel_listener::{ChannelListener, ChannelNames};
 pub use reply_sizes::{BATCH_REPLY_BYTES, ReplySizes, SizePlace};
-pub use slot::{PopOf, ReplySlot, Requeue, SlotTicket, Untaken};
+pub use slot::{PopOf, ReplySlot, Requeue, SlotTicket, Undelivered};
 pub use subscriptions::{By, Subscription, Subscriptions};

@@ -47,7 +47,7 @@ pub struct ReplySizes {
     largest_before: Largest,
     began: Instant,
     /// The number of periods before this one.
-    stretch: AtomicU64,
+    period: AtomicU64,
 }
 
 /// The index under which the sizes of a queue's tasks are remembered.
@@ -57,7 +57,7 @@ pub struct SizePlace(usize);
 impl Default for ReplySizes {
     fn default() -> Self {
         let none = || (0..PLACES).map(|_| AtomicU32::new(0)).collect();
-        Self { largest: none(), largest_before: none(), began: sureq_sync::now(), stretch: AtomicU64::new(0) }
+        Self { largest: none(), largest_before: none(), began: sureq_sync::now(), period: AtomicU64::new(0) }
     }
 }
 
@@ -102,16 +102,16 @@ impl ReplySizes {
 
     /// Notes how large the payloads of a reply were.
     pub fn learn(&self, place: SizePlace, payloads: impl Iterator<Item = usize>) {
-        let stretch = sureq_sync::now().duration_since(self.began).as_secs() / REMEMBERED.as_secs();
-        if self.stretch.swap(stretch, Ordering::Relaxed) != stretch {
-            self.begin_stretch();
+        let period = sureq_sync::now().duration_since(self.began).as_secs() / REMEMBERED.as_secs();
+        if self.period.swap(period, Ordering::Relaxed) != period {
+            self.begin_period();
         }
         let bytes = payloads.max().map_or(TASK_BYTES, |bytes| bytes + TASK_BYTES);
         self.largest[place.0].fetch_max(u32::try_from(bytes).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
 
     /// Forgets sizes that were seen before the last period.
-    fn begin_stretch(&self) {
+    fn begin_period(&self) {
         for (now, before) in self.largest.iter().zip(&self.largest_before) {
             before.store(now.swap(0, Ordering::Relaxed), Ordering::Relaxed);
         }
@@ -202,10 +202,10 @@ mod tests {
             sizes.learn(place(), [100].into_iter());
         }
         assert_eq!(sizes.fit(&[inspect(); 30]), 1);
-        sizes.begin_stretch();
+        sizes.begin_period();
         sizes.learn(place(), [100].into_iter());
         assert_eq!(sizes.fit(&[inspect(); 30]), 1);
-        sizes.begin_stretch();
+        sizes.begin_period();
         assert_eq!(sizes.fit(&[inspect(); 30]), 30);
         // The sizes of this home's own pushes count too, not only those in replies.
         sizes.note_pushed(&Command::Push { queue: b"q", payloads: &[&vec![0; 3 << 20]] });

@@ -24,7 +24,7 @@ pub struct PopOf {
 
 /// Deliveries from a queue that no caller took, to be requeued.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Untaken {
+pub struct Undelivered {
     /// The name of the queue.
     pub queue: Box<[u8]>,
     /// The ids or receipts of the deliveries as the home writes them, in order.
@@ -34,14 +34,18 @@ pub struct Untaken {
 impl PopOf {
     /// The deliveries of the pop, given the replies to its batch. Each is identified by its foreign id, if it has
     /// one, or else by its receipt.
-    pub fn untaken(&self, replies: &Replies<Payload>, spell: fn(Receipt) -> Vec<u8>) -> Vec<Untaken> {
+    pub fn undelivered(
+        &self,
+        replies: &Replies<Payload>,
+        receipt_text: fn(Receipt) -> Vec<u8>,
+    ) -> Vec<Undelivered> {
         let Some(Reply::Tasks(span)) = replies.list.get(self.command) else { return Vec::new() };
         let name = |task: &TaskView<Payload>| match &task.foreign_id {
             Some(own) => own.to_vec(),
-            None => spell(task.receipt()),
+            None => receipt_text(task.receipt()),
         };
         let all = by_queue(&self.queues, &replies.tasks[span.range()], name);
-        all.map(|(queue, tasks)| Untaken { queue: queue.clone(), tasks }).collect()
+        all.map(|(queue, tasks)| Undelivered { queue: queue.clone(), tasks }).collect()
     }
 }
 
@@ -50,7 +54,7 @@ impl PopOf {
 pub struct ReplySlot {
     state: Mutex<SlotState>,
     pops: Vec<PopOf>,
-    spell: fn(Receipt) -> Vec<u8>,
+    receipt_text: fn(Receipt) -> Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -66,10 +70,10 @@ struct SlotState {
 }
 
 impl ReplySlot {
-    /// An empty slot for a batch with these pops, in a home that writes receipts with `spell`.
-    pub fn new(pops: Vec<PopOf>, spell: fn(Receipt) -> Vec<u8>) -> Self {
+    /// An empty slot for a batch with these pops, in a home that writes receipts with `receipt_text`.
+    pub fn new(pops: Vec<PopOf>, receipt_text: fn(Receipt) -> Vec<u8>) -> Self {
         let state = SlotState { answer: None, taker: None, giver: None, is_abandoned: false };
-        Self { state: Mutex::new(state), pops, spell }
+        Self { state: Mutex::new(state), pops, receipt_text }
     }
 
     fn lock(&self) -> MutexGuard<'_, SlotState> {
@@ -100,16 +104,16 @@ impl ReplySlot {
     }
 
     /// Stores the replies and wakes the caller. Returns the deliveries to requeue if the slot is abandoned.
-    pub fn fill(&self, replies: Replies<Payload>) -> Vec<Untaken> {
+    pub fn fill(&self, replies: Replies<Payload>) -> Vec<Undelivered> {
         self.fill_at(replies, sureq_sync::now())
     }
 
     /// Like [`Self::fill`], for replies that began to arrive at this time: leases in them began no later.
-    pub fn fill_at(&self, replies: Replies<Payload>, at: Instant) -> Vec<Untaken> {
+    pub fn fill_at(&self, replies: Replies<Payload>, at: Instant) -> Vec<Undelivered> {
         let mut state = self.lock();
         if state.is_abandoned {
             drop(state);
-            return self.untaken(&replies);
+            return self.undelivered(&replies);
         }
         state.answer = Some((replies, at));
         let waker = state.taker.take();
@@ -149,18 +153,18 @@ impl ReplySlot {
     }
 
     /// Abandons the slot. Returns the deliveries in the replies, if they have arrived and were not taken.
-    fn abandon(&self) -> Option<Vec<Untaken>> {
+    fn abandon(&self) -> Option<Vec<Undelivered>> {
         let mut state = self.lock();
-        let untaken = state.answer.take();
+        let undelivered = state.answer.take();
         let was_over = std::mem::replace(&mut state.is_abandoned, true);
         let waker = state.giver.take();
         drop(state);
         waker.into_iter().for_each(Waker::wake);
-        (!was_over).then(|| untaken.map(|(replies, _)| self.untaken(&replies)).unwrap_or_default())
+        (!was_over).then(|| undelivered.map(|(replies, _)| self.undelivered(&replies)).unwrap_or_default())
     }
 
-    fn untaken(&self, replies: &Replies<Payload>) -> Vec<Untaken> {
-        self.pops.iter().flat_map(|pop| pop.untaken(replies, self.spell)).collect()
+    fn undelivered(&self, replies: &Replies<Payload>) -> Vec<Undelivered> {
+        self.pops.iter().flat_map(|pop| pop.undelivered(replies, self.receipt_text)).collect()
     }
 }
 
@@ -168,7 +172,7 @@ impl ReplySlot {
 pub trait Requeue {
     /// A ticket was dropped before its answer was taken. If the replies had arrived, these were in them; otherwise the
     /// list is empty, and the home's thread finds the slot abandoned.
-    fn requeue(&self, untaken: Vec<Untaken>);
+    fn requeue(&self, undelivered: Vec<Undelivered>);
 }
 
 /// The caller's end of a [`ReplySlot`].
@@ -202,8 +206,8 @@ impl<H: Requeue + Send + Sync> Pending for SlotTicket<H> {
 
 impl<H: Requeue> Drop for SlotTicket<H> {
     fn drop(&mut self) {
-        if let Some(untaken) = self.slot.abandon() {
-            self.home.requeue(untaken);
+        if let Some(undelivered) = self.slot.abandon() {
+            self.home.requeue(undelivered);
         }
     }
 }
@@ -225,8 +229,8 @@ mod tests {
 
     fn slot(queues: &[&str]) -> ReplySlot {
         let queues = queues.iter().map(|queue| queue.as_bytes().into()).collect();
-        let spell = |receipt: Receipt| IdText::of_id(receipt.id).as_bytes().to_vec();
-        ReplySlot::new(vec![PopOf { command: 0, queues }], spell)
+        let receipt_text = |receipt: Receipt| IdText::of_id(receipt.id).as_bytes().to_vec();
+        ReplySlot::new(vec![PopOf { command: 0, queues }], receipt_text)
     }
 
     /// Tasks 1-1, 1-2, … of these queues; the last one has a foreign id.
@@ -253,9 +257,9 @@ mod tests {
         replies
     }
 
-    fn untaken(queue: &str, tasks: &[&str]) -> Untaken {
+    fn undelivered(queue: &str, tasks: &[&str]) -> Undelivered {
         let tasks = tasks.iter().map(|task| task.as_bytes().to_vec()).collect();
-        Untaken { queue: queue.as_bytes().into(), tasks }
+        Undelivered { queue: queue.as_bytes().into(), tasks }
     }
 
     fn cx() -> Context<'static> {
@@ -283,7 +287,7 @@ mod tests {
 
     #[test]
     fn an_abandoned_slot_requeues_its_deliveries_by_queue_whenever_they_arrive() {
-        let back = [untaken("a", &["1-2"]), untaken("c", &["1-1", "own"])];
+        let back = [undelivered("a", &["1-2"]), undelivered("c", &["1-1", "own"])];
         let early = slot(&["a", "b", "c"]);
         assert_eq!(early.fill(popped(&[2, 0, 2])), []);
         assert_eq!(early.abandon().unwrap(), back);

@@ -9,8 +9,8 @@ use super::error::ProtocolError;
 use super::inline;
 use crate::guard;
 use sureq_core::limits::{
-    COMMAND_ARGS_MAX, COMMAND_BYTES_MAX, INLINE_BYTES_MAX, PAYLOAD_BYTES_MAX, STRANGER_ARG_BYTES_MAX,
-    STRANGER_ARGS_MAX, STRANGER_COMMAND_BYTES_MAX,
+    COMMAND_ARGS_MAX, COMMAND_BYTES_MAX, INLINE_BYTES_MAX, PAYLOAD_BYTES_MAX, UNAUTHENTICATED_ARG_BYTES_MAX,
+    UNAUTHENTICATED_ARGS_MAX, UNAUTHENTICATED_COMMAND_BYTES_MAX,
 };
 
 /// The maximum length of a header line. Longer numbers are always invalid.
@@ -36,7 +36,7 @@ pub struct Limits {
     /// The maximum number of commands that one call of [`Parser::parse`] takes.
     pub batch_max: usize,
     /// Whether the client has not authenticated and the limits will be higher after it does. Errors say so.
-    pub is_stranger: bool,
+    pub is_unauthenticated: bool,
 }
 
 impl Limits {
@@ -47,18 +47,18 @@ impl Limits {
         command_bytes_max: COMMAND_BYTES_MAX,
         inline_bytes_max: INLINE_BYTES_MAX,
         batch_max: usize::MAX,
-        is_stranger: false,
+        is_unauthenticated: false,
     };
 
     /// The limits before authentication. AUTH and HELLO fit. Commands are taken one at a time, because commands that
     /// follow an AUTH in the same read have to be parsed with the limits after it.
     pub const UNAUTHENTICATED: Self = Self {
-        args_max: STRANGER_ARGS_MAX,
-        bulk_bytes_max: STRANGER_ARG_BYTES_MAX,
-        command_bytes_max: STRANGER_COMMAND_BYTES_MAX,
-        inline_bytes_max: STRANGER_ARG_BYTES_MAX,
+        args_max: UNAUTHENTICATED_ARGS_MAX,
+        bulk_bytes_max: UNAUTHENTICATED_ARG_BYTES_MAX,
+        command_bytes_max: UNAUTHENTICATED_COMMAND_BYTES_MAX,
+        inline_bytes_max: UNAUTHENTICATED_ARG_BYTES_MAX,
         batch_max: 1,
-        is_stranger: true,
+        is_unauthenticated: true,
     };
 }
 
@@ -218,7 +218,7 @@ impl Parser {
             Number::TooLong => return Err(ProtocolError::MultibulkCountTooBig),
         };
         if left > self.limits.args_max {
-            return Err(if self.limits.is_stranger && left <= COMMAND_ARGS_MAX {
+            return Err(if self.limits.is_unauthenticated && left <= COMMAND_ARGS_MAX {
                 ProtocolError::UnauthenticatedMultibulkLength
             } else {
                 ProtocolError::MultibulkLength
@@ -409,7 +409,7 @@ fn unusual(buf: &[u8], at: usize) -> Result<bool, ProtocolError> {
 fn too_big(value: usize, limits: &Limits) -> ProtocolError {
     if value <= limits.bulk_bytes_max {
         ProtocolError::CommandTooBig
-    } else if limits.is_stranger && value <= PAYLOAD_BYTES_MAX {
+    } else if limits.is_unauthenticated && value <= PAYLOAD_BYTES_MAX {
         ProtocolError::UnauthenticatedBulkLength
     } else {
         ProtocolError::BulkLength

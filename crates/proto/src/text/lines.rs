@@ -61,7 +61,7 @@ pub struct Parser {
 }
 
 /// The result of looking at the next bytes.
-enum Next<'b> {
+enum NextLine<'b> {
     Line(&'b [u8]),
     TooLong,
     /// The end of a line that was reported as too long before.
@@ -108,18 +108,18 @@ impl Parser {
         let most = lines.len().saturating_add(self.batch_max);
         while lines.len() < most {
             match self.next(buf, &mut at)? {
-                Next::Line(line) => lines.push(ParsedLine { item: understand(line)?, end: at }),
-                Next::TooLong => {
+                NextLine::Line(line) => lines.push(ParsedLine { item: understand(line)?, end: at }),
+                NextLine::TooLong => {
                     lines.push(ParsedLine { item: Item::Complaint(Complaint::LineTooLong), end: at });
                 }
-                Next::Dropped => {}
-                Next::Unfinished => break,
+                NextLine::Dropped => {}
+                NextLine::Unfinished => break,
             }
         }
         Ok(at)
     }
 
-    fn next<'b>(&mut self, buf: &'b [u8], at: &mut usize) -> Result<Next<'b>, Close> {
+    fn next<'b>(&mut self, buf: &'b [u8], at: &mut usize) -> Result<NextLine<'b>, Close> {
         let rest = &buf[*at..];
         if let Some(dropped) = self.dropped {
             return self.drop_on(dropped, rest, at);
@@ -133,31 +133,31 @@ impl Parser {
             let line = whole.strip_suffix(b"\r").unwrap_or(whole);
             if line.len() <= max {
                 *at += whole.len() + 1;
-                return Ok(Next::Line(line));
+                return Ok(NextLine::Line(line));
             }
         } else if !is_over(window, max) {
             self.searched = rest.len();
-            return Ok(Next::Unfinished);
+            return Ok(NextLine::Unfinished);
         }
         self.dropped = Some(0);
-        Ok(Next::TooLong)
+        Ok(NextLine::TooLong)
     }
 
     /// Drops bytes of a line that is too long, up to its end if that has arrived.
-    fn drop_on<'b>(&mut self, dropped: usize, rest: &'b [u8], at: &mut usize) -> Result<Next<'b>, Close> {
+    fn drop_on<'b>(&mut self, dropped: usize, rest: &'b [u8], at: &mut usize) -> Result<NextLine<'b>, Close> {
         let room = self.limits.endless_bytes_max - dropped;
         let window = &rest[..rest.len().min(room.saturating_add(1))];
         if let Some(end) = window.iter().position(|&c| c == b'\n') {
             self.dropped = None;
             *at += end + 1;
-            return Ok(Next::Dropped);
+            return Ok(NextLine::Dropped);
         }
         if window.len() > room {
             return Err(Close::Endless);
         }
         self.dropped = Some(dropped + window.len());
         *at += window.len();
-        Ok(Next::Unfinished)
+        Ok(NextLine::Unfinished)
     }
 }
 

@@ -101,7 +101,7 @@ impl<'b> Request<'b> {
             b"ADD" => add(rest),
             b"RESERVE" => Ok(Self::Reserve),
             b"DELETE" => Ok(Self::Delete { id: attribute(rest.ok_or(Complaint::InvalidId)?).0 }),
-            b"RETURN" => give_back(rest),
+            b"RETURN" => parse_return(rest),
             b"STATS" => Ok(Self::Stats),
             _ => Err(Complaint::UnknownCommand),
         }
@@ -152,7 +152,7 @@ fn add(rest: Option<&[u8]>) -> Result<Request<'_>, Complaint> {
     }
 }
 
-fn give_back(rest: Option<&[u8]>) -> Result<Request<'_>, Complaint> {
+fn parse_return(rest: Option<&[u8]>) -> Result<Request<'_>, Complaint> {
     let (id, rest) = attribute(rest.ok_or(Complaint::InvalidId)?);
     let (delay, _) = attribute(rest.ok_or(Complaint::InvalidDelay)?);
     Ok(Request::Return { id, delay_ms: read_delay(delay)? })

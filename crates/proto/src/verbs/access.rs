@@ -136,7 +136,7 @@ impl Rights {
 }
 
 /// Whether a command may be sent before authentication.
-pub fn is_for_strangers(name: &[u8]) -> bool {
+pub fn needs_no_user(name: &[u8]) -> bool {
     find(name).is_some_and(|row| row.flags.contains(&"no_auth"))
 }
 
@@ -243,8 +243,8 @@ pub fn roles_markdown() -> String {
     for role in Role::ALL {
         line(&format!("`{}`", role.name()), &|row| row.role == Some(role));
     }
-    line("a user, whatever its roles", &|row| row.role.is_none() && !is_for_strangers(row.name.as_bytes()));
-    line("nothing", &|row| is_for_strangers(row.name.as_bytes()));
+    line("a user, whatever its roles", &|row| row.role.is_none() && !needs_no_user(row.name.as_bytes()));
+    line("nothing", &|row| needs_no_user(row.name.as_bytes()));
     text
 }
 
@@ -408,7 +408,7 @@ mod tests {
 
     #[test]
     fn only_login_and_quit_are_allowed_before_authentication() {
-        let open: Vec<_> = TABLE.iter().filter(|row| is_for_strangers(row.name.as_bytes())).collect();
+        let open: Vec<_> = TABLE.iter().filter(|row| needs_no_user(row.name.as_bytes())).collect();
         let names: Vec<_> = open.iter().map(|row| row.name).collect();
         assert_eq!(names, ["HELLO", "AUTH", "RESET", "QUIT"]);
     }

@@ -9,7 +9,7 @@ use super::request::{Caller, Request};
 use super::{BASE, CHANGE, Group, READ_SLOW, Role, Row};
 use crate::command_encoder::CommandWords;
 use sureq_core::command::{Command, View};
-use sureq_core::settings::{BadSetting, Changes, SettingWords, Shown};
+use sureq_core::settings::{BadSetting, Changes, SettingValue, SettingWords};
 
 type Outcome<'a> = Result<Request<'a>, UsageError>;
 
@@ -145,10 +145,10 @@ fn encode_config(command: &Command<'_>, words: &mut CommandWords) -> bool {
     let Command::Config { queue, changes } = *command else { return false };
     words.word(queue);
     for change in changes.iter() {
-        let (name, value) = change.shown();
+        let (name, value) = change.name_and_value();
         match value {
-            Shown::Number(n) => words.word(name).number(n),
-            Shown::Word(word) => words.word(name).word(word),
+            SettingValue::Number(n) => words.word(name).number(n),
+            SettingValue::Word(word) => words.word(name).word(word),
         };
     }
     true

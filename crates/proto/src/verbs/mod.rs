@@ -25,7 +25,7 @@ mod task;
 mod worker;
 
 use crate::command_encoder::CommandWords;
-pub use access::{NO_AUTH, Rights, Role, is_for_strangers, queues_of, roles_markdown};
+pub use access::{NO_AUTH, Rights, Role, needs_no_user, queues_of, roles_markdown};
 use args::Syntax;
 pub use args::{Arg, Count, Keys, Kind, Opt, Options};
 use code::Code;

@@ -147,7 +147,7 @@ const RETURN: Row = Row {
             given. The first 1024 bytes of the reason are kept.",
     example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.POP emails\n1) 1) \"emails\"\n   2) \"1601155608777-1\"\n   \
               3) \"hello\"\n> RQ.RETURN emails 1601155608777-1 FAILED \"no route to host\"\n(integer) 1",
-    parse: give_back,
+    parse: parse_return,
     encode: Some(encode_return),
     ..BASE
 };
@@ -168,7 +168,7 @@ const RETURN_BACK: usize = RETURN_OPTIONS.at("BACK");
 const RETURN_FAILED: usize = RETURN_OPTIONS.at("FAILED");
 const RETURN_DEAD: usize = RETURN_OPTIONS.at("DEAD");
 
-fn give_back<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn parse_return<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     let given = Given::read(&RETURN_OPTIONS, &argv[3..])?;
     let front = given.has(RETURN_FRONT).then_some(Place::Front);
     let back = given.has(RETURN_BACK).then_some(Place::Back);

@@ -157,7 +157,7 @@ function op.ack(q, args)
 end
 
 -- Adds a taken task at an end of the list, as if it had not been taken.
-local function give_back(q, id, push)
+local function requeue(q, id, push)
   local entry = find_taken(q, id)
   if not entry then return 'stale' end
   call('LREM', q.list, 1, entry)
@@ -172,13 +172,13 @@ end
 -- id, end of the queue: F or B
 op['return'] = function(q, args)
   check_bodies(q, { args[1] }, 1)
-  return give_back(q, args[1], args[2] == 'F' and 'RPUSH' or 'LPUSH')
+  return requeue(q, args[1], args[2] == 'F' and 'RPUSH' or 'LPUSH')
 end
 
 -- ids that did not reach their caller
-function op.undeliver(q, args)
+function op.requeue(q, args)
   check_bodies(q, args, 1)
-  for i = #args, 1, -1 do give_back(q, args[i], 'RPUSH') end
+  for i = #args, 1, -1 do requeue(q, args[i], 'RPUSH') end
   return 'done'
 end
 

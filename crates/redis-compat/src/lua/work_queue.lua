@@ -82,7 +82,7 @@ local function lease(q, id, ms, is_moved)
 end
 
 -- Removes an id from processing and puts it at an end of the queue. Returns whether there was one.
-local function give_back(q, id, push)
+local function requeue(q, id, push)
   local n = call('LREM', q.processing, 0, id)
   call('DEL', q.lease .. id)
   if n == 0 or not exists(q, id) then return false end
@@ -206,14 +206,14 @@ end
 -- id, end of the queue: F or B
 op['return'] = function(q, args)
   check_ids(q, { args[1] }, 1)
-  return give_back(q, args[1], args[2] == 'F' and 'RPUSH' or 'LPUSH') and 'done' or 'stale'
+  return requeue(q, args[1], args[2] == 'F' and 'RPUSH' or 'LPUSH') and 'done' or 'stale'
 end
 
 -- ids that this home leased and that did not reach their caller
-function op.undeliver(q, args)
+function op.requeue(q, args)
   check_ids(q, args, 1)
   for i = #args, 1, -1 do
-    if call('GET', q.lease .. args[i]) == SESSION then give_back(q, args[i], 'RPUSH') end
+    if call('GET', q.lease .. args[i]) == SESSION then requeue(q, args[i], 'RPUSH') end
   end
   return 'done'
 end
@@ -349,11 +349,11 @@ function op.look(q, args)
 end
 
 -- ids that have been without a lease for long enough
-function op.take_back(q, args)
+function op.requeue_unleased(q, args)
   check_ids(q, args, 1)
   local n = 0
   for _, id in ipairs(args) do
-    if not is_leased(q, id) and give_back(q, id, 'LPUSH') then n = n + 1 end
+    if not is_leased(q, id) and requeue(q, id, 'LPUSH') then n = n + 1 end
   end
   return n
 end
@@ -398,8 +398,8 @@ end
 
 -- Operations whose first argument is their queue.
 local ABOUT_ONE = {
-  push = true, add = true, ack = true, extend = true, ['return'] = true, undeliver = true, unmove = true, cancel = true,
-  info = true, inspect = true, look = true, take_back = true, prune = true, items = true,
+  push = true, add = true, ack = true, extend = true, ['return'] = true, requeue = true, unmove = true, cancel = true,
+  info = true, inspect = true, look = true, requeue_unleased = true, prune = true, items = true,
   adopt = true,
 }
 

@@ -80,7 +80,7 @@ local function check_worker(worker)
 end
 
 -- A foreign worker, and all running processes of its queues.
-local function check_stranger(worker)
+local function check_foreign(worker)
   check_worker(worker)
   for _, queue in ipairs(call('SMEMBERS', key('workingQueues', worker))) do check_whole_queue(queue) end
 end
@@ -99,7 +99,7 @@ local function forget(id, holder)
 end
 
 -- Ends a process, and puts its task at an end of the queue unless it was cancelled. Returns the outcome.
-local function give_back(id, side)
+local function requeue(id, side)
   local is_off = call('SISMEMBER', own('cancelled'), id) == 1
   local n = 0
   if is_off then
@@ -114,16 +114,16 @@ end
 
 -- Requeues the tasks that a worker of sureq holds, of one queue or of all, so that the task taken first is delivered
 -- first. Counts the requeued tasks per queue.
-local function give_back_held(worker, only, back)
+local function requeue_held(worker, only, back)
   local ids = call('ZREVRANGE', held_key(worker), 0, -1)
   for _, id in ipairs(ids) do
     local queue = queue_of(id)
-    if (not only or queue == only) and give_back(id, 'RIGHT') == 'done' then back[queue] = (back[queue] or 0) + 1 end
+    if (not only or queue == only) and requeue(id, 'RIGHT') == 'done' then back[queue] = (back[queue] or 0) + 1 end
   end
 end
 
 -- The queues on which live foreign workers work, as keys of a table; one worker may be left out.
-local function strangers_queues(except)
+local function foreign_queues(except)
   local busy = {}
   for _, worker in ipairs(call('SMEMBERS', PREFIX .. ':workers')) do
     if worker ~= except and not is_ours(worker) and is_alive(worker) then
@@ -135,14 +135,14 @@ end
 
 -- Requeues the tasks of a queue that no worker of sureq holds, unless the queue is busy: then it is unknown which of
 -- them belong to a dead worker. Returns how many ids had no process.
-local function give_back_strange(queue, busy, back)
+local function requeue_unheld(queue, busy, back)
   if busy[queue] then return 0 end
   local ghosts = 0
   for _, id in ipairs(call('SMEMBERS', working_key(queue))) do
     if call('HEXISTS', own('holders'), id) == 0 then
       if queue_of(id) ~= queue then
         ghosts = ghosts + call('SREM', working_key(queue), id)
-      elseif give_back(id, 'RIGHT') == 'done' then
+      elseif requeue(id, 'RIGHT') == 'done' then
         back[queue] = (back[queue] or 0) + 1
       else
         ghosts = ghosts + 1
@@ -161,19 +161,19 @@ end
 
 -- Ends a worker of sureq. Counts the requeued tasks per queue. Its keys have been checked.
 local function end_own(worker, back)
-  give_back_held(worker, nil, back)
+  requeue_held(worker, nil, back)
   unregister(worker)
 end
 
 -- Ends a dead foreign worker; returns whether it is gone. It stays registered for its busy queues: Worqr's own
 -- cleanup requeues those tasks, and finds them only through a registered worker.
-local function end_stranger(worker, busy, back)
+local function end_foreign(worker, busy, back)
   local is_needed = false
   for _, queue in ipairs(call('SMEMBERS', key('workingQueues', worker))) do
     if busy[queue] then
       is_needed = true
     else
-      give_back_strange(queue, busy, back)
+      requeue_unheld(queue, busy, back)
       call('SREM', key('workingQueues', worker), queue)
     end
   end
@@ -182,28 +182,28 @@ local function end_stranger(worker, busy, back)
 end
 
 -- Ends a foreign worker that may be alive. Without a timer, Worqr's own cleanup considers it dead too.
-local function fail_stranger(worker, back)
-  check_stranger(worker)
-  local busy = strangers_queues(worker)
+local function fail_foreign(worker, back)
+  check_foreign(worker)
+  local busy = foreign_queues(worker)
   call('DEL', key('workerTimers', worker))
   call('SREM', PREFIX .. ':permanentWorkers', worker)
   if call('SISMEMBER', PREFIX .. ':workers', worker) == 1 then call('SADD', PREFIX .. ':expiringWorkers', worker) end
-  end_stranger(worker, busy, back)
+  end_foreign(worker, busy, back)
 end
 
 -- Ends a foreign worker whose name a worker of sureq takes over. Its tasks are found only through its registration,
 -- which continues under another name.
-local function displace_stranger(worker, back)
-  check_stranger(worker)
+local function displace_foreign(worker, back)
+  check_foreign(worker)
   if call('EXISTS', key('workingQueues', worker)) == 0 then return end
   local former = worker .. '#former'
   check('set', key('workingQueues', former))
-  local busy = strangers_queues(worker)
+  local busy = foreign_queues(worker)
   call('SUNIONSTORE', key('workingQueues', former), key('workingQueues', former), key('workingQueues', worker))
   unregister(worker)
   call('SADD', PREFIX .. ':workers', former)
   call('SADD', PREFIX .. ':expiringWorkers', former)
-  end_stranger(former, busy, back)
+  end_foreign(former, busy, back)
 end
 
 -- Publishes the requeued tasks; returns their number.
@@ -331,17 +331,17 @@ end
 op['return'] = function(queue, args)
   if queue_of(args[1]) ~= queue then return 'stale' end
   check_processes({ args[1] })
-  local outcome = give_back(args[1], args[2] == 'F' and 'RIGHT' or 'LEFT')
+  local outcome = requeue(args[1], args[2] == 'F' and 'RIGHT' or 'LEFT')
   if outcome == 'done' then tell_work(queue, 1) end
   return outcome
 end
 
 -- ids that this home delivered and that did not reach their caller
-function op.undeliver(queue, args)
+function op.requeue(queue, args)
   check_processes(args)
   local n = 0
   for i = #args, 1, -1 do
-    if queue_of(args[i]) == queue and give_back(args[i], 'RIGHT') == 'done' then n = n + 1 end
+    if queue_of(args[i]) == queue and requeue(args[i], 'RIGHT') == 'done' then n = n + 1 end
   end
   tell_work(queue, n)
   return 'done'
@@ -391,7 +391,7 @@ function op.start(_, args)
   local worker, ttl = args[1], args[2]
   local back = {}
   check_worker(worker)
-  if is_ours(worker) then end_own(worker, back) else displace_stranger(worker, back) end
+  if is_ours(worker) then end_own(worker, back) else displace_foreign(worker, back) end
   call('SADD', PREFIX .. ':workers', worker)
   call('SADD', PREFIX .. ':expiringWorkers', worker)
   call('SREM', PREFIX .. ':permanentWorkers', worker)
@@ -445,7 +445,7 @@ function op.rest(_, args)
   if not is_ours(args[1]) or not is_alive(args[1]) then return GONE end
   local back = {}
   call('SREM', key('workingQueues', args[1]), args[2])
-  give_back_held(args[1], args[2], back)
+  requeue_held(args[1], args[2], back)
   return tell_back(back)
 end
 
@@ -460,7 +460,7 @@ end
 function op.fail(_, args)
   check_worker(args[1])
   local back = {}
-  if is_ours(args[1]) then end_own(args[1], back) else fail_stranger(args[1], back) end
+  if is_ours(args[1]) then end_own(args[1], back) else fail_foreign(args[1], back) end
   return tell_back(back)
 end
 
@@ -569,7 +569,7 @@ function op.clean(_, args)
   for i = 2, #args do check_whole_queue(args[i]) end
   if is_locked(own('cleaning'), args[1]) then return 'busy' end
   local back, ghosts, waiting = {}, {}, 0
-  local busy, ended = strangers_queues(), 0
+  local busy, ended = foreign_queues(), 0
   -- Worqr's own cleanup may have unregistered a worker of sureq; then only this hash has it.
   for _, worker in ipairs(call('HKEYS', own('workers'))) do
     if ended < SLICE and not is_alive(worker) and pcall(check_worker, worker) then
@@ -578,12 +578,12 @@ function op.clean(_, args)
     end
   end
   for _, worker in ipairs(call('SMEMBERS', PREFIX .. ':expiringWorkers')) do
-    local is_due = ended < SLICE and not is_alive(worker) and pcall(check_stranger, worker)
-    if is_due and end_stranger(worker, busy, back) then ended = ended + 1 end
+    local is_due = ended < SLICE and not is_alive(worker) and pcall(check_foreign, worker)
+    if is_due and end_foreign(worker, busy, back) then ended = ended + 1 end
   end
   for i = 2, #args do
     local queue = args[i]
-    ghosts[queue] = give_back_strange(queue, busy, back)
+    ghosts[queue] = requeue_unheld(queue, busy, back)
     back[queue] = back[queue] or 0
     waiting = waiting + call('LLEN', queue_key(queue))
   end
@@ -635,7 +635,7 @@ end
 
 -- Operations whose first argument is their queue.
 local ABOUT_ONE = {
-  push = true, add = true, tasks = true, ack = true, extend = true, ['return'] = true, undeliver = true, cancel_payload = true,
+  push = true, add = true, tasks = true, ack = true, extend = true, ['return'] = true, requeue = true, cancel_payload = true,
   hear_cancel = true, info = true, inspect = true, purge = true, waiting = true,
 }
 

@@ -198,7 +198,6 @@ fn pop_call(pop: &Pop<'_>) -> Result<Call, Refusal> {
 /// A task as redis-queue delivers it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SafeTask {
-    /// Its id.
     pub id: Vec<u8>,
     /// The payload; empty if the id was pushed alone.
     pub body: Vec<u8>,

@@ -38,7 +38,7 @@ async fn track_one(home: Rc<HomeThread>, queue: Vec<u8>, done: oneshot::Sender<(
         }
         // The connection was lost, or there is none yet. Looking at the queue makes up for missed messages.
         home.probe().await;
-        home.waiters().stir(&queue);
+        home.waiters().try_soon(&queue);
         if began.elapsed() > RETRY_MAX {
             pause = RETRY_MIN;
         }
@@ -63,11 +63,11 @@ async fn listen(
         // The waiter may be gone.
         let _ = done.send(());
     }
-    home.waiters().stir(queue);
+    home.waiters().try_soon(queue);
     loop {
         match timeout(IDLE, pushes.recv()).await {
             Ok(Some(said)) if said.kind == PushKind::Disconnection => return Err(lost()),
-            Ok(Some(said)) if is_about(&said, &key) => home.waiters().stir(queue),
+            Ok(Some(said)) if is_about(&said, &key) => home.waiters().try_soon(queue),
             Ok(Some(_)) => {}
             Ok(None) => return Err(lost()),
             Err(_) if home.waiters().is_wanted(queue) => still_there(&mut connection).await?,

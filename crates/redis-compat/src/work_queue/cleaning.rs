@@ -171,7 +171,7 @@ async fn light(
         }
         let mut returned = 0;
         if !ripe.is_empty() {
-            returned = number(home.ask(&Call::about("take_back", queue).args(ripe)).await?)?;
+            returned = number(home.ask(&Call::about("requeue_unleased", queue).args(ripe)).await?)?;
         }
         pass.returned += returned;
         pass.removed += ghosts;

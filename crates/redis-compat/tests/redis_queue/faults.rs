@@ -7,7 +7,7 @@ use sureq_redis::{RedisHome, Target};
 use sureq_testkit::process::free_port;
 use sureq_testkit::redis_server::RedisServer;
 
-use crate::common::{Way, ack, cutting_proxy, push, run};
+use crate::common::{Direction, ack, cutting_proxy, push, run};
 use crate::support::{QUEUE, Shop};
 
 /// The script is sent first, and is most of the traffic; only the bytes after it matter here.
@@ -19,9 +19,9 @@ fn a_home_that_is_cut_off_anywhere_loses_nothing() {
     let port = free_port();
     let mut shop = Shop::on(RedisServer::start_at(port), "layout=redis-queue");
     let to = (0..SCRIPT_BYTES).step_by(4_000).chain((SCRIPT_BYTES..SCRIPT_BYTES + 1_600).step_by(40));
-    let from = (0..9_000).step_by(150).map(|cut| (Way::FromServer, cut));
+    let from = (0..9_000).step_by(150).map(|cut| (Direction::FromServer, cut));
     let (mut sure_acks, mut unsure) = (0, 0);
-    for (way, cut) in to.map(|cut| (Way::ToServer, cut)).chain(from) {
+    for (way, cut) in to.map(|cut| (Direction::ToServer, cut)).chain(from) {
         shop.raw::<()>("FLUSHALL");
         let address = cutting_proxy(port, cut, way);
         let target = Target::parse_with(

@@ -115,7 +115,7 @@ fn a_returned_task_looks_as_if_it_had_not_been_taken() {
         shop.push_id(id);
     }
     assert_eq!(shop.pop(2).len(), 2);
-    let give_back = |shop: &Shop, id: &str, to| {
+    let return_task = |shop: &Shop, id: &str, to| {
         shop.reply(Command::Return(Return {
             queue: QUEUE,
             task: task_ref(id),
@@ -124,9 +124,9 @@ fn a_returned_task_looks_as_if_it_had_not_been_taken() {
             is_last: false,
         }))
     };
-    assert_eq!(give_back(&shop, "a", None), Reply::Outcome(Outcome::Done));
-    assert_eq!(give_back(&shop, "a", None), Reply::Outcome(Outcome::Stale));
-    assert_eq!(give_back(&shop, "b", Some(Place::Back)), Reply::Outcome(Outcome::Done));
+    assert_eq!(return_task(&shop, "a", None), Reply::Outcome(Outcome::Done));
+    assert_eq!(return_task(&shop, "a", None), Reply::Outcome(Outcome::Stale));
+    assert_eq!(return_task(&shop, "b", Some(Place::Back)), Reply::Outcome(Outcome::Done));
     assert_eq!(shop.list(), ["b", "c", "a"]);
 }
 

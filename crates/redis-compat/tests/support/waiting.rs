@@ -65,7 +65,7 @@ impl Ways {
         let ticket = (self.wait)(shop, Block::Forever);
         monitor.wait_for("pop");
         drop(ticket);
-        monitor.wait_for("undeliver");
+        monitor.wait_for("requeue");
         shop.home.look();
     }
 

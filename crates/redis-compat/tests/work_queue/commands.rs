@@ -7,7 +7,7 @@ use sureq_core::settings::Place;
 
 use crate::support::{QUEUE, Shop, task_ref, tasks};
 
-fn give_back(shop: &Shop, id: &str, to: Option<Place>) -> Reply {
+fn return_task(shop: &Shop, id: &str, to: Option<Place>) -> Reply {
     shop.reply(Command::Return(Return { queue: QUEUE, task: task_ref(id), to, failed: None, is_last: false }))
 }
 
@@ -36,10 +36,10 @@ fn a_returned_task_goes_to_the_end_or_to_the_named_place() {
     for id in ["a", "b", "c"] {
         shop.add(id, "x");
     }
-    assert_eq!(give_back(&shop, "a", None), Reply::Outcome(Outcome::Stale), "it is not leased");
+    assert_eq!(return_task(&shop, "a", None), Reply::Outcome(Outcome::Stale), "it is not leased");
     shop.pop(2, None);
-    assert_eq!(give_back(&shop, "a", None), Reply::Outcome(Outcome::Done));
-    assert_eq!(give_back(&shop, "b", Some(Place::Front)), Reply::Outcome(Outcome::Done));
+    assert_eq!(return_task(&shop, "a", None), Reply::Outcome(Outcome::Done));
+    assert_eq!(return_task(&shop, "b", Some(Place::Front)), Reply::Outcome(Outcome::Done));
     assert_eq!(shop.lists(), (vec!["a".into(), "c".into(), "b".into()], vec![]));
     assert_eq!(shop.raw::<i64>("EXISTS jobs:lease:a jobs:lease:b"), 0);
     let back = Return { queue: QUEUE, task: task_ref("b"), to: None, failed: Some(b"why"), is_last: false };

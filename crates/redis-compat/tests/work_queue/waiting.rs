@@ -240,7 +240,7 @@ fn tasks_of_a_dropped_ticket_return_to_the_front() {
     let ticket = shop.wait(Block::Millis(PATIENCE.as_millis() as u64));
     monitor.wait_for("pop");
     drop(ticket);
-    monitor.wait_for("undeliver");
+    monitor.wait_for("requeue");
     assert_eq!(shop.lists(), (vec!["b".into(), "a".into()], vec![]));
     assert_eq!(shop.raw::<i64>("EXISTS jobs:lease:a"), 0);
 }

@@ -7,7 +7,7 @@ use sureq_redis::{RedisHome, Target};
 use sureq_testkit::process::free_port;
 use sureq_testkit::redis_server::RedisServer;
 
-use crate::common::{Way, clean, cutting_proxy, push, run};
+use crate::common::{Direction, clean, cutting_proxy, push, run};
 use crate::support::{QUEUE, Shop, TTL_MS, pop, pop_call, start};
 
 /// The script is sent first, and is most of the traffic; only the bytes after it matter here.
@@ -68,8 +68,9 @@ fn a_home_that_is_cut_off_anywhere_loses_nothing_and_cleaning_repairs_the_rest()
     let port = free_port();
     let mut shop = Shop::open_on(RedisServer::start_at(port));
     let to = (0..SCRIPT_BYTES).step_by(4_000).chain((SCRIPT_BYTES..SCRIPT_BYTES + 2_400).step_by(40));
-    let cuts =
-        to.map(|cut| (Way::ToServer, cut)).chain((0..9_000).step_by(150).map(|cut| (Way::FromServer, cut)));
+    let cuts = to
+        .map(|cut| (Direction::ToServer, cut))
+        .chain((0..9_000).step_by(150).map(|cut| (Direction::FromServer, cut)));
     let (mut finished, mut unknown) = (0, 0);
     for (way, cut) in cuts {
         shop.raw::<()>("FLUSHALL");

@@ -98,15 +98,15 @@ fn a_returned_task_goes_to_the_front_or_to_the_named_place() {
     }
     start(&shop.home, "w", TTL_MS);
     let id = pop_one(&shop.home, "w");
-    let give_back = |shop: &Shop, id: &str, to| {
+    let return_task = |shop: &Shop, id: &str, to| {
         let back = Return { queue: QUEUE, task: task_ref(id), to, failed: None, is_last: false };
         shop.reply(Command::Return(back))
     };
-    assert_eq!(give_back(&shop, &id, None), Reply::Outcome(Outcome::Done));
-    assert_eq!(give_back(&shop, &id, None), Reply::Outcome(Outcome::Stale));
+    assert_eq!(return_task(&shop, &id, None), Reply::Outcome(Outcome::Done));
+    assert_eq!(return_task(&shop, &id, None), Reply::Outcome(Outcome::Stale));
     assert_eq!(shop.queue(), ["c", "b", "a"]);
     let id = pop_one(&shop.home, "w");
-    assert_eq!(give_back(&shop, &id, Some(Place::Back)), Reply::Outcome(Outcome::Done));
+    assert_eq!(return_task(&shop, &id, Some(Place::Back)), Reply::Outcome(Outcome::Done));
     assert_eq!(shop.queue(), ["a", "c", "b"]);
     assert_eq!(shop.working(), Vec::<String>::new());
 }

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::connection::abandonment::Abandonment;
-use crate::connection::node::{About, GREETING, Node, Sent};
+use crate::connection::node::{About, HANDSHAKE_TIME, Node, Sent};
 use crate::connection::target::Target;
 use crate::connection::topology::Topology;
 use crate::layout::{Exchange, HeaderContext, Late, LayoutSession};
@@ -96,15 +96,15 @@ impl Link {
                 Err(error) => failed = Some(error),
             }
         }
-        let mut is_mute = false;
+        let mut lacks_channels = false;
         for node in &nodes {
             if let Ok(Some(connection)) = node.connection(self.target.layout()).await {
-                self.greet(node, &connection).await;
-                is_mute |= self.is_mute(connection).await;
+                self.send_first_calls(node, &connection).await;
+                lacks_channels |= self.lacks_channels(connection).await;
             }
         }
         if let Some(first) = all.first_mut() {
-            first.is_mute = is_mute;
+            first.lacks_channels = lacks_channels;
         }
         match failed {
             Some(error) if all.is_empty() => Err(error),
@@ -117,11 +117,11 @@ impl Link {
 
     /// Whether Redis forbids this user the channels of queues. An empty message on a channel that normally has no
     /// subscriber shows it.
-    async fn is_mute(&self, mut connection: MultiplexedConnection) -> bool {
+    async fn lacks_channels(&self, mut connection: MultiplexedConnection) -> bool {
         let Some(channel) = self.target.layout().probe_channel(&self.target.prefix) else { return false };
         let mut say = cmd("PUBLISH");
         say.arg(channel).arg("");
-        let said = timeout(GREETING, say.query_async::<Value>(&mut connection)).await;
+        let said = timeout(HANDSHAKE_TIME, say.query_async::<Value>(&mut connection)).await;
         said.is_ok_and(|said| said.is_err_and(|error| is_forbidden(&error)))
     }
 
@@ -154,8 +154,8 @@ impl Link {
 
     /// A new connection for subscriptions.
     pub(crate) async fn listen(&self) -> Result<PubSub, RedisError> {
-        let post = self.topology.listening_post().await?;
-        post.listen().await.inspect_err(|_| self.topology.invalidate())
+        let node = self.topology.subscription_node().await?;
+        node.listen().await.inspect_err(|_| self.topology.invalidate())
     }
 
     /// Pings the servers, so that lost connections are noticed.
@@ -189,7 +189,7 @@ impl Link {
                 Err(error) => error,
                 Ok(node) => match node.connection(self.target.layout()).await {
                     Ok(Some(connection)) => {
-                        self.greet(&node, &connection).await;
+                        self.send_first_calls(&node, &connection).await;
                         return Ok((node, connection));
                     }
                     Ok(None) => std::io::Error::from(std::io::ErrorKind::NotConnected).into(),
@@ -202,19 +202,19 @@ impl Link {
         }
     }
 
-    /// Sends a server the greetings of the layout, once per connection. Where each slot tag is a store, every call is
+    /// Sends a server the first calls of the layout, once per connection. Where each slot tag is a store, every call is
     /// one.
-    async fn greet(&self, node: &Node, connection: &MultiplexedConnection) {
-        if self.target.is_spread() || !node.is_to_be_greeted() {
+    async fn send_first_calls(&self, node: &Node, connection: &MultiplexedConnection) {
+        if self.target.is_spread() || !node.needs_first_calls() {
             return;
         }
         let (mut commands, now_us) = (Pipeline::new(), self.clock.monotonic_us());
-        for call in self.target.layout().greetings() {
+        for call in self.target.layout().first_calls() {
             commands.add_command(self.command(node, &call, &self.session.time(now_us, None)));
         }
         if !commands.is_empty() {
             // Every call reports the same; this is only sooner.
-            let _ = timeout(GREETING, node.send(connection.clone(), &commands)).await;
+            let _ = timeout(HANDSHAKE_TIME, node.send(connection.clone(), &commands)).await;
         }
     }
 

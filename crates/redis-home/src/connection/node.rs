@@ -18,7 +18,7 @@ use crate::script::runner::Runner;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The time limit for a server to introduce itself and to load the script.
-pub(crate) const GREETING: Duration = Duration::from_secs(3);
+pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(3);
 
 /// The time limit for a replica to confirm a change.
 const REPLICA_MS: u64 = 2_000;
@@ -29,8 +29,8 @@ pub(crate) struct Node {
     /// The id of this run of the server.
     run_id: RefCell<String>,
     connection: RefCell<Option<Connected>>,
-    /// Its greetings were sent over this connection.
-    is_greeted: Cell<bool>,
+    /// The first calls of the layout were sent over this connection.
+    has_first_calls: Cell<bool>,
     /// Held while a connection is made, so that other callers wait for it.
     connecting: Mutex<()>,
     /// Unused connections for batches that wait for a replica. `WAIT` blocks a connection, so such batches do not
@@ -50,7 +50,7 @@ pub(crate) struct About {
     pub(crate) version: String,
     pub(crate) policy: Option<String>,
     /// Redis forbids this user the channels of queues.
-    pub(crate) is_mute: bool,
+    pub(crate) lacks_channels: bool,
 }
 
 /// The result of sending commands.
@@ -71,7 +71,7 @@ impl Node {
             runner: RefCell::default(),
             run_id: RefCell::default(),
             connection: RefCell::default(),
-            is_greeted: Cell::new(false),
+            has_first_calls: Cell::new(false),
             connecting: Mutex::new(()),
             idle: RefCell::default(),
         })
@@ -91,14 +91,14 @@ impl Node {
         self.run_id.borrow().clone()
     }
 
-    /// Whether greetings are still to be sent. They count as sent from now on.
-    pub(crate) fn is_to_be_greeted(&self) -> bool {
-        !self.is_greeted.replace(true)
+    /// Whether the first calls are still to be sent. They count as sent from now on.
+    pub(crate) fn needs_first_calls(&self) -> bool {
+        !self.has_first_calls.replace(true)
     }
 
     /// Connects, reads what the server reports about itself, and loads the script.
     pub(crate) async fn connect(&self, layout: &dyn Layout) -> Result<About, RedisError> {
-        let met = timeout(GREETING, self.meet(layout)).await;
+        let met = timeout(HANDSHAKE_TIME, self.meet(layout)).await;
         met.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
     }
 
@@ -114,12 +114,12 @@ impl Node {
             address: self.info().addr().to_string(),
             version: field("redis_version"),
             policy: Some(field("maxmemory_policy")).filter(|policy| !policy.is_empty()),
-            is_mute: false,
+            lacks_channels: false,
         };
         self.runner.replace(Runner::load(layout, connection).await?);
         self.run_id.replace(field("run_id"));
         self.connection.replace(Some(connected));
-        self.is_greeted.set(false);
+        self.has_first_calls.set(false);
         self.idle.take();
         Ok(about)
     }
@@ -171,7 +171,6 @@ impl Node {
         Ok(Connected { connection, is_lost })
     }
 
-    /// A new connection.
     pub(crate) async fn new_connection(&self) -> Result<MultiplexedConnection, RedisError> {
         Ok(self.new_connected().await?.connection)
     }
@@ -190,7 +189,7 @@ impl Node {
 
     /// A new connection for subscriptions.
     pub(crate) async fn listen(&self) -> Result<PubSub, RedisError> {
-        let connected = timeout(GREETING, self.client.get_async_pubsub()).await;
+        let connected = timeout(HANDSHAKE_TIME, self.client.get_async_pubsub()).await;
         connected.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
     }
 

@@ -86,7 +86,7 @@ impl Topology {
     }
 
     /// A server for subscriptions; in a cluster any server will do.
-    pub(crate) async fn listening_post(&self) -> Result<Rc<Node>, RedisError> {
+    pub(crate) async fn subscription_node(&self) -> Result<Rc<Node>, RedisError> {
         let mut owners = self.owners().await?;
         let turn = self.next_turn();
         if owners.is_empty() {

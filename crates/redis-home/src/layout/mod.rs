@@ -57,7 +57,7 @@ pub(crate) use own::OwnLayout;
 /// 3. **All keys of a call share a hash slot**: that of the prefix, or with [`Self::spans_slots`] that of the queue.
 /// 4. **A pop that finds nothing answers an empty list.** The home keeps the pop as a waiter; [`Self::waiting`] says
 ///    how it is woken.
-/// 5. **`undeliver`** is an operation of every script: it takes a queue and the ids of tasks that a pop delivered and
+/// 5. **`requeue`** is an operation of every script: it takes a queue and the ids of tasks that a pop delivered and
 ///    that did not reach their caller, and requeues them at the front at no cost.
 /// 6. **A layout holds no state.** State belongs to the session, of which each open home has one.
 pub trait Layout: Any + fmt::Debug + Send + Sync {
@@ -141,7 +141,7 @@ pub trait Layout: Any + fmt::Debug + Send + Sync {
     }
 
     /// Calls that every server gets when the home connects to it.
-    fn greetings(&self) -> Vec<Call> {
+    fn first_calls(&self) -> Vec<Call> {
         Vec::new()
     }
 
@@ -161,7 +161,7 @@ impl dyn Layout {
 pub enum Waiting {
     /// The home subscribes to the channels `work` and `wake` of each queue that is waited for.
     Published,
-    /// The session notices that a queue may have something, and calls [`Waiters::stir`]. It gets a request for each
+    /// The session notices that a queue may have something, and calls [`Waiters::try_soon`]. It gets a request for each
     /// queue that is waited for ([`LayoutSession::wake_waiters`]).
     Watched,
     /// The session takes tasks from the queue itself and answers waiters ([`LayoutSession::wake_waiters`]).

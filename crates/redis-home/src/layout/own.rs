@@ -95,7 +95,7 @@ impl Layout for OwnLayout {
         true
     }
 
-    fn greetings(&self) -> Vec<Call> {
+    fn first_calls(&self) -> Vec<Call> {
         vec![Call::new("epoch", None)]
     }
 

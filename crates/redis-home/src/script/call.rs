@@ -51,7 +51,7 @@ pub(crate) const OPERATIONS: &[(&str, &[&str])] = &[
     ("held", &["name", "incarnation", "cursor"]),
     ("close_conns", &["connections..."]),
     ("home", &["name"]),
-    ("undeliver", &["queue", "receipts..."]),
+    ("requeue", &["queue", "receipts..."]),
     ("epoch", &[]),
     ("tick", &["queues..."]),
 ];

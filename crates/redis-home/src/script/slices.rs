@@ -92,7 +92,6 @@ fn popped_of(answer: Value, first_queue: usize) -> Result<(Vec<Value>, Option<En
     Ok((numbered(Value::Array(tasks), |queue| queue + first_queue)?, ending))
 }
 
-/// The payload bytes of tasks.
 fn payload_bytes(tasks: &[Value]) -> usize {
     tasks.iter().map(size).sum()
 }
@@ -118,7 +117,7 @@ impl HomeThread {
         let mut popped = Popped::default();
         match self.pop_slices_into(&mut popped, call, patience).await {
             Err(no @ Refusal::Unknown { .. }) => {
-                self.give_back_popped(call, popped.tasks).await;
+                self.requeue_popped(call, popped.tasks).await;
                 Err(no)
             }
             Err(no) if popped.tasks.is_empty() => Err(no),
@@ -385,9 +384,9 @@ impl HomeThread {
     }
 
     /// Requeues deliveries at the front of a queue, so that their order is kept.
-    pub(crate) async fn undeliver(&self, queue: &[u8], tasks: &[Vec<u8>]) {
+    pub(crate) async fn requeue(&self, queue: &[u8], tasks: &[Vec<u8>]) {
         for some in tasks.chunks(SLICE).rev() {
-            let call = Call::about("undeliver", queue).args(some.iter().cloned());
+            let call = Call::about("requeue", queue).args(some.iter().cloned());
             // If this fails, the tasks are requeued when their leases or their holder end.
             let _ = self.call(&call, Patience::Normal).await;
         }

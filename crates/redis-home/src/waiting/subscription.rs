@@ -188,7 +188,7 @@ fn take_message(home: &HomeThread, channel: &[u8], payload: &[u8]) {
         (Some(queue), Some(ms)) => {
             home.waiters.announce(queue, home.link.clock.monotonic_ms().saturating_add(ms).saturating_add(1));
         }
-        (Some(queue), None) => home.waiters.stir(queue),
-        (None, _) => about(WORK).into_iter().for_each(|queue| home.waiters.stir(queue)),
+        (Some(queue), None) => home.waiters.try_soon(queue),
+        (None, _) => about(WORK).into_iter().for_each(|queue| home.waiters.try_soon(queue)),
     }
 }

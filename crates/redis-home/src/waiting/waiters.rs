@@ -50,7 +50,7 @@ pub struct Waiters {
     /// Wakes the task that serves waiters.
     changed: Notify,
     /// Queues that may have ready tasks.
-    stirred: RefCell<BTreeSet<Vec<u8>>>,
+    to_try: RefCell<BTreeSet<Vec<u8>>>,
     /// The same by store. Each store is served by itself, so that a server that hangs delays no waiters of others.
     pending: RefCell<BTreeMap<Store, BTreeSet<Vec<u8>>>>,
     /// Stores that are being served, and where to report the end of that.
@@ -71,7 +71,7 @@ impl Waiters {
         let waiters = Self {
             index: RefCell::default(),
             changed: Notify::new(),
-            stirred: RefCell::default(),
+            to_try: RefCell::default(),
             pending: RefCell::default(),
             serving: RefCell::default(),
             agenda: RefCell::default(),
@@ -105,7 +105,7 @@ impl Waiters {
             let _ = is_done.await;
         }
         for queue in &queues {
-            self.stir(queue);
+            self.try_soon(queue);
         }
     }
 
@@ -191,8 +191,8 @@ impl Waiters {
     }
 
     /// Tries the waiters for this queue soon.
-    pub fn stir(&self, queue: &[u8]) {
-        self.stirred.borrow_mut().insert(queue.to_vec());
+    pub fn try_soon(&self, queue: &[u8]) {
+        self.to_try.borrow_mut().insert(queue.to_vec());
         self.changed.notify_one();
     }
 
@@ -207,7 +207,7 @@ impl Waiters {
     /// Tries all waiters soon.
     pub fn wake(&self) {
         let all = self.queues();
-        self.stirred.borrow_mut().extend(all);
+        self.to_try.borrow_mut().extend(all);
         self.changed.notify_one();
     }
 
@@ -215,7 +215,7 @@ impl Waiters {
     pub(crate) fn look(&self, queue: Option<&[u8]>, done: oneshot::Sender<()>) {
         self.looks.borrow_mut().push((queue.map(<[u8]>::to_vec), done));
         match queue {
-            Some(queue) => self.stir(queue),
+            Some(queue) => self.try_soon(queue),
             None => self.wake(),
         }
     }
@@ -309,8 +309,8 @@ pub(crate) async fn serve_waiters(home: Rc<HomeThread>) {
     loop {
         let (looks, now) = (waiters.looks.take(), home.link.clock.monotonic_ms());
         let due = waiters.agenda.borrow_mut().take_due(now);
-        let stirred = waiters.stirred.take();
-        for queue in due.into_iter().chain(stirred) {
+        let to_try = waiters.to_try.take();
+        for queue in due.into_iter().chain(to_try) {
             let store = home.link.target.store_of(&queue);
             waiters.pending.borrow_mut().entry(store).or_default().insert(queue);
         }
@@ -403,7 +403,7 @@ pub(crate) async fn try_one(home: &Rc<HomeThread>, store: &Store, waiter: &Rc<Wa
     if is_served {
         waiters.remove(waiter);
         home.give(&waiter.slot, replies).await;
-        home.give_back_unconfirmed().await;
+        home.requeue_unconfirmed().await;
     } else if waiter.is_dismissed.get() {
         waiters.time_out(waiter);
     }

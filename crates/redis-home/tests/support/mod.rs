@@ -18,7 +18,7 @@ use sureq_core::{Refusal, Replies, Reply};
 use sureq_home_api::{Cleaned, Cleaning, Home as _, Payload, Ticket};
 use sureq_redis::{RedisHome, Target};
 use sureq_testkit::home_load::{Asking, HomeLoad};
-pub use sureq_testkit::proxy::{SwallowingProxy, Way};
+pub use sureq_testkit::proxy::{Direction, SwallowingProxy};
 
 pub use sureq_testkit::patience::{PATIENCE, until};
 
@@ -149,7 +149,7 @@ pub fn is_short(once: impl FnMut(usize) -> Duration) {
 }
 
 /// The address of a proxy before the Redis at this port, which cuts the connection after `cut` bytes.
-pub fn cutting_proxy(redis_port: u16, cut: usize, way: Way) -> SocketAddr {
+pub fn cutting_proxy(redis_port: u16, cut: usize, way: Direction) -> SocketAddr {
     sureq_testkit::proxy::cutting_proxy((Ipv4Addr::LOCALHOST, redis_port).into(), cut, way)
 }
 

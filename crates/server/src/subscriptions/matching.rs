@@ -11,7 +11,9 @@ use sureq_core::broker::glob_matches_within;
 use sureq_core::command::ConnId;
 use sureq_core::limits;
 
-use super::{Audience, GivenUp, Index, MAILBOX_STEPS, Mailbox, Name, Subscriptions, Turn, names_after};
+use super::{
+    Audience, GivenUp, Index, MAILBOX_STEPS, Mailbox, Name, Subscriptions, YieldBudget, names_after,
+};
 
 /// A subscriber of a pattern, whose budget pays for matching it.
 type Payer = (ConnId, Arc<Mailbox>);
@@ -19,7 +21,7 @@ type Payer = (ConnId, Arc<Mailbox>);
 /// The matching of all patterns against one channel.
 struct Pass<'p> {
     channel: &'p [u8],
-    turn: &'p mut Turn,
+    yields: &'p mut YieldBudget,
     /// The steps that each subscriber's patterns may still take.
     budgets: HashMap<ConnId, usize>,
     /// Every pattern was matched.
@@ -28,8 +30,8 @@ struct Pass<'p> {
 
 impl Subscriptions {
     /// The patterns that match a channel. They are matched without the lock, within the budgets of their subscribers.
-    pub(super) async fn matching(&self, channel: &[u8], turn: &mut Turn) -> Arc<[Name]> {
-        let mut pass = Pass { channel, turn, budgets: HashMap::new(), is_complete: true };
+    pub(super) async fn matching(&self, channel: &[u8], yields: &mut YieldBudget) -> Arc<[Name]> {
+        let mut pass = Pass { channel, yields, budgets: HashMap::new(), is_complete: true };
         let (mut matching, mut last) = (Vec::new(), None);
         let changes = self.lock().pattern_changes;
         loop {
@@ -65,7 +67,7 @@ impl Subscriptions {
                 let before = *budget;
                 let matches = glob_matches_within(name, pass.channel, budget);
                 let steps = before - *budget;
-                pass.turn.spend(steps + MAILBOX_STEPS).await;
+                pass.yields.spend(steps + MAILBOX_STEPS).await;
                 if let Some(matches) = matches {
                     return matches;
                 }
@@ -76,7 +78,7 @@ impl Subscriptions {
                 }
                 mailbox.give_up(GivenUp::TooCostly);
             } else {
-                pass.turn.spend(MAILBOX_STEPS).await;
+                pass.yields.spend(MAILBOX_STEPS).await;
             }
             let next = self.lock().patterns.get(name).and_then(|audience| live_payer(audience, conn));
             let Some(next) = next else { return false };
@@ -184,7 +186,7 @@ mod tests {
     fn remembered(all: &Subscriptions, queue: &[u8]) -> Option<Arc<[Name]>> {
         tell(all, notice(queue));
         let mut channel = Vec::new();
-        sureq_proto::channel::spell(sureq_core::notice::Kind::Work, queue, &mut channel);
+        sureq_proto::channel::write(sureq_core::notice::Kind::Work, queue, &mut channel);
         all.lock().matches.get(&channel)
     }
 

@@ -33,14 +33,14 @@ pub(super) struct Live {
     /// The task was finished before its handler ran: it has no lease and needs no report.
     is_acked: AtomicBool,
     /// Its lease is no longer extended, though its handler still runs.
-    is_let_go: AtomicBool,
+    is_released: AtomicBool,
 }
 
 impl Delivery {
     pub(super) fn new(task: Task, states: Arc<States>) -> Self {
         let (fired, notify) = (AtomicU8::new(0), Notify::new());
-        let (is_acked, is_let_go) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self(Arc::new(Live { task, states, fired, notify, is_acked, is_let_go }))
+        let (is_acked, is_released) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self(Arc::new(Live { task, states, fired, notify, is_acked, is_released }))
     }
 
     /// The task that is handled.
@@ -69,7 +69,7 @@ impl Delivery {
 ///         // An upload may go on while the worker stops; only a graver reason ends it.
 ///         _ = token.wait_beyond(Stop::Stopping) => {
 ///             discard_parts().await;
-///             return Ok(Outcome::GiveBack { after: Duration::ZERO });
+///             return Ok(Outcome::Requeue { after: Duration::ZERO });
 ///         }
 ///     }
 ///     Ok(Outcome::Done)
@@ -144,17 +144,17 @@ impl Live {
         self.is_acked.store(true, Ordering::Release);
     }
 
-    pub(super) fn is_let_go(&self) -> bool {
-        self.is_let_go.load(Ordering::Acquire)
+    pub(super) fn is_released(&self) -> bool {
+        self.is_released.load(Ordering::Acquire)
     }
 
-    pub(super) fn let_go(&self) {
-        self.is_let_go.store(true, Ordering::Release);
+    pub(super) fn release(&self) {
+        self.is_released.store(true, Ordering::Release);
     }
 
     /// Whether another worker may have the task.
     pub(super) fn may_be_anothers(&self) -> bool {
-        self.is_let_go() || matches!(self.fired(), Some(Stop::LeaseLost | Stop::WorkerLost))
+        self.is_released() || matches!(self.fired(), Some(Stop::LeaseLost | Stop::WorkerLost))
     }
 
     /// Fires the token; the gravest reason is kept.
@@ -243,7 +243,7 @@ impl Rejection {
 
     /// The task is redelivered after this time, at no cost of a try.
     pub fn later(after: Duration) -> Self {
-        Self(Outcome::GiveBack { after })
+        Self(Outcome::Requeue { after })
     }
 }
 

@@ -130,7 +130,7 @@ impl Pending {
         // A handler that stopped because its token fired may return `Cancelled` for a task that is not cancelled: an
         // ack would lose the task.
         if report.outcome == Outcome::Cancelled && stopped.is_some_and(|why| why != Stop::Cancelled) {
-            report.outcome = Outcome::GiveBack { after: Duration::ZERO };
+            report.outcome = Outcome::Requeue { after: Duration::ZERO };
         }
         let (due, backoff) = (None, Backoff::default());
         Self { report, receipt, is_unknown: false, is_plain: false, due, backoff }
@@ -145,8 +145,8 @@ impl Pending {
             _ if self.is_plain => back(Some(Place::Back)),
             Outcome::Cancelled if self.report.live.fired() == Some(Stop::Cancelled) => back(None),
             Outcome::Cancelled => Request::Ack,
-            Outcome::GiveBack { after } if after.is_zero() => back(Some(Place::Front)),
-            Outcome::GiveBack { after } => back(Some(Place::After(millis(*after)))),
+            Outcome::Requeue { after } if after.is_zero() => back(Some(Place::Front)),
+            Outcome::Requeue { after } => back(Some(Place::After(millis(*after)))),
             Outcome::Failed { reason, again: Again::Backoff } => failed(None, reason),
             Outcome::Failed { reason, again: Again::Now } => failed(Some(Place::Front), reason),
             Outcome::Failed { reason, again: Again::After(after) } => {
@@ -335,7 +335,7 @@ fn settle(shared: &Shared, pending: &Pending, settlement: &Settlement) {
         }
         // Only failed tries are checked for death.
         (Settlement::Died, _) => &counts.dead,
-        (Settlement::Done, Outcome::GiveBack { .. }) => &counts.given_back,
+        (Settlement::Done, Outcome::Requeue { .. }) => &counts.requeued,
         // An earlier request, whose reply was lost, may have succeeded.
         (Settlement::Lost, _) if pending.is_unknown => &counts.unknown,
         (Settlement::Retry { error, is_unknown: true }, _) => {
@@ -411,7 +411,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_a_cancelled_task_is_reported_cancelled() {
-        let back = Outcome::GiveBack { after: Duration::ZERO };
+        let back = Outcome::Requeue { after: Duration::ZERO };
         assert_eq!(reported_after(Some(Stop::Cancelled)).await, Outcome::Cancelled);
         assert_eq!(reported_after(None).await, Outcome::Cancelled);
         for other in [Stop::Stopping, Stop::TooLong, Stop::LeaseLost, Stop::WorkerLost] {

@@ -17,7 +17,7 @@ use tokio::time::{sleep, sleep_until, timeout};
 
 use super::delivery::{Live, Stop};
 use super::shared::{Backoff, Registration, Shared, later};
-use super::table::Slot;
+use super::table::TaskSlot;
 use crate::error::{Error, Result};
 use crate::id::Receipt;
 use crate::queue::{millis, one};
@@ -103,7 +103,7 @@ impl LeaseRenewer {
             let now = Instant::now();
             self.shared.table.fire_lapsed(now);
             self.end_those_too_long(now);
-            self.shared.table.let_go(now);
+            self.shared.table.release_aborted(now);
             let latest = later(now, every);
             let next = self.shared.table.next_end().map_or(latest, |next| next.min(latest));
             sleep_until(next.max(now + Duration::from_millis(1)).into()).await;
@@ -284,7 +284,7 @@ impl LeaseRenewer {
     }
 
     /// Extends leases of one queue.
-    async fn extend(&self, tasks: Vec<(Slot, Arc<Live>)>) {
+    async fn extend(&self, tasks: Vec<(TaskSlot, Arc<Live>)>) {
         let since = Instant::now();
         let receipts: Vec<Receipt> = tasks.iter().map(|(_, live)| live.task.receipt()).collect();
         let commands = tasks.iter().zip(&receipts).map(|((_, live), receipt)| Command::Extend {
@@ -307,7 +307,7 @@ impl LeaseRenewer {
         }
     }
 
-    fn extended(&self, slot: Slot, live: &Arc<Live>, reply: Option<&Reply>, since: Instant) {
+    fn extended(&self, slot: TaskSlot, live: &Arc<Live>, reply: Option<&Reply>, since: Instant) {
         let (table, lease) = (&self.shared.table, self.shared.options.lease);
         match reply {
             Some(Reply::Outcome(Answered::Done)) => table.extended(slot, live, since, lease),
@@ -331,7 +331,7 @@ impl LeaseRenewer {
     }
 
     /// Retries after a pause if the home cannot be reached.
-    fn extend_later(&self, slot: Slot, live: &Arc<Live>) {
+    fn extend_later(&self, slot: TaskSlot, live: &Arc<Live>) {
         self.shared.table.extend_at(slot, live, later(Instant::now(), self.shared.options.lease / 12));
     }
 

@@ -101,15 +101,15 @@ pub enum WorkerError {
     /// A queue has two handlers.
     #[error("queue {queue:?} has two handlers: call `work` once per queue")]
     TwoHandlers {
-        /// The queue.
+        /// The queue that was passed to `work` twice.
         queue: String,
     },
     /// A handler needs a state that the worker does not have.
     #[error("the handler of queue {queue:?} needs State<{wants}>: add it to the worker with `state`")]
     MissingState {
-        /// The queue.
+        /// The queue whose handler needs it.
         queue: String,
-        /// The type.
+        /// The name of the type of the state.
         wants: &'static str,
     },
     /// A thread cannot be started, or signals cannot be handled.
@@ -120,7 +120,7 @@ pub enum WorkerError {
         "the worker ends: another worker was started under its name, {name:?}; give each worker a name of its own"
     )]
     Replaced {
-        /// The name.
+        /// The name that both workers have.
         name: String,
     },
     /// The home is closed or has failed, or refuses a command that the worker needs.

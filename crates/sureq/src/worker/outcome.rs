@@ -25,7 +25,7 @@ pub enum Outcome {
     },
     /// The task is returned at no cost of a try and redelivered after this time; after zero, it goes to the front of
     /// the queue.
-    GiveBack {
+    Requeue {
         /// The delay.
         after: Duration,
     },

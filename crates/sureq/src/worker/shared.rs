@@ -11,7 +11,7 @@ use super::delivery::{Live, States, Stop};
 use super::handler::Route;
 use super::outcome::{Again, Outcome};
 use super::status::{Counts, Phase, WorkerStatus};
-use super::table::{Slot, Table, Verdict};
+use super::table::{Table, TaskSlot, Verdict};
 use crate::error::Error;
 use crate::home::Home;
 use sureq_core::Refusal;
@@ -52,7 +52,7 @@ pub(super) struct WorkedQueue {
 pub(super) struct Report {
     /// The index of its queue in `Shared::queues`.
     pub(super) queue: usize,
-    pub(super) slot: Slot,
+    pub(super) slot: TaskSlot,
     pub(super) live: Arc<Live>,
     pub(super) outcome: Outcome,
 }
@@ -220,7 +220,7 @@ impl Shared {
             let outcome = Outcome::Failed { reason, again: Again::Backoff };
             return Verdict { outcome, keep_until: self.keep_until() };
         }
-        let outcome = Outcome::GiveBack { after: Duration::ZERO };
+        let outcome = Outcome::Requeue { after: Duration::ZERO };
         Verdict { outcome, keep_until: self.linger_until() }
     }
 

@@ -28,11 +28,11 @@ pub enum Phase {
     Stopped,
 }
 
-/// The status of a worker.
+/// A snapshot of a running worker, for health checks and metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkerStatus {
-    /// The phase.
+    /// Whether it works, stops or has stopped.
     pub phase: Phase,
     /// Running handlers.
     pub running: usize,
@@ -59,7 +59,7 @@ pub struct Tally {
     /// Dead tasks: their last try failed, a handler declared them dead, or their payload could not be decoded.
     pub dead: u64,
     /// Tasks returned at no cost of a try.
-    pub given_back: u64,
+    pub requeued: u64,
     /// Tasks that were cancelled while they ran.
     pub cancelled: u64,
     /// Tasks whose lease was lost before their handler ended; its outcome was ignored.
@@ -82,7 +82,7 @@ macro_rules! counts {
     };
 }
 
-counts!(taken, done, failed, panicked, dead, given_back, cancelled, lost, unknown);
+counts!(taken, done, failed, panicked, dead, requeued, cancelled, lost, unknown);
 
 pub(super) fn add(count: &AtomicU64, n: u64) {
     count.fetch_add(n, Relaxed);

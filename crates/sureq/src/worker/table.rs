@@ -14,7 +14,7 @@ use crate::id::Receipt;
 
 /// The index of a task in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Slot(usize);
+pub(super) struct TaskSlot(usize);
 
 #[derive(Debug, Default)]
 pub(super) struct Table(Mutex<Entries>);
@@ -77,7 +77,7 @@ impl Table {
         live: Arc<Live>,
         incarnation: Option<u64>,
         lease: Option<(Instant, Duration)>,
-    ) -> Slot {
+    ) -> TaskSlot {
         let entry = Entry {
             live,
             incarnation,
@@ -92,21 +92,21 @@ impl Table {
         let mut entries = self.lock();
         if let Some(at) = entries.free.pop() {
             entries.list[at] = Some(entry);
-            return Slot(at);
+            return TaskSlot(at);
         }
         entries.list.push(Some(entry));
-        Slot(entries.list.len() - 1)
+        TaskSlot(entries.list.len() - 1)
     }
 
     /// Starts the clock of its handler.
-    pub(super) fn begin(&self, slot: Slot, live: &Arc<Live>, run_max: Duration) {
+    pub(super) fn begin(&self, slot: TaskSlot, live: &Arc<Live>, run_max: Duration) {
         if let Some(entry) = self.lock().of(slot, live) {
             entry.run_until = Instant::now().checked_add(run_max);
         }
     }
 
     /// Stores how to abort the handler. If that was decided already, aborts it now.
-    pub(super) fn set_abort(&self, slot: Slot, live: &Arc<Live>, abort: AbortHandle) {
+    pub(super) fn set_abort(&self, slot: TaskSlot, live: &Arc<Live>, abort: AbortHandle) {
         match self.lock().of(slot, live).filter(|entry| entry.is_running && entry.verdict.is_none()) {
             Some(entry) => entry.abort = Some(abort),
             None => abort.abort(),
@@ -115,7 +115,7 @@ impl Table {
 
     /// Records the end of its handler; returns the outcome if it was aborted. Its lease is kept until its outcome is
     /// confirmed.
-    pub(super) fn ended(&self, slot: Slot, live: &Arc<Live>) -> Option<Outcome> {
+    pub(super) fn ended(&self, slot: TaskSlot, live: &Arc<Live>) -> Option<Outcome> {
         let mut entries = self.lock();
         let entry = entries.of(slot, live)?;
         (entry.run_until, entry.end_at, entry.abort, entry.is_running) = (None, None, None, false);
@@ -123,7 +123,7 @@ impl Table {
     }
 
     /// Removes a task whose outcome is confirmed, or never will be.
-    pub(super) fn remove(&self, slot: Slot, live: &Arc<Live>) {
+    pub(super) fn remove(&self, slot: TaskSlot, live: &Arc<Live>) {
         let mut entries = self.lock();
         if entries.of(slot, live).is_some() {
             entries.list[slot.0] = None;
@@ -132,14 +132,14 @@ impl Table {
     }
 
     /// The tasks whose leases must be extended now. They are returned again at `again` unless they are updated by then.
-    pub(super) fn take_to_extend(&self, now: Instant, again: Instant) -> Vec<(Slot, Arc<Live>)> {
+    pub(super) fn take_to_extend(&self, now: Instant, again: Instant) -> Vec<(TaskSlot, Arc<Live>)> {
         let mut entries = self.lock();
         let list = entries.list.iter_mut().enumerate();
         list.filter_map(|(at, entry)| {
             let entry = entry.as_mut()?;
             let due = entry.lease.as_mut().filter(|lease| lease.extend_at <= now || entry.is_named);
             let is_due = due.map(|lease| lease.extend_at = again).is_some();
-            (std::mem::take(&mut entry.is_named) || is_due).then(|| (Slot(at), Arc::clone(&entry.live)))
+            (std::mem::take(&mut entry.is_named) || is_due).then(|| (TaskSlot(at), Arc::clone(&entry.live)))
         })
         .collect()
     }
@@ -147,26 +147,26 @@ impl Table {
     /// Marks deliveries that a heartbeat named as cancelled or lost.
     pub(super) fn name(&self, named: &[Receipt]) {
         for entry in self.lock().list.iter_mut().flatten() {
-            entry.is_named |= !entry.live.is_let_go() && named.contains(&entry.live.task.receipt());
+            entry.is_named |= !entry.live.is_released() && named.contains(&entry.live.task.receipt());
         }
     }
 
     /// Records that its lease was extended by a request sent at `since`.
-    pub(super) fn extended(&self, slot: Slot, live: &Arc<Live>, since: Instant, length: Duration) {
-        if let Some(entry) = self.lock().of(slot, live).filter(|entry| !entry.live.is_let_go()) {
+    pub(super) fn extended(&self, slot: TaskSlot, live: &Arc<Live>, since: Instant, length: Duration) {
+        if let Some(entry) = self.lock().of(slot, live).filter(|entry| !entry.live.is_released()) {
             entry.lease = Some(Lease::new(since, length));
         }
     }
 
     /// Schedules another attempt to extend its lease.
-    pub(super) fn extend_at(&self, slot: Slot, live: &Arc<Live>, at: Instant) {
+    pub(super) fn extend_at(&self, slot: TaskSlot, live: &Arc<Live>, at: Instant) {
         if let Some(lease) = self.lock().of(slot, live).and_then(|entry| entry.lease.as_mut()) {
             lease.extend_at = at;
         }
     }
 
     /// Stops extending its lease: it is lost, or the task is finished.
-    pub(super) fn forget_lease(&self, slot: Slot, live: &Arc<Live>) {
+    pub(super) fn forget_lease(&self, slot: TaskSlot, live: &Arc<Live>) {
         if let Some(entry) = self.lock().of(slot, live) {
             entry.lease = None;
         }
@@ -239,12 +239,12 @@ impl Table {
     }
 
     /// Stops extending the leases of aborted handlers that did not reach an `await` in time.
-    pub(super) fn let_go(&self, now: Instant) {
+    pub(super) fn release_aborted(&self, now: Instant) {
         for entry in self.lock().list.iter_mut().flatten() {
             if entry.verdict.as_ref().is_some_and(|verdict| verdict.keep_until <= now)
-                && !entry.live.is_let_go()
+                && !entry.live.is_released()
             {
-                entry.live.let_go();
+                entry.live.release();
                 entry.lease = None;
                 tracing::error!(
                     queue = %entry.live.task.queue_name(), id = %entry.live.task.id(),
@@ -266,7 +266,7 @@ impl Table {
         let times = entries.list.iter().flatten().flat_map(|entry| {
             let is_told = entry.live.fired() >= Some(Stop::LeaseLost);
             let lapse = entry.lease.filter(|_| !is_told).map(|lease| lease.until);
-            let verdict = entry.verdict.as_ref().filter(|_| !entry.live.is_let_go());
+            let verdict = entry.verdict.as_ref().filter(|_| !entry.live.is_released());
             [lapse, entry.run_until, entry.end_at, verdict.map(|verdict| verdict.keep_until)]
         });
         times.flatten().min()
@@ -275,7 +275,7 @@ impl Table {
 
 impl Entries {
     /// Slots are reused: this returns the entry only if it still is that of the task.
-    fn of(&mut self, Slot(at): Slot, live: &Arc<Live>) -> Option<&mut Entry> {
+    fn of(&mut self, TaskSlot(at): TaskSlot, live: &Arc<Live>) -> Option<&mut Entry> {
         self.list[at].as_mut().filter(|entry| Arc::ptr_eq(&entry.live, live))
     }
 }

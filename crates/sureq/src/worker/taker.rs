@@ -17,7 +17,7 @@ use super::delivery::{Delivery, Live, Stop};
 use super::outcome::{Again, Outcome};
 use super::shared::{Backoff, Registration, Report, Shared};
 use super::status::add;
-use super::table::Slot;
+use super::table::TaskSlot;
 use crate::error::{Error, Result};
 use crate::id::Receipt;
 use crate::pop::PopMany;
@@ -307,14 +307,14 @@ async fn make_sure_and_start(shared: Arc<Shared>, mut all: Vec<Running>) {
                     running.live.fire(Stop::Cancelled);
                     spawn(running);
                 }
-                Some(Reply::Outcome(Answered::Stale)) => running.let_go(|shared| &shared.counts.lost),
+                Some(Reply::Outcome(Answered::Stale)) => running.discard(|shared| &shared.counts.lost),
                 // The home does not support extensions. Without leases the task is held; with a lease it is held
                 // until that ends.
                 Some(Reply::Refused(Refusal::NotThere { .. })) => {
                     if !shared.home.api().has_leases() || running.live.task.since().elapsed() < lease {
                         spawn(running);
                     } else {
-                        running.let_go(|shared| &shared.counts.lost);
+                        running.discard(|shared| &shared.counts.lost);
                     }
                 }
                 // Dropping it requeues the task when the home answers.
@@ -337,11 +337,11 @@ async fn ack_and_start(shared: Arc<Shared>, all: Vec<Running>) {
                     shared.table.forget_lease(running.slot, &running.live);
                     spawn(running);
                 }
-                Ok(_) => running.let_go(|shared| &shared.counts.lost),
+                Ok(_) => running.discard(|shared| &shared.counts.lost),
                 // If it was not acked, it is redelivered after its lease.
                 Err(error) => {
                     tracing::warn!(id = %running.live.task.id(), %error, "the task is not run: it could not be acked first");
-                    running.let_go(|shared| &shared.counts.unknown);
+                    running.discard(|shared| &shared.counts.unknown);
                 }
             }
         }
@@ -359,7 +359,7 @@ async fn run(mut running: Running) {
         _ if running.live.is_acked() => None,
         // A handler whose token has fired before its start is not run.
         Some(Stop::Cancelled) => Some(Outcome::Cancelled),
-        Some(_) => Some(Outcome::GiveBack { after: Duration::ZERO }),
+        Some(_) => Some(Outcome::Requeue { after: Duration::ZERO }),
         None => None,
     };
     if running.outcome.is_some() {
@@ -386,7 +386,7 @@ fn words_of(panic: &(dyn Any + Send)) -> &str {
 struct Running {
     shared: Arc<Shared>,
     queue: usize,
-    slot: Slot,
+    slot: TaskSlot,
     live: Arc<Live>,
     outcome: Option<Outcome>,
     /// Whether there is nothing to report.
@@ -395,7 +395,7 @@ struct Running {
 
 impl Running {
     /// Drops a task that is not run, and counts it.
-    fn let_go(mut self, count: impl FnOnce(&Shared) -> &AtomicU64) {
+    fn discard(mut self, count: impl FnOnce(&Shared) -> &AtomicU64) {
         self.is_settled = true;
         self.shared.table.remove(self.slot, &self.live);
         add(count(&self.shared), 1);
@@ -407,7 +407,7 @@ impl Drop for Running {
         if !self.is_settled {
             let decided = self.shared.table.ended(self.slot, &self.live);
             // Without an outcome and a decision, the handler was dropped with its runtime.
-            let back = Outcome::GiveBack { after: Duration::ZERO };
+            let back = Outcome::Requeue { after: Duration::ZERO };
             let outcome = self.outcome.take().or(decided).unwrap_or(back);
             self.shared.report(Report {
                 queue: self.queue,

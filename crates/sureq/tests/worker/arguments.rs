@@ -134,7 +134,7 @@ async fn a_missing_state_is_an_error_at_the_start_if_declared_and_delays_tasks_i
     let error = Worker::new(&home).work("q", async |_: Telling| ()).run().await.expect_err("it is missing");
     assert!(matches!(error, WorkerError::MissingState { .. }), "{error}");
     let worker = AtWork::start(Worker::new(&home).work("q", async |_: Forgetful| ()));
-    worker.tally(|tally| tally.given_back == 1).await;
+    worker.tally(|tally| tally.requeued == 1).await;
     let info = queue.info().await.expect("the home answers");
     assert_eq!(
         (info.ready, info.delayed, info.dead),
@@ -160,8 +160,8 @@ async fn a_rejected_argument_decides_what_happens_to_the_task() {
     let (home, queue) = queue();
     queue.push_all(["dead", "failed", "later", "done"]).await.expect("the push succeeds");
     let worker = AtWork::start(Worker::new(&home).work("q", async |_: Choosy| ()));
-    let tally = worker.tally(|tally| tally.dead + tally.failed + tally.given_back + tally.done == 4).await;
-    assert_eq!((tally.dead, tally.failed, tally.given_back, tally.done), (1, 1, 1, 1));
+    let tally = worker.tally(|tally| tally.dead + tally.failed + tally.requeued + tally.done == 4).await;
+    assert_eq!((tally.dead, tally.failed, tally.requeued, tally.done), (1, 1, 1, 1));
     worker.stop().await;
 }
 

@@ -55,6 +55,6 @@ async fn a_handler_of_a_finished_task_that_is_dropped_at_a_stop_has_failed() {
     let worker = AtWork::start(worker.work("q", route(handler).ack_first()));
     said.next().await;
     let tally = worker.stop().await;
-    assert_eq!((tally.failed, tally.given_back, tally.lost), (1, 0, 0));
+    assert_eq!((tally.failed, tally.requeued, tally.lost), (1, 0, 0));
     assert_eq!(queue.info().await.expect("the home answers").ready, 0, "there is nothing to return");
 }

@@ -12,14 +12,14 @@ use tokio::sync::Notify;
 use crate::support::{AtWork, LEASE, Said, Tell, counts, eventually, queue, said};
 
 /// A delivery, and why its handler should stop, if so.
-type Heard = (u32, Option<Stop>);
+type Observed = (u32, Option<Stop>);
 
 /// A handler that blocks its thread for three leases keeps its task: no other worker gets it, and its outcome counts.
 async fn check_blocking() {
     let (home, queue) = queue();
     queue.push("x").await.expect("the push succeeds");
-    let (tell, mut said) = said::<Heard>();
-    let handler = async |DeliveryNumber(n): DeliveryNumber, token: Token, tell: State<Tell<Heard>>| {
+    let (tell, mut said) = said::<Observed>();
+    let handler = async |DeliveryNumber(n): DeliveryNumber, token: Token, tell: State<Tell<Observed>>| {
         thread::sleep(3 * LEASE);
         let _ = tell.send((n, token.fired()));
     };
@@ -74,8 +74,8 @@ async fn a_handler_that_hangs_is_aborted_and_its_try_fails() {
 async fn a_handler_learns_of_its_lost_lease_and_its_outcome_is_ignored() {
     let (home, queue) = queue();
     let id = queue.push("x").await.expect("the push succeeds");
-    let (tell, mut said) = said::<Heard>();
-    let handler = async |token: Token, DeliveryNumber(n): DeliveryNumber, tell: State<Tell<Heard>>| {
+    let (tell, mut said) = said::<Observed>();
+    let handler = async |token: Token, DeliveryNumber(n): DeliveryNumber, tell: State<Tell<Observed>>| {
         let _ = tell.send((n, None));
         if n == 1 {
             let _ = tell.send((n, Some(token.wait().await)));
@@ -86,7 +86,7 @@ async fn a_handler_learns_of_its_lost_lease_and_its_outcome_is_ignored() {
     let worker = AtWork::start(worker);
     assert_eq!(said.next().await, (1, None));
     // A return by the bare id takes the task from its holder.
-    assert_eq!(queue.give_back(&id).await.expect("the home answers"), sureq::Held::Yes);
+    assert_eq!(queue.requeue(&id).await.expect("the home answers"), sureq::Held::Yes);
     assert_eq!(said.next().await, (1, Some(Stop::LeaseLost)));
     assert_eq!(said.next().await, (2, None));
     worker.tally(|tally| tally.done == 1 && tally.lost == 1).await;
@@ -97,8 +97,8 @@ async fn a_handler_learns_of_its_lost_lease_and_its_outcome_is_ignored() {
 async fn a_worker_that_was_declared_lost_notifies_its_handlers_and_registers_again() {
     let (home, queue) = queue();
     queue.push("x").await.expect("the push succeeds");
-    let (tell, mut said) = said::<Heard>();
-    let handler = async |token: Token, DeliveryNumber(n): DeliveryNumber, tell: State<Tell<Heard>>| {
+    let (tell, mut said) = said::<Observed>();
+    let handler = async |token: Token, DeliveryNumber(n): DeliveryNumber, tell: State<Tell<Observed>>| {
         let _ = tell.send((n, None));
         if n == 1 {
             let _ = tell.send((n, Some(token.wait().await)));

@@ -75,14 +75,14 @@ async fn returning_a_task_costs_no_try() {
     let (home, queue) = queue();
     queue.add("x").tries(1).await.expect("the push succeeds");
     let handler = async |DeliveryNumber(n): DeliveryNumber| match n {
-        1 => Outcome::GiveBack { after: Duration::ZERO },
-        2 => Outcome::GiveBack { after: Duration::from_millis(20) },
+        1 => Outcome::Requeue { after: Duration::ZERO },
+        2 => Outcome::Requeue { after: Duration::from_millis(20) },
         _ => Outcome::Done,
     };
     let worker = AtWork::start(Worker::new(&home).work("q", handler));
     worker.tally(|tally| tally.done == 1).await;
     counts(&queue, is_empty).await;
-    assert_eq!(worker.stop().await.given_back, 2);
+    assert_eq!(worker.stop().await.requeued, 2);
 }
 
 #[tokio::test]

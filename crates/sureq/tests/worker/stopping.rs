@@ -26,7 +26,7 @@ async fn a_stop_waits_for_running_handlers() {
     queue.push("too late").await.expect("the push succeeds");
     gate.notify_one();
     let tally = worker.end().await.expect("the worker ends without an error");
-    assert_eq!((tally.taken, tally.done, tally.given_back), (1, 1, 0));
+    assert_eq!((tally.taken, tally.done, tally.requeued), (1, 1, 0));
 }
 
 #[tokio::test]
@@ -40,7 +40,7 @@ async fn tasks_running_beyond_the_grace_period_are_returned_at_no_cost() {
     let since = Instant::now();
     let tally = worker.stop().await;
     assert!(since.elapsed() >= Duration::from_millis(50), "it had its grace");
-    assert_eq!((tally.given_back, tally.failed, tally.lost), (1, 0, 0));
+    assert_eq!((tally.requeued, tally.failed, tally.lost), (1, 0, 0));
     let task = queue.pop().meta().await.expect("the home answers").expect("a task is ready again");
     let tries = task.meta().expect("the pop requested it").tries;
     assert_eq!((task.delivery(), tries.failed + tries.lapsed + tries.lost), (2, 0));
@@ -101,7 +101,7 @@ async fn a_second_worker_finishes_the_tasks_of_a_stopped_one() {
     let first = AtWork::start(first);
     said.many(16).await;
     let second = AtWork::start(Worker::new(&home).work("q", async || ()));
-    assert_eq!(first.stop().await.given_back, 16);
+    assert_eq!(first.stop().await.requeued, 16);
     second.tally(|tally| tally.done == 100).await;
     second.stop().await;
 }
@@ -131,7 +131,7 @@ async fn a_task_stays_leased_while_its_handler_does_not_await() {
     assert_eq!((info.ready, info.leased), (0, 1), "it still runs");
     unblock.send(()).expect("the handler waits for it");
     let tally = worker.end().await.expect("the worker ends without an error");
-    assert_eq!((tally.given_back, tally.unknown), (1, 0));
+    assert_eq!((tally.requeued, tally.unknown), (1, 0));
     assert_eq!(queue.info().await.expect("the home answers").ready, 1);
 }
 
@@ -145,7 +145,7 @@ async fn a_handler_that_never_ends_is_left_behind_and_its_lease_runs_out() {
     let worker = AtWork::start(worker);
     said.next().await;
     let tally = worker.stop().await;
-    assert_eq!((tally.taken, tally.given_back, tally.unknown), (1, 0, 1));
+    assert_eq!((tally.taken, tally.requeued, tally.unknown), (1, 0, 1));
     let task =
         queue.pop().meta().wait(PATIENCE).await.expect("the home answers").expect("the task is ready again");
     let tries = task.meta().expect("the pop requested it").tries;
@@ -189,7 +189,7 @@ async fn clean_up(tell: State<Tell<Option<Stop>>>, token: Token) -> Outcome {
     // Cleaning up takes more than a poll.
     tokio::time::sleep(Duration::from_millis(50)).await;
     let _ = tell.send(Some(why));
-    Outcome::GiveBack { after: Duration::ZERO }
+    Outcome::Requeue { after: Duration::ZERO }
 }
 
 #[tokio::test]
@@ -203,7 +203,7 @@ async fn a_handler_has_the_whole_grace_to_clean_up_when_the_worker_stops() {
     let tally = worker.stop().await;
     assert!(since.elapsed() < PATIENCE, "its token fires at the start of the grace period, not at its end");
     assert_eq!(said.next().await, Some(Stop::Stopping));
-    assert_eq!((tally.given_back, tally.unknown), (1, 0));
+    assert_eq!((tally.requeued, tally.unknown), (1, 0));
 }
 
 #[tokio::test]
@@ -214,7 +214,7 @@ async fn a_handler_has_the_whole_grace_to_clean_up_when_it_ran_too_long() {
     let worker = Worker::new(&home).state(tell).run_max(Duration::from_millis(50)).grace(PATIENCE);
     let worker = AtWork::start(worker.concurrency(1).work("q", clean_up));
     assert_eq!(said.many(2).await, [None, Some(Stop::TooLong)]);
-    worker.tally(|tally| tally.given_back >= 1).await;
+    worker.tally(|tally| tally.requeued >= 1).await;
     assert_eq!(worker.stop().await.failed, 0, "its own outcome counts");
 }
 

@@ -128,7 +128,7 @@ impl Author {
         for conn in self.waiting.clone() {
             if let Some(value) = self.core.reply(&format!("c{conn}")) {
                 self.waiting.remove(&conn);
-                let reply = self.shown(&value, step, None);
+                let reply = self.as_text(&value, step, None);
                 self.line(&format!("c{conn}< {reply}"));
             }
         }
@@ -163,7 +163,7 @@ impl Author {
                 Some(Word::Text(queue)) => Some(queue.clone()),
                 _ => None,
             };
-            let reply = self.shown(&value, step, queue.as_deref());
+            let reply = self.as_text(&value, step, queue.as_deref());
             self.line(&reply);
         }
     }
@@ -200,12 +200,12 @@ impl Author {
     }
 
     /// A reply as written in the scenario, with names for ids. A new id gets a name.
-    fn shown(&mut self, value: &Value, step: usize, queue: Option<&[u8]>) -> String {
+    fn as_text(&mut self, value: &Value, step: usize, queue: Option<&[u8]>) -> String {
         match value {
             Value::Array(items) => {
                 let mut text = String::from("[");
                 for (n, item) in items.iter().enumerate() {
-                    let shown = match n.checked_sub(1).map(|before| &items[before]) {
+                    let text_of_item = match n.checked_sub(1).map(|before| &items[before]) {
                         Some(Value::Bulk(name)) if name == b"why" => prose(item),
                         Some(Value::Bulk(name)) if name == b"died" => "_".to_owned(),
                         // The numbers of connections differ.
@@ -218,10 +218,10 @@ impl Author {
                         }
                         // A restart may reset the rates.
                         Some(Value::Bulk(name)) if name.ends_with(b"_per_second") => "_".to_owned(),
-                        _ => self.shown(item, step, queue),
+                        _ => self.as_text(item, step, queue),
                     };
                     // Writing to a `String` does not fail.
-                    let _ = write!(text, "{}{shown}", if n == 0 { "" } else { " " });
+                    let _ = write!(text, "{}{text_of_item}", if n == 0 { "" } else { " " });
                 }
                 text + "]"
             }

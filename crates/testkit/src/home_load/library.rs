@@ -63,7 +63,7 @@ impl Session for LibrarySession {
         }
     }
 
-    fn give_back(&mut self, queue: &[u8], receipt: &str) {
+    fn requeue(&mut self, queue: &[u8], receipt: &str) {
         let task = TaskRef { bytes: receipt.as_bytes(), form: IdForm::Long };
         let command = Command::Return(Return { queue, task, to: None, failed: None, is_last: false });
         if let no @ Reply::Refused(_) = &self.ask(&command).list[0] {

@@ -97,7 +97,7 @@ impl Session for RespSession {
         }
     }
 
-    fn give_back(&mut self, queue: &[u8], receipt: &str) {
+    fn requeue(&mut self, queue: &[u8], receipt: &str) {
         if let Ok(value) = self.ask(&[b"RQ.RETURN", queue, receipt.as_bytes()]) {
             assert!(matches!(value, Value::Int(0 | 1)), "{value:?}");
         }

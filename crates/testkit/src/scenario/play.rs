@@ -129,7 +129,7 @@ impl Stage<'_> {
             let Some(value) = self.subject.next_reply(conn) else {
                 self.waiting.insert(conn.to_owned(), requests.len() - n);
                 self.replace(expected, "...".to_owned());
-                return self.part(expected.first, self.shown(expected), "no reply".to_owned());
+                return self.part(expected.first, self.as_text(expected), "no reply".to_owned());
             };
             self.compare(expected, &value, "");
         }
@@ -152,7 +152,7 @@ impl Stage<'_> {
             self.compare(expected, &value, &format!("{conn}< "));
         } else {
             self.edits.push(Edit { first: expected.first, end: expected.last + 1, text: String::new() });
-            self.part(expected.first, self.shown(expected), "no reply".to_owned());
+            self.part(expected.first, self.as_text(expected), "no reply".to_owned());
         }
     }
 
@@ -173,7 +173,7 @@ impl Stage<'_> {
                 let text = self.captures.render(value);
                 self.replace(expected, format!("{prefix}{text}"));
                 let why = if why.is_empty() { why } else { format!("   ({why})") };
-                self.part(expected.first, self.shown(expected), format!("{prefix}{text}{why}"));
+                self.part(expected.first, self.as_text(expected), format!("{prefix}{text}{why}"));
             }
         }
     }
@@ -210,7 +210,7 @@ impl Stage<'_> {
         words.collect::<Result<_, _>>().map(Request::Words)
     }
 
-    fn shown(&self, expected: &Expected) -> String {
+    fn as_text(&self, expected: &Expected) -> String {
         let lines = self.scenario.lines[expected.first..=expected.last].iter().map(|line| line.trim());
         lines.collect::<Vec<_>>().join(" ")
     }

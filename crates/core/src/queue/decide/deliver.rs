@@ -23,7 +23,6 @@ pub struct PopAsk {
     pub bytes: usize,
     /// The maximum number of payload bytes of the first task, if that is larger than `bytes`.
     pub first_bytes: usize,
-    /// The terms of the leases.
     pub terms: LeaseTerms,
     /// The value of [`TaskView::queue`].
     pub queue: u32,
@@ -34,7 +33,6 @@ pub struct PopAsk {
 /// The result of a pop of one queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Popped {
-    /// The number of tasks.
     pub tasks: u32,
     /// The bytes of their payloads.
     pub bytes: usize,

@@ -13,7 +13,7 @@ impl<B: Body> Queue<B> {
     /// Requeues deliveries whose payload could not be read. Their tasks are delayed by `wait_ms`, at no cost of a
     /// try; without a wait they die. Dead ones stay in this queue even if it has a dead-letter queue, whose workers
     /// could not read them either. Deliveries that are no longer current are left alone.
-    pub fn take_back_unreadable<R: Recorder<Body = B>>(
+    pub fn requeue_unreadable<R: Recorder<Body = B>>(
         &mut self,
         receipts: &[Receipt],
         wait_ms: Option<u64>,

@@ -144,7 +144,6 @@ impl<B: Body> Packed<B> {
         self.runs.decode_front(count);
     }
 
-    /// The first entry.
     pub(super) fn first(&self) -> Option<Entry<B>> {
         self.runs.first().or_else(|| self.fresh.front().cloned())
     }

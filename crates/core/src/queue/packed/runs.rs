@@ -115,7 +115,6 @@ impl<B: Body> Runs<B> {
         (at < self.chunks.len()).then_some(at)
     }
 
-    /// The first entry.
     pub(super) fn first(&self) -> Option<Entry<B>> {
         match self.front.front() {
             Some((_, first)) => Some(first.clone()),

@@ -281,12 +281,12 @@ end
 
 -- Counts recent events in intervals of ten seconds. Returns about how many there were in the last ten seconds.
 local function rate(s, what, n)
-  local stretch, r = floor(log / 10000), s[what] or { 0, 0, 0 }
-  local ago = stretch - r[1]
+  local window, r = floor(log / 10000), s[what] or { 0, 0, 0 }
+  local ago = window - r[1]
   if ago == 1 then
-    r = { stretch, 0, r[2] }
+    r = { window, 0, r[2] }
   elseif ago > 1 then
-    r = { stretch, 0, 0 }
+    r = { window, 0, 0 }
   end
   r[2] = r[2] + n
   s[what] = r
@@ -559,7 +559,7 @@ local function bury(q, id, t, cause, reason)
 end
 
 -- Ends a lease, and puts the task into a state with a score.
-local function give_back(q, id, t, st, score, cause, reason)
+local function requeue(q, id, t, st, score, cause, reason)
   leave(q, id, t)
   end_delivery(t, cause)
   t.rs = reason or t.rs
@@ -575,13 +575,13 @@ local function incarnation() return log * 1024 + (tonumber(string.sub(store.epoc
 local function receipt(id, t) return shown(id) .. '@' .. integer(t.n or 0) .. '.' .. integer(t.e or 0) end
 
 -- The score for a place: F, B, or milliseconds from now.
-local function give_back_to(q, id, t, place, cause, reason)
+local function requeue_to(q, id, t, place, cause, reason)
   if place == 'F' then
-    give_back(q, id, t, 'R', lane(t) + front(q, 1), cause, reason)
+    requeue(q, id, t, 'R', lane(t) + front(q, 1), cause, reason)
   elseif place == 'B' or place == '0' then
-    give_back(q, id, t, 'R', at_back(q, t), cause, reason)
+    requeue(q, id, t, 'R', at_back(q, t), cause, reason)
   else
-    give_back(q, id, t, 'D', moment + tonumber(place), cause, reason)
+    requeue(q, id, t, 'D', moment + tonumber(place), cause, reason)
   end
 end
 
@@ -606,13 +606,13 @@ local function end_lease(q, id, t, cause, place)
   elseif is_over then
     bury(q, id, t, cause, REASONS[cause])
   elseif policy and policy[1] ~= 'F' then
-    give_back_to(q, id, t, policy[1], cause)
+    requeue_to(q, id, t, policy[1], cause)
   else
     local times = (t.l or 0) + (t.w or 0) + 1
     if cause and not policy and times >= 3 then
-      give_back(q, id, t, 'D', moment + backoff(q, id, t, times - 2), cause)
+      requeue(q, id, t, 'D', moment + backoff(q, id, t, times - 2), cause)
     else
-      give_back(q, id, t, 'R', lane(t) + place, cause)
+      requeue(q, id, t, 'R', lane(t) + place, cause)
       return true
     end
   end
@@ -1544,13 +1544,13 @@ ops['return'] = function(a)
     return 'cancelled'
   end
   if failed == '' then
-    give_back_to(q, id, t, place ~= '' and place or 'F')
+    requeue_to(q, id, t, place ~= '' and place or 'F')
   elseif failed == 'last' or is_last_try(q, t) then
     bury(q, id, t, 'f', reason)
   elseif place ~= '' then
-    give_back_to(q, id, t, place, 'f', reason)
+    requeue_to(q, id, t, place, 'f', reason)
   else
-    give_back(q, id, t, 'D', log_end + backoff(q, id, t, (t.f or 0) + 1), 'f', reason)
+    requeue(q, id, t, 'D', log_end + backoff(q, id, t, (t.f or 0) + 1), 'f', reason)
   end
   return 'done'
 end
@@ -2200,7 +2200,7 @@ function ops.home(a)
 end
 
 -- Requeues deliveries that did not reach their caller.
-function ops.undeliver(a)
+function ops.requeue(a)
   local name = a.queue
   local q, ids = open_whole(name), {}
   settle(q)
@@ -2212,7 +2212,7 @@ function ops.undeliver(a)
   return 'done'
 end
 
--- The greeting of a server, so that its start is noticed as soon as possible.
+-- The first call of a home to a server: notices a start of the server as soon as possible.
 function ops.epoch()
   local homes = try('ZCARD', OWN .. 'homes') and next_home() or nil
   if homes ~= store.homes then
