@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use futures_util::future::LocalBoxFuture;
 use redis::{Cmd, Value};
-use sureq_core::command::Command;
+use sureq_core::command::{Command, Pop};
 use sureq_core::notice::Kind;
 use sureq_core::{Refusal, Replies};
 use sureq_home_api::elsewhere::PopOf;
@@ -83,7 +83,10 @@ pub trait Layout: Any + fmt::Debug + Send + Sync {
 
     /// Whether a command takes several calls. `reply_bytes` is the expected size of its reply.
     fn is_sliced(&self, command: &Command<'_>, _reply_bytes: usize) -> bool {
-        matches!(command, Command::Pop(pop) if pop.count as usize > SLICE)
+        match command {
+            Command::Pop(Pop { count, .. }) | Command::Queues { count, .. } => *count as usize > SLICE,
+            _ => false,
+        }
     }
 
     /// The format of ids in answers.

@@ -315,24 +315,26 @@ impl HomeThread {
         Ok(Value::Array(receipts))
     }
 
-    /// Lists queues in the order of their numbers. A queue that exists all the time is listed once.
+    /// Lists queues page by page. A queue that exists all the time is listed once.
     async fn queues_in_slices(&self, call: &Call) -> Result<Value, Refusal> {
-        let (cursor, count) = (
-            &call.args[const { argument("queues", "cursor") }],
-            &call.args[const { argument("queues", "count") }],
-        );
-        let wanted = sureq_core::id::decimal(count).unwrap_or(1) as usize;
-        let (mut cursor, mut rows) = (cursor.clone(), Vec::new());
-        while rows.len() < wanted {
-            let slice = Call::new("queues", None)
-                .field("cursor", cursor)
-                .field("count", SLICE.min(wanted - rows.len()).to_string());
+        let [cursor, count] = &call.args[..] else { return Err(UnexpectedAnswer.into()) };
+        let (mut cursor, mut left) = (cursor.clone(), sureq_core::id::decimal(count).unwrap_or(1) as usize);
+        // Layouts that search the keys of Redis may find a queue in several pages.
+        let (mut rows, mut names) = (Vec::new(), HashSet::new());
+        while left > 0 {
+            let asked = SLICE.min(left);
+            let slice = Call::new(call.op, None).arg(cursor).number(asked as u64);
             let mut some = list(self.ask(&slice).await?)?.into_iter();
             cursor = bytes(some.next().ok_or(UnexpectedAnswer)?)?;
-            rows.extend(some);
+            for row in some {
+                if names.insert(name_of(&row)?) {
+                    rows.push(row);
+                }
+            }
             if cursor == b"0" {
                 break;
             }
+            left -= asked;
         }
         rows.insert(0, Value::BulkString(cursor));
         Ok(Value::Array(rows))
@@ -410,6 +412,12 @@ pub(crate) fn partly_done(no: Refusal) -> Refusal {
 fn queue_of(task: &Value) -> Result<usize, UnexpectedAnswer> {
     let Value::Array(fields) = task else { return Err(UnexpectedAnswer) };
     fields.first().cloned().map_or(Err(UnexpectedAnswer), number).map(|queue| queue as usize)
+}
+
+/// The name of a listed queue.
+fn name_of(row: &Value) -> Result<Vec<u8>, UnexpectedAnswer> {
+    let Value::Array(fields) = row else { return Err(UnexpectedAnswer) };
+    fields.first().cloned().map_or(Err(UnexpectedAnswer), bytes)
 }
 
 fn id_of(task: &Value) -> Result<Vec<u8>, UnexpectedAnswer> {
