@@ -57,7 +57,7 @@ pub(crate) struct Popped {
     pub(crate) is_full: bool,
 }
 
-/// Why the answer to a pop is shorter than requested.
+/// Why a list of tasks is shorter than requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     /// The next task has too many bytes for this answer.
@@ -66,7 +66,7 @@ enum Ending {
     More,
 }
 
-/// Removes the word from the end of the answer to a pop that says why there are no more tasks.
+/// Removes the word from the end of an answer that says why there are no more tasks.
 fn remove_ending(tasks: &mut Vec<Value>) -> Option<Ending> {
     let ending = match tasks.last() {
         Some(Value::BulkString(word)) if word == b"full" => Some(Ending::Full),
@@ -77,7 +77,7 @@ fn remove_ending(tasks: &mut Vec<Value>) -> Option<Ending> {
     ending
 }
 
-/// The answer to a pop, with nothing but tasks in it if it is a list.
+/// An answer with nothing but tasks in it, if it is a list.
 pub(crate) fn only_tasks(mut answer: Value) -> Value {
     if let Value::Array(tasks) = &mut answer {
         remove_ending(tasks);
@@ -201,15 +201,16 @@ impl HomeThread {
             slice.args[START] = from.to_string().into_bytes();
             slice.args[COUNT] = asked.to_string().into_bytes();
             slice.args[ROOM] = SLICE_BYTES.min(limits::REPLY_BYTES_MAX - all_bytes).to_string().into_bytes();
-            let some = list(self.ask(&slice).await?)?;
-            let (got, got_bytes) = (some.len(), payload_bytes(&some));
-            (looked_at, all_bytes) = (looked_at + got, all_bytes + got_bytes);
+            let mut some = list(self.ask(&slice).await?)?;
+            let ending = remove_ending(&mut some);
+            let got = some.len();
+            (looked_at, all_bytes) = (looked_at + got, all_bytes + payload_bytes(&some));
             for task in some {
                 if ids.insert(id_of(&task)?) {
                     shown.push(task);
                 }
             }
-            if got == 0 || got < asked && got_bytes < SLICE_BYTES / 2 {
+            if got == 0 || got < asked && ending.is_none() {
                 break;
             }
         }
