@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use futures_util::future::LocalBoxFuture;
 use redis::{Cmd, Value};
-use sureq_core::command::{Command, Pop};
+use sureq_core::command::Command;
 use sureq_core::notice::Kind;
 use sureq_core::{Refusal, Replies};
 use sureq_home_api::elsewhere::PopOf;
@@ -31,10 +31,10 @@ use sureq_home_api::{CleanReport, Cleaning, NoticeTasks, Payload};
 pub use crate::connection::link::{Patience, refusal_of};
 use crate::connection::target::Target;
 pub use crate::script::answer::{Ids, UnexpectedAnswer, bytes, fields, is_again, list, number};
-pub use crate::script::call::{Call, PopForm, PopRoom, ReplyForm};
+pub use crate::script::call::{Call, ListForm, PopForm, PopRoom, ReplyForm, SliceForm};
 use crate::script::clock::Clock;
 pub use crate::script::clock::Late;
-pub use crate::script::slices::SLICE;
+pub use crate::script::slices::{SLICE, is_long};
 pub use crate::thread::HomeThread;
 pub use crate::waiting::index::Waiter;
 pub use crate::waiting::subscription::{HANGS, SILENCE, SubscriptionRequest, still_there};
@@ -82,12 +82,11 @@ pub trait Layout: Any + fmt::Debug + Send + Sync {
     fn next_slice(&self, _pop: &mut Call, _given: usize) {}
 
     /// Whether a command takes several calls. `reply_bytes` is the expected size of its reply.
-    fn is_sliced(&self, command: &Command<'_>, _reply_bytes: usize) -> bool {
-        match command {
-            Command::Pop(Pop { count, .. }) | Command::Queues { count, .. } => *count as usize > SLICE,
-            _ => false,
-        }
-    }
+    fn is_sliced(&self, command: &Command<'_>, reply_bytes: usize) -> bool;
+
+    /// How the calls of an operation are divided; `None` if no command needs it. Pops and lists of queues are divided
+    /// in the same way in all layouts.
+    fn slice_form(&self, op: &str) -> Option<SliceForm>;
 
     /// The format of ids in answers.
     fn ids(&self) -> Ids {
