@@ -109,7 +109,7 @@ pub enum Command<'a> {
         pattern: Option<&'a [u8]>,
         /// The cursor of the last reply; 0 begins.
         cursor: u64,
-        /// The number of queues to look at.
+        /// The number of queues to look at; [`u32::MAX`] looks at all of them, and the reply's cursor is 0.
         count: u32,
     },
     /// A command by or about a worker.

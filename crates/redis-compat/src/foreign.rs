@@ -5,7 +5,11 @@
 use sureq_core::command::{Add, Command, Pop, Return, View, When};
 use sureq_core::settings::Place;
 use sureq_core::{Refusal, limits};
-use sureq_redis::layout::{Call, ReplyForm};
+use sureq_redis::layout::{Call, ListForm, ReplyForm, SliceForm, is_long};
+
+/// The positions of two arguments of INSPECT: the limit of payload bytes, and the cursor.
+const INSPECT_ROOM: usize = 4;
+const INSPECT_CURSOR: usize = 5;
 
 /// A foreign layout, by its name in refusals.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +33,8 @@ impl Foreign {
                 };
                 let count = count.min(limits::REPLY_TASKS_MAX);
                 let call = Call::about("inspect", queue).arg(view).arg(start.to_string());
-                (call.number(count.into()), ReplyForm::Inspected)
+                let call = call.number(count.into()).number(limits::REPLY_BYTES_MAX as u64).arg("0");
+                (call, ReplyForm::Inspected)
             }
             Command::Info { queue } => (Call::about("info", queue), ReplyForm::Lengths),
             Command::Drop { queues } => (Call::over("drop", queues), ReplyForm::Counts(None)),
@@ -105,6 +110,20 @@ impl Foreign {
             Place::Back | Place::After(0) => Ok("B"),
             Place::After(_) => self.no("RETURN DELAY"),
         }
+    }
+}
+
+/// Whether a command takes several calls, if its calls are those of [`Foreign::call_of`].
+pub(crate) fn is_sliced(command: &Command<'_>) -> bool {
+    is_long(command) || matches!(command, Command::Inspect { .. })
+}
+
+/// How the calls of [`Foreign::call_of`] are divided.
+pub(crate) fn slice_form(op: &str) -> Option<SliceForm> {
+    match op {
+        "inspect" => Some(SliceForm::Steps { room: INSPECT_ROOM, cursor: INSPECT_CURSOR }),
+        "exists" | "drop" => Some(SliceForm::List(ListForm::from(0))),
+        _ => None,
     }
 }
 

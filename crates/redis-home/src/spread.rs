@@ -248,9 +248,29 @@ impl HomeThread {
     /// Lists queues store by store; the count is a number of stores.
     async fn list_queues(&self, call: &Call) -> Result<Value, Refusal> {
         let [cursor, count] = &call.args[..] else { return Err(UnexpectedAnswer.into()) };
-        let count = sureq_core::id::decimal(count).unwrap_or(1).min(AT_ONCE);
-        let (next, stores) = self.stores(cursor.clone(), count).await?;
-        let (mut rows, mut empty) = (vec![Value::BulkString(next)], Vec::new());
+        let (mut cursor, mut left) = (cursor.clone(), sureq_core::id::decimal(count).unwrap_or(1).max(1));
+        let mut rows = Vec::new();
+        while left > 0 {
+            let asked = left.min(AT_ONCE);
+            cursor = self.list_some_stores(cursor, asked, &mut rows).await?;
+            if cursor == b"0" {
+                break;
+            }
+            left -= asked;
+        }
+        rows.insert(0, Value::BulkString(cursor));
+        Ok(Value::Array(rows))
+    }
+
+    /// Adds the queues of some stores from a cursor on; returns the next cursor.
+    async fn list_some_stores(
+        &self,
+        cursor: Vec<u8>,
+        count: u64,
+        rows: &mut Vec<Value>,
+    ) -> Result<Vec<u8>, Refusal> {
+        let (next, stores) = self.stores(cursor, count).await?;
+        let mut empty = Vec::new();
         let asked: Vec<Call> = stores.iter().map(|store| queues_call(store, b"0".to_vec())).collect();
         let answers = self.link.send(&asked.iter().collect::<Vec<_>>(), Patience::Normal).await;
         for (store, answer) in stores.into_iter().zip(answers) {
@@ -264,7 +284,7 @@ impl HomeThread {
             // The next round removes what this one does not.
             let _ = self.call(&Call::new("delist", None).args(empty), Patience::Normal).await;
         }
-        Ok(Value::Array(rows))
+        Ok(next)
     }
 
     /// All queues of a store, of which this is the first answer.

@@ -95,7 +95,7 @@ impl Batch {
 pub struct HomeThread {
     pub(crate) link: Link,
     pub(crate) waiters: Waiters,
-    name: String,
+    pub(crate) name: String,
     deliveries: Arc<Deliveries>,
     sizes: Arc<ReplySizes>,
     pub(crate) listed: Listed,
@@ -309,7 +309,10 @@ impl HomeThread {
                 }
             };
             let mut answer = answers.next().unwrap_or(Err(Refusal::Closed));
-            if let ReplyForm::Counts(next) = form {
+            // A sliced call has been continued already, and its answer is the sum.
+            if let ReplyForm::Counts(next) = form
+                && !matches!(answer, Ok(Value::Int(_)))
+            {
                 answer = self.continue_steps(call, *next, answer).await;
             }
             if *form == ReplyForm::StartedInSteps {
@@ -440,7 +443,7 @@ impl HomeThread {
     }
 
     /// Repeats a call that is executed in steps, until it is done.
-    async fn continue_steps(
+    pub(crate) async fn continue_steps(
         &self,
         call: &Call,
         next: Option<usize>,

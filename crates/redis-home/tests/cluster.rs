@@ -272,6 +272,44 @@ fn pops_over_queues_of_several_slots_keep_the_order_of_queues() {
     other.close();
 }
 
+/// KEYS has no cursor to go on from: it asks for all queues at once.
+#[test]
+fn all_queues_are_listed_however_many_slot_tags_they_have() {
+    let cluster = RedisCluster::start();
+    let home = open(&cluster.url());
+    let mut names: BTreeSet<String> = (0..500).map(|n| format!("q{n}")).collect();
+    // More queues of one slot tag than one script lists.
+    names.extend((0..300).map(|n| format!("{{q7}}{n}")));
+    push_to_each(&home, &names);
+    let list = |cursor, count| {
+        let replies = run(&home, &Command::Queues { pattern: None, cursor, count });
+        let Reply::Queues { cursor, .. } = replies.list[0] else { panic!("{:?}", replies.list) };
+        let rows = replies.queues.iter().map(|row| String::from_utf8_lossy(&row.name).into_owned());
+        (cursor, rows.collect::<Vec<String>>())
+    };
+    let (cursor, all) = list(0, u32::MAX);
+    assert_eq!((cursor, all.len()), (0, names.len()));
+    assert!(all.into_iter().collect::<BTreeSet<_>>() == names, "each queue once");
+    // A cursor continues where the last page ended, also after a page of several calls.
+    let (cursor, mut paged) = list(0, 450);
+    assert!(cursor != 0, "fifty slot tags are left");
+    let (end, rest) = list(cursor, 1_000);
+    paged.extend(rest);
+    assert_eq!((end, paged.len()), (0, names.len()));
+    assert!(paged.into_iter().collect::<BTreeSet<_>>() == names, "each queue once");
+    assert_eq!(run(&home, &Command::Size).list, [Reply::Count(names.len() as u64)]);
+    home.close();
+}
+
+fn push_to_each(home: &RedisHome, names: &BTreeSet<String>) {
+    let pushes: Vec<Command<'_>> =
+        names.iter().map(|queue| Command::Push { queue: queue.as_bytes(), payloads: &[b"x"] }).collect();
+    let mut done = 0;
+    while done < pushes.len() {
+        done += home.send(&pushes[done..]).wait().replies.list.len();
+    }
+}
+
 #[test]
 fn commands_that_span_slots_are_refused_by_name_unless_the_prefix_has_a_tag() {
     let cluster = RedisCluster::start();

@@ -140,6 +140,27 @@ fn commands_about_many_tasks_are_sliced() {
     home.close();
 }
 
+/// One call asks for four megabytes. A task that has more by itself neither hides nor ends what follows.
+#[test]
+fn an_inspect_continues_after_payloads_that_fill_an_answer() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    let large = vec![b'x'; 5 << 20];
+    let payloads: [&[u8]; 6] = [b"a", &large, b"b", b"c", &large, b"d"];
+    for payload in payloads {
+        push(&home, b"q", payload);
+    }
+    for count in [6, 1_000] {
+        let look = Command::Inspect { queue: b"q", view: View::Ready, start: 0, count };
+        let shown: Vec<usize> = run(&home, &look).tasks.iter().map(|task| task.body.len()).collect();
+        assert_eq!(shown, payloads.map(<[u8]>::len));
+    }
+    let last = Command::Inspect { queue: b"q", view: View::Ready, start: -3, count: 1_000 };
+    let shown: Vec<usize> = run(&home, &last).tasks.iter().map(|task| task.body.len()).collect();
+    assert_eq!(shown, [1, large.len(), 1]);
+    home.close();
+}
+
 /// Tasks with one payload among as many with another, some of them leased: each of the former is cancelled once, and
 /// none of the latter.
 #[test]

@@ -15,7 +15,7 @@ local call, min, max
 
 -- How many ids a step of cleaning looks at.
 local PAGE = 100
--- How many ids a step of any other operation removes, so that other clients are not delayed.
+-- How many ids a step of any other operation looks at or removes, so that other clients are not delayed.
 local SLICE = 1000
 local REPLY_BYTES_MAX = 67108864
 -- A reply with fewer bytes than this has room for any payload.
@@ -67,24 +67,48 @@ local function id_taken() return { '!', 'UNAVAILABLE', 'a new id is in use alrea
 -- A task in an answer.
 local function task(index, id, body) return { index, id, body, 0, 0, 0, 0, false } end
 
--- Inspects tasks of a list, from the right: start, count. `read` returns id and payload, or nothing.
-local function show(list, args, read)
-  local len, start = call('LLEN', list), tonumber(args[2])
+-- Where a step of INSPECT begins among `len` tasks, and how many are left to look at: as the step before has answered,
+-- or at first as the command says.
+local function resumed(args, len)
+  local start, left = string.match(args[5], '^(%d+):(%d+)$')
+  if start then return tonumber(start), tonumber(left) end
+  start = tonumber(args[2])
   if start < 0 then start = max(len + start, 0) end
-  local stop, tasks, bytes = min(start + tonumber(args[3]), len), {}, 0
-  while start < stop do
-    local found = call('LRANGE', list, -min(start + PAGE, stop), -start - 1)
+  return start, tonumber(args[3])
+end
+
+-- The cursor after a step that looked at `seen` tasks from `start` on.
+local function cursor_after(start, left, seen, len)
+  if seen >= left or start + seen >= len then return '0' end
+  return string.format('%d:%d', start + seen, left - seen)
+end
+
+-- A step of INSPECT, in a list from the right: view, start, count, how many bytes of payloads, cursor. `read` returns
+-- id and payload, or nothing. Answers the next cursor, then tasks.
+local function show(list, args, read)
+  local len, room = call('LLEN', list), tonumber(args[4])
+  local start, left = resumed(args, len)
+  local stop, shown, bytes, seen = min(left, len - start, SLICE), { '0' }, 0, 0
+  -- Few at first: in some lists they are the payloads.
+  local page = 1
+  while seen < stop do
+    local found = call('LRANGE', list, -start - min(seen + page, stop), -start - seen - 1)
+    page = min(2 * page, PAGE)
     for i = #found, 1, -1 do
       local id, body = read(found[i])
       if body then
         bytes = bytes + #body
-        if bytes > REPLY_BYTES_MAX and #tasks > 0 then return tasks end
-        tasks[#tasks + 1] = task(0, id, body)
+        if bytes > room and #shown > 1 then
+          shown[1] = cursor_after(start, left, seen, len)
+          return shown
+        end
+        shown[#shown + 1] = task(0, id, body)
       end
+      seen = seen + 1
     end
-    start = start + PAGE
   end
-  return tasks
+  shown[1] = cursor_after(start, left, seen, len)
+  return shown
 end
 
 -- Whether another home is cleaning. If not, this one holds the lock for this many milliseconds, or without a lock if
@@ -100,7 +124,7 @@ end
 local function beginning(text) return string.gsub(text, '[%*%?%[%]\\]', '\\%0') .. '*' end
 
 -- Functions of each layout: `scan(cursor, count)` returns the next cursor and names of queues, `counts(name)` the
--- numbers of waiting and of taken tasks of a queue.
+-- numbers of waiting and of taken tasks of a queue; false if `info` must count them in steps.
 local layout = {}
 
 -- cursor, count

@@ -135,12 +135,37 @@ function op.pop(_, args)
   return tasks
 end
 
+-- The newest taken entry of each of these ids, in one walk from the newest on.
+local function find_all_taken(q, ids)
+  local found, left, wanted, offset = {}, 0, {}, 0
+  for _, id in ipairs(ids) do
+    if not wanted[id] then
+      wanted[id], left = true, left + 1
+    end
+  end
+  while left > 0 do
+    local entries = call('LRANGE', q.list, offset, offset + PAGE - 1)
+    for _, entry in ipairs(entries) do
+      local id, at = parse(entry)
+      if at and wanted[id] then
+        found[id], wanted[id], left = entry, nil, left - 1
+      end
+    end
+    if #entries < PAGE then break end
+    offset = offset + PAGE
+  end
+  return found
+end
+
 -- ids …
 function op.ack(q, args)
   check_bodies(q, args, 1)
-  local finished = {}
+  local finished, taken, is_met = {}, find_all_taken(q, args), {}
   for i, id in ipairs(args) do
-    local entry = find_taken(q, id)
+    local entry = taken[id]
+    -- An id that is named twice may be in the list twice.
+    if is_met[id] then entry = find_taken(q, id) end
+    is_met[id] = true
     local was_done = call('SREM', q.done, id) == 1
     local had_body = call('DEL', q.data .. id) == 1
     local is_first = had_body
@@ -182,17 +207,20 @@ function op.requeue(q, args)
   return 'done'
 end
 
--- Visits every entry with its state; stops when `visit` returns true.
+-- Visits some entries with their states, from the right, after this many others; `visit` returns true at one that is
+-- left to the next step. Returns how many entries to skip then; nothing at the end of the list.
+local function some(q, offset, visit)
+  local entries = call('LRANGE', q.list, -offset - SLICE, -offset - 1)
+  for i = #entries, 1, -1 do
+    if visit(entries[i], state(q, entries[i])) then return offset + #entries - i end
+  end
+  if #entries == SLICE then return offset + SLICE end
+end
+
+-- Visits every entry.
 local function each(q, visit)
   local offset = 0
-  while true do
-    local entries = call('LRANGE', q.list, -offset - SLICE, -offset - 1)
-    for i = #entries, 1, -1 do
-      if visit(entries[i], state(q, entries[i])) then return end
-    end
-    if #entries < SLICE then return end
-    offset = offset + SLICE
-  end
+  repeat offset = some(q, offset, visit) until not offset
 end
 
 -- ids …
@@ -211,33 +239,65 @@ function op.cancel(q, args)
   return n
 end
 
-function op.info(q)
+-- Counts ready and taken tasks among some entries; returns also how many entries to skip in the next step.
+local function count_some(q, offset)
   local ready, leased = 0, 0
-  each(q, function(_, what)
+  local after = some(q, offset, function(_, what)
     if what == 'taken' then leased = leased + 1 elseif what ~= 'done' then ready = ready + 1 end
   end)
-  return { ready, leased }
+  return ready, leased, after
 end
 
--- ready or leased, start, count
+-- cursor; done in steps
+function op.info(q, args)
+  local ready, leased, after = count_some(q, tonumber(args[1]))
+  return { after and string.format('%d', after) or '0', ready, leased }
+end
+
+-- No queue is longer.
+local LENGTH_MAX = 1000000000000
+
+-- ready or leased, start, count, how many bytes of payloads, cursor; done in steps. The cursor says whether they count
+-- such tasks, for a start from the end, or show them; then how many entries to skip, how many tasks, and how many are
+-- left to show.
 function op.inspect(q, args)
-  local wants_taken, start, count = args[1] == 'leased', tonumber(args[2]), tonumber(args[3])
-  if start < 0 then
-    local lengths = op.info(q)
-    start = max(lengths[wants_taken and 2 or 1] + start, 0)
+  local room = tonumber(args[4])
+  local what_for, offset, skip, left = string.match(args[5], '^(%a+):(%d+):(-?%d+):(%d+)$')
+  if what_for then
+    offset, skip, left = tonumber(offset), tonumber(skip), tonumber(left)
+  else
+    offset, skip, left = 0, max(min(tonumber(args[2]), LENGTH_MAX), -LENGTH_MAX), tonumber(args[3])
+    what_for = skip < 0 and 'count' or 'show'
   end
-  local tasks, bytes, met = {}, 0, 0
-  each(q, function(_, what, id)
-    if what == 'done' or (what == 'taken') ~= wants_taken then return false end
-    met = met + 1
-    if met <= start then return false end
-    if #tasks >= count then return true end
+  local function cursor() return string.format('%s:%d:%d:%d', what_for, offset, skip, left) end
+  if what_for == 'count' then
+    local ready, leased, after = count_some(q, offset)
+    skip = skip + (args[1] == 'leased' and leased or ready)
+    if after then
+      offset = after
+    else
+      what_for, offset, skip = 'show', 0, max(skip, 0)
+    end
+    return { cursor() }
+  end
+  local shown, bytes = { '0' }, 0
+  local after = some(q, offset, function(_, what, id)
+    if left == 0 then return true end
+    if what == 'done' or (what == 'taken') ~= (args[1] == 'leased') then return false end
+    if skip > 0 then
+      skip = skip - 1
+      return false
+    end
     local body = read('GET', q.data .. id) or ''
     bytes = bytes + #body
-    if bytes > REPLY_BYTES_MAX and #tasks > 0 then return true end
-    tasks[#tasks + 1] = task(0, id, body)
+    if bytes > room and #shown > 1 then return true end
+    shown[#shown + 1], left = task(0, id, body), left - 1
   end)
-  return tasks
+  if after and left > 0 then
+    offset = after
+    shown[1] = cursor()
+  end
+  return shown
 end
 
 -- queues …
@@ -277,8 +337,12 @@ function op.drop(_, args)
   return { '0', n }
 end
 
+-- How many entries one page of the list of queues may still count.
+local countable
+
 -- Every list is a queue here.
 function layout.scan(cursor, count)
+  countable = SLICE
   local found = call('SCAN', cursor, 'MATCH', beginning(PREFIX), 'COUNT', count, 'TYPE', 'list')
   local names = {}
   for i, list in ipairs(found[2]) do names[i] = string.sub(list, #PREFIX + 1) end
@@ -288,9 +352,12 @@ end
 function layout.counts(name)
   local q = open(name)
   local done = call('TYPE', q.done).ok
-  if done ~= 'set' and done ~= 'none' then return call('LLEN', q.list), 0 end
-  local lengths = op.info(q)
-  return lengths[1], lengths[2]
+  local len = call('LLEN', q.list)
+  if done ~= 'set' and done ~= 'none' then return len, 0 end
+  if len > countable then return false, false end
+  countable = countable - len
+  local ready, leased = count_some(q, 0)
+  return ready, leased
 end
 
 -- queues …; answers for each when its next task will be late, and the time now

@@ -225,17 +225,23 @@ function op.unmove(q, args)
   return 'done'
 end
 
--- ids …
+-- How many ids of lists a step of cancelling searches.
+local SEARCHED_MAX = 200000
+
+-- how many of the ids were cancelled by earlier steps, ids …; done in steps
 function op.cancel(q, args)
-  check_ids(q, args, 1)
-  local n = 0
-  for _, id in ipairs(args) do
+  check_ids(q, args, 2)
+  local n, from, last = 0, 2 + tonumber(args[1]), #args
+  local len = call('LLEN', q.queue) + call('LLEN', q.processing)
+  local upto = min(last, from + math.floor(SEARCHED_MAX / (len + 1)))
+  for i = from, upto do
+    local id = args[i]
     n = n + call('DEL', q.item .. id)
     call('LREM', q.processing, 0, id)
     call('LREM', q.queue, 0, id)
     call('DEL', q.lease .. id)
   end
-  return n
+  return { upto < last and string.format('%d', upto - 1) or '0', n }
 end
 
 function op.info(q)
@@ -243,7 +249,7 @@ function op.info(q)
   return { call('LLEN', q.queue), call('LLEN', q.processing) }
 end
 
--- ready or leased, start, count
+-- ready or leased, start, count, how many bytes of payloads, cursor; done in steps
 function op.inspect(q, args)
   return show(args[1] == 'leased' and q.processing or q.queue, args, function(id) return id, read('GET', q.item .. id) end)
 end

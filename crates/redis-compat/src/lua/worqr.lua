@@ -283,10 +283,17 @@ function op.pop(_, args)
   return tasks
 end
 
--- ids …; answers the payload of each, if it exists
+-- How many bytes of payloads one answer has, if the last one is left out.
+local TASKS_BYTES = 4194304
+
+-- ids …; answers the payload of each, if it exists, or of the first of them if they are many bytes
 function op.tasks(queue, args)
-  local found = {}
-  for i, id in ipairs(args) do found[i] = queue_of(id) == queue and read('LINDEX', process_key(id), 0) end
+  local found, bytes = {}, 0
+  for i, id in ipairs(args) do
+    if bytes > TASKS_BYTES then break end
+    found[i] = queue_of(id) == queue and read('LINDEX', process_key(id), 0)
+    bytes = bytes + #(found[i] or '')
+  end
   return found
 end
 
@@ -478,23 +485,26 @@ end
 
 function op.info(queue) return { call('LLEN', queue_key(queue)), call('SCARD', working_key(queue)) } end
 
--- ready or leased, start, count
+-- ready or leased, start, count, how many bytes of payloads, cursor; done in steps
 function op.inspect(queue, args)
   if args[1] == 'ready' then
     return show(queue_key(queue), args, function(payload) return false, payload end)
   end
-  local working = working_key(queue)
-  local start, tasks, bytes = tonumber(args[2]), {}, 0
-  if start < 0 then start = max(call('SCARD', working) + start, 0) end
-  for _, id in ipairs(call('SORT', working, 'ALPHA', 'LIMIT', start, args[3])) do
+  local working, room = working_key(queue), tonumber(args[4])
+  local len = call('SCARD', working)
+  local start, left = resumed(args, len)
+  local shown, bytes, seen = { '0' }, 0, 0
+  for _, id in ipairs(call('SORT', working, 'ALPHA', 'LIMIT', min(start, len), min(left, SLICE))) do
     local body = read('LINDEX', process_key(id), 0)
     if body then
       bytes = bytes + #body
-      if bytes > REPLY_BYTES_MAX and #tasks > 0 then return tasks end
-      tasks[#tasks + 1] = task(0, id, body)
+      if bytes > room and #shown > 1 then break end
+      shown[#shown + 1] = task(0, id, body)
     end
+    seen = seen + 1
   end
-  return tasks
+  shown[1] = cursor_after(start, left, seen, len)
+  return shown
 end
 
 -- Removes waiting tasks; those in progress stay.

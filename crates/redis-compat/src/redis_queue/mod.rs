@@ -17,11 +17,11 @@ use sureq_core::command::{AckScope, Add, Block, Cancel, Command, IdForm, NameArg
 use sureq_core::settings::Place;
 use sureq_core::{Refusal, Reply, limits};
 
-use crate::foreign::{Foreign, new_id};
+use crate::foreign::{self, Foreign, new_id};
 use sureq_home_api::{CleanReport, Cleaning};
 use sureq_redis::layout::{
-    Call, HeaderContext, HomeThread, Layout, LayoutOptions, LayoutSession, PopForm, ReplyForm,
-    SubscriptionRequests, Waiting,
+    Call, HeaderContext, HomeThread, Layout, LayoutOptions, LayoutSession, ListForm, PopForm, ReplyForm,
+    SliceForm, SubscriptionRequests, Waiting,
 };
 use sureq_redis::{BadTarget, RedisHome, Target};
 
@@ -36,6 +36,9 @@ pub(crate) const TASK_S: u64 = 30;
 
 /// The index of the first queue of a pop.
 pub(crate) const POP_QUEUES: usize = 1;
+
+/// The index of the cursor of INFO.
+const INFO_CURSOR: usize = 1;
 
 /// Separates an id from the time at which it was taken.
 const MARK: u8 = b'|';
@@ -83,6 +86,19 @@ impl Layout for RedisQueue {
 
     fn pop_form(&self) -> PopForm {
         PopForm { count: 0, room: None, queues: POP_QUEUES }
+    }
+
+    /// Its lists must be read to count what is in them.
+    fn is_sliced(&self, command: &Command<'_>, _: usize) -> bool {
+        matches!(command, Command::Info { .. } | Command::Queues { .. }) || foreign::is_sliced(command)
+    }
+
+    fn slice_form(&self, op: &str) -> Option<SliceForm> {
+        match op {
+            "ack" | "cancel" => Some(SliceForm::List(ListForm::from(1))),
+            "info" => Some(SliceForm::Sums { cursor: INFO_CURSOR }),
+            _ => foreign::slice_form(op),
+        }
     }
 
     fn queue_key(&self, prefix: &str, queue: &[u8]) -> Vec<u8> {
@@ -162,6 +178,7 @@ pub(crate) fn call_of(command: &Command<'_>, settings: RedisQueue) -> Result<(Ca
         Command::Cancel { queue, which: Cancel::Names(names) } => {
             (Call::about("cancel", queue).args(names.iter().copied()), ReplyForm::Count)
         }
+        Command::Info { queue } => (Call::about("info", queue).arg("0"), ReplyForm::Lengths),
         Command::Cancel { which: Cancel::Payload(_), .. } => return HERE.no("CANCEL PAYLOAD"),
         Command::Extend { .. } => return HERE.no("EXTEND: tasktimeout= in the URL applies to all tasks"),
         _ => return HERE.call_of(command),

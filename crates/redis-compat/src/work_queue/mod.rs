@@ -17,12 +17,12 @@ use sureq_core::command::{AckScope, Add, Cancel, Command, NameArg, Pop, Return};
 use sureq_core::settings::Place;
 use sureq_core::{Refusal, limits};
 
-use crate::foreign::{Foreign, new_id};
+use crate::foreign::{self, Foreign, new_id};
 use sureq_home_api::elsewhere::PopOf;
 use sureq_home_api::{CleanReport, Cleaning};
 use sureq_redis::layout::{
-    Call, Exchange, HeaderContext, HomeThread, Late, Layout, LayoutOptions, LayoutSession, PopForm,
-    ReplyForm, SubscriptionRequests, Waiting,
+    Call, Exchange, HeaderContext, HomeThread, Late, Layout, LayoutOptions, LayoutSession, ListForm, PopForm,
+    ReplyForm, SliceForm, SubscriptionRequests, Waiting,
 };
 use sureq_redis::{BadTarget, Target};
 
@@ -39,6 +39,13 @@ const MOVED_FROM: usize = 2;
 const MOVED: usize = 3;
 /// The index of the first queue.
 pub(crate) const POP_QUEUES: usize = 4;
+
+/// The index of the first id of an ack.
+const ACKED: usize = 2;
+
+/// The positions of the arguments of a cancel: how many ids earlier steps have cancelled, and the first id.
+const CANCELLED_BEFORE: usize = 1;
+const CANCELLED: usize = 2;
 
 const HERE: Foreign = Foreign("layout=work-queue");
 
@@ -70,6 +77,26 @@ impl Layout for WorkQueue {
 
     fn pop_form(&self) -> PopForm {
         PopForm { count: 0, room: None, queues: POP_QUEUES }
+    }
+
+    /// A cancel searches both lists for each id, and stops when it has searched for long enough.
+    fn is_sliced(&self, command: &Command<'_>, _: usize) -> bool {
+        match command {
+            Command::Cancel { which: Cancel::Ids(tasks), .. } => tasks.list.len() > 1,
+            Command::Cancel { which: Cancel::Names(names), .. } => names.len() > 1,
+            _ => foreign::is_sliced(command),
+        }
+    }
+
+    fn slice_form(&self, op: &str) -> Option<SliceForm> {
+        match op {
+            "ack" => Some(SliceForm::List(ListForm::from(ACKED))),
+            "cancel" => {
+                let form = ListForm { next: Some(CANCELLED_BEFORE), ..ListForm::from(CANCELLED) };
+                Some(SliceForm::List(form))
+            }
+            _ => foreign::slice_form(op),
+        }
     }
 
     fn queue_key(&self, prefix: &str, queue: &[u8]) -> Vec<u8> {
@@ -192,15 +219,16 @@ pub(crate) fn call_of(command: &Command<'_>, lease_ms: u64) -> Result<(Call, Rep
             (Call::about("extend", queue).arg(task.bytes).number(ms), ReplyForm::Outcome)
         }
         Command::Return(ref back) => (return_call(back)?, ReplyForm::Outcome),
-        Command::Cancel { queue, which: Cancel::Ids(tasks) } => {
-            (Call::about("cancel", queue).args(tasks.list.iter().copied()), ReplyForm::Count)
-        }
-        Command::Cancel { queue, which: Cancel::Names(names) } => {
-            (Call::about("cancel", queue).args(names.iter().copied()), ReplyForm::Count)
-        }
+        Command::Cancel { queue, which: Cancel::Ids(tasks) } => cancel_call(queue, tasks.list),
+        Command::Cancel { queue, which: Cancel::Names(names) } => cancel_call(queue, names),
         Command::Cancel { which: Cancel::Payload(_), .. } => return HERE.no("CANCEL PAYLOAD"),
         _ => return HERE.call_of(command),
     })
+}
+
+fn cancel_call(queue: &[u8], ids: &[&[u8]]) -> (Call, ReplyForm) {
+    let call = Call::about("cancel", queue).arg("0").args(ids.iter().copied());
+    (call, ReplyForm::Counts(Some(CANCELLED_BEFORE)))
 }
 
 fn add_call(add: &Add<'_>) -> Result<Call, Refusal> {

@@ -12,7 +12,7 @@ use sureq_core::{Refusal, Replies, Reply};
 use sureq_home_api::Payload;
 
 use super::hash;
-use sureq_redis::layout::{Call, HomeThread, ReplyForm, bytes, list};
+use sureq_redis::layout::{Call, HomeThread, ReplyForm, SLICE, UnexpectedAnswer, bytes, list};
 
 /// The number of remembered hashes.
 const KEPT: usize = 8 << 10;
@@ -80,13 +80,20 @@ impl Hashes {
         if unknown.is_empty() {
             return Ok(());
         }
-        let ids = unknown.iter().map(|&at| ack.args[at].clone());
-        let call = Call::new("tasks", ack.queue.as_deref()).arg(ack.args[0].clone()).args(ids);
-        for (at, payload) in unknown.into_iter().zip(list(home.ask(&call).await?)?) {
-            // An ack of a task that does not exist finishes nothing, and needs no hash.
-            if payload != Value::Nil {
-                ack.args[at + 1] = hash(&bytes(payload)?).into_bytes();
+        let mut left = &unknown[..];
+        while !left.is_empty() {
+            let ids = left.iter().take(SLICE).map(|&at| ack.args[at].clone());
+            let call = Call::new("tasks", ack.queue.as_deref()).arg(ack.args[0].clone()).args(ids);
+            // Those whose payloads are too many bytes for one answer are left to the next one.
+            let payloads = list(home.ask(&call).await?)?;
+            let (read, rest) = left.split_at_checked(payloads.len().max(1)).ok_or(UnexpectedAnswer)?;
+            for (&at, payload) in read.iter().zip(payloads) {
+                // An ack of a task that does not exist finishes nothing, and needs no hash.
+                if payload != Value::Nil {
+                    ack.args[at + 1] = hash(&bytes(payload)?).into_bytes();
+                }
             }
+            left = rest;
         }
         Ok(())
     }

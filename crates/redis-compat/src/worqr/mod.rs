@@ -20,12 +20,12 @@ use sureq_core::notice::Kind;
 use sureq_core::settings::Place;
 use sureq_core::{Refusal, Replies, limits};
 
-use crate::foreign::{Foreign, new_id};
+use crate::foreign::{self, Foreign, new_id};
 use sureq_home_api::elsewhere::PopOf;
 use sureq_home_api::{CleanReport, Cleaning, NoticeTasks, Payload};
 use sureq_redis::Target;
 use sureq_redis::layout::{
-    Call, HeaderContext, HomeThread, Layout, LayoutSession, PopForm, ReplyForm, Waiting,
+    Call, HeaderContext, HomeThread, Layout, LayoutSession, ListForm, PopForm, ReplyForm, SliceForm, Waiting,
 };
 
 use crate::cleaning::{Cleaner, Cleans, all_queues, keep_clean, report};
@@ -72,6 +72,18 @@ impl Layout for Worqr {
 
     fn pop_form(&self) -> PopForm {
         PopForm { count: 0, room: None, queues: POP_QUEUES }
+    }
+
+    fn is_sliced(&self, command: &Command<'_>, _: usize) -> bool {
+        foreign::is_sliced(command)
+    }
+
+    /// The ids of an ack are followed by the hash of their payload.
+    fn slice_form(&self, op: &str) -> Option<SliceForm> {
+        match op {
+            "ack" => Some(SliceForm::List(ListForm { width: 2, ..ListForm::from(1) })),
+            _ => foreign::slice_form(op),
+        }
     }
 
     fn next_slice(&self, pop: &mut Call, given: usize) {

@@ -31,10 +31,10 @@ use sureq_home_api::{CleanReport, Cleaning, NoticeTasks, Payload};
 pub use crate::connection::link::{Patience, refusal_of};
 use crate::connection::target::Target;
 pub use crate::script::answer::{Ids, UnexpectedAnswer, bytes, fields, is_again, list, number};
-pub use crate::script::call::{Call, PopForm, PopRoom, ReplyForm};
+pub use crate::script::call::{Call, ListForm, PopForm, PopRoom, ReplyForm, SliceForm};
 use crate::script::clock::Clock;
 pub use crate::script::clock::Late;
-pub use crate::script::slices::SLICE;
+pub use crate::script::slices::{SLICE, is_long};
 pub use crate::thread::HomeThread;
 pub use crate::waiting::index::Waiter;
 pub use crate::waiting::subscription::{HANGS, SILENCE, SubscriptionRequest, still_there};
@@ -82,9 +82,11 @@ pub trait Layout: Any + fmt::Debug + Send + Sync {
     fn next_slice(&self, _pop: &mut Call, _given: usize) {}
 
     /// Whether a command takes several calls. `reply_bytes` is the expected size of its reply.
-    fn is_sliced(&self, command: &Command<'_>, _reply_bytes: usize) -> bool {
-        matches!(command, Command::Pop(pop) if pop.count as usize > SLICE)
-    }
+    fn is_sliced(&self, command: &Command<'_>, reply_bytes: usize) -> bool;
+
+    /// How the calls of an operation are divided; `None` if no command needs it. Pops and lists of queues are divided
+    /// in the same way in all layouts.
+    fn slice_form(&self, op: &str) -> Option<SliceForm>;
 
     /// The format of ids in answers.
     fn ids(&self) -> Ids {

@@ -10,8 +10,8 @@ use sureq_core::command::Command;
 use sureq_home_api::{CleanReport, Cleaning};
 
 use super::{
-    Call, Channels, Exchange, HeaderContext, HomeThread, Ids, Late, Layout, LayoutSession, PopForm, PopRoom,
-    ReplyForm, Waiting,
+    Call, Channels, Exchange, HeaderContext, HomeThread, Ids, Late, Layout, LayoutSession, ListForm, PopForm,
+    PopRoom, ReplyForm, SliceForm, Waiting,
 };
 use crate::connection::target::Target;
 use crate::script::call::call_of;
@@ -54,6 +54,24 @@ impl Layout for OwnLayout {
 
     fn is_sliced(&self, command: &Command<'_>, reply_bytes: usize) -> bool {
         is_sliced(command, reply_bytes)
+    }
+
+    fn slice_form(&self, op: &str) -> Option<SliceForm> {
+        const RANGE: SliceForm = SliceForm::Range {
+            start: argument("inspect", "start"),
+            count: argument("inspect", "count"),
+            room: argument("inspect", "room"),
+        };
+        let from = match op {
+            "inspect" => return Some(RANGE),
+            "ack" => const { argument("ack", "tasks...") },
+            "cancel" | "bury" | "delete" => const { argument("cancel", "tasks...") },
+            "cancel_names" => const { argument("cancel_names", "names...") },
+            "revive" => const { argument("revive", "ids...") },
+            "exists" | "drop" => const { argument("drop", "queues...") },
+            _ => return None,
+        };
+        Some(SliceForm::List(ListForm::from(from)))
     }
 
     fn ids(&self) -> Ids {

@@ -10,6 +10,7 @@ use sureq_core::{LogTime, Receipt, Refusal, Replies, Reply, TaskId};
 use sureq_home_api::Payload;
 
 use crate::script::call::ReplyForm;
+use crate::script::slices::only_tasks;
 
 /// An answer that no script of sureq returns: the keys under this prefix belong to another program.
 #[derive(Debug)]
@@ -95,7 +96,7 @@ fn read_reply(ids: Ids, form: &ReplyForm, answer: Value, replies: &mut Replies<P
             }
         }
         ReplyForm::Tasks => Reply::Tasks(tasks(ids, answer, replies)?),
-        ReplyForm::Inspected => Reply::Inspected(tasks(ids, answer, replies)?),
+        ReplyForm::Inspected => Reply::Inspected(tasks(ids, only_tasks(answer), replies)?),
         ReplyForm::Acked => {
             let start = replies.indexes.len();
             for index in list(answer)? {

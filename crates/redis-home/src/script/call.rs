@@ -139,6 +139,54 @@ pub struct PopRoom {
     pub first: usize,
 }
 
+/// How a call is divided into several, each of which is a bounded amount of work.
+#[derive(Clone, Copy, Debug)]
+pub enum SliceForm {
+    /// Each call gets a part of a list of arguments. Their answers are numbers, which are added, or the indexes of the
+    /// tasks that an `ack` finished.
+    List(ListForm),
+    /// Each call gets a part of a range of tasks.
+    Range {
+        /// The index of the first position.
+        start: usize,
+        /// The index of the number of tasks.
+        count: usize,
+        /// The index of the limit of payload bytes, which the first task may exceed. An answer that it shortened ends
+        /// with the word `full`.
+        room: usize,
+    },
+    /// Each call answers a cursor, then tasks; it is repeated with that cursor until that is 0.
+    Steps {
+        /// The index of the limit of payload bytes, which the first task may exceed.
+        room: usize,
+        /// The index of the cursor.
+        cursor: usize,
+    },
+    /// Each call answers a cursor, then numbers, which are added to those of the calls before.
+    Sums {
+        /// The index of the cursor.
+        cursor: usize,
+    },
+}
+
+/// The list among the arguments of a call. It is their end.
+#[derive(Clone, Copy, Debug)]
+pub struct ListForm {
+    /// The index of its first argument.
+    pub from: usize,
+    /// The number of arguments of each item.
+    pub width: usize,
+    /// The index of the cursor, if the call takes several steps and continues with it: [`ReplyForm::Counts`].
+    pub next: Option<usize>,
+}
+
+impl ListForm {
+    /// A list of single arguments, which takes one step.
+    pub const fn from(from: usize) -> Self {
+        Self { from, width: 1, next: None }
+    }
+}
+
 impl ReplyForm {
     /// Whether the answer is a list of tasks.
     pub(crate) const fn is_tasks(&self) -> bool {

@@ -7,12 +7,12 @@
 use std::collections::{BTreeMap, HashSet};
 
 use redis::Value;
-use sureq_core::command::{Cancel, Command, TaskRefs, Worker};
+use sureq_core::command::{Cancel, Command, Pop, TaskRefs, Worker};
 use sureq_core::{Refusal, limits};
 
 use crate::connection::link::Patience;
 use crate::script::answer::{UnexpectedAnswer, bytes, fields, list, number, refusal};
-use crate::script::call::Call;
+use crate::script::call::{Call, ListForm, SliceForm};
 use crate::script::operations::argument;
 use crate::spread::{numbered, size};
 use crate::thread::HomeThread;
@@ -27,16 +27,13 @@ const SLICE_BYTES: usize = 4 << 20;
 /// The number of calls without a result after which a RECOVER leaves the rest to the next command.
 const FRUITLESS_MAX: usize = 20;
 
-/// Whether a command takes several calls in sureq's own layout, if its replies are expected to have this many bytes.
-pub(crate) fn is_sliced(command: &Command<'_>, reply_bytes: usize) -> bool {
+/// Whether a command asks for more tasks, or names more tasks or queues, than one call handles in any layout.
+pub fn is_long(command: &Command<'_>) -> bool {
     let is_long = |tasks: &TaskRefs<'_>| tasks.list.len() > SLICE;
     match command {
-        Command::Pop(pop) => {
-            let is_long = pop.count > 1 && reply_bytes > SLICE_BYTES || pop.queues.len() > SLICE;
-            pop.count as usize > SLICE || is_long
+        Command::Pop(Pop { count, .. }) | Command::Inspect { count, .. } | Command::Queues { count, .. } => {
+            *count as usize > SLICE
         }
-        Command::Inspect { count, .. } => *count as usize > SLICE || *count > 1 && reply_bytes > SLICE_BYTES,
-        Command::Recover { .. } | Command::Worker(Worker::List) => true,
         Command::Ack { tasks, .. } | Command::Bury { tasks, .. } | Command::Delete { tasks, .. } => {
             is_long(tasks)
         }
@@ -44,9 +41,19 @@ pub(crate) fn is_sliced(command: &Command<'_>, reply_bytes: usize) -> bool {
         Command::Cancel { which: Cancel::Ids(tasks), .. } => is_long(tasks),
         Command::Cancel { which: Cancel::Names(names), .. } => names.len() > SLICE,
         Command::Exists { queues } | Command::Drop { queues } => queues.len() > SLICE,
-        Command::Queues { count, .. } => *count as usize > SLICE,
         _ => false,
     }
+}
+
+/// Whether a command takes several calls in sureq's own layout, if its replies are expected to have this many bytes.
+pub(crate) fn is_sliced(command: &Command<'_>, reply_bytes: usize) -> bool {
+    is_long(command)
+        || match command {
+            Command::Pop(pop) => pop.count > 1 && reply_bytes > SLICE_BYTES || pop.queues.len() > SLICE,
+            Command::Inspect { count, .. } => *count > 1 && reply_bytes > SLICE_BYTES,
+            Command::Recover { .. } | Command::Worker(Worker::List) => true,
+            _ => false,
+        }
 }
 
 /// The tasks of a pop.
@@ -57,7 +64,7 @@ pub(crate) struct Popped {
     pub(crate) is_full: bool,
 }
 
-/// Why the answer to a pop is shorter than requested.
+/// Why a list of tasks is shorter than requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     /// The next task has too many bytes for this answer.
@@ -66,7 +73,7 @@ enum Ending {
     More,
 }
 
-/// Removes the word from the end of the answer to a pop that says why there are no more tasks.
+/// Removes the word from the end of an answer that says why there are no more tasks.
 fn remove_ending(tasks: &mut Vec<Value>) -> Option<Ending> {
     let ending = match tasks.last() {
         Some(Value::BulkString(word)) if word == b"full" => Some(Ending::Full),
@@ -77,7 +84,7 @@ fn remove_ending(tasks: &mut Vec<Value>) -> Option<Ending> {
     ending
 }
 
-/// The answer to a pop, with nothing but tasks in it if it is a list.
+/// An answer with nothing but tasks in it, if it is a list.
 pub(crate) fn only_tasks(mut answer: Value) -> Value {
     if let Value::Array(tasks) = &mut answer {
         remove_ending(tasks);
@@ -102,13 +109,19 @@ impl HomeThread {
         match call.op {
             _ if self.spans(call) => self.execute(call).await,
             "pop" => Ok(Value::Array(self.pop_in_slices(call, Patience::Normal).await?.tasks)),
-            "inspect" => self.inspect_in_slices(call).await,
             "recover" => self.recover_in_slices(call).await,
             "workers" => self.workers_in_slices().await,
             "queues" => self.queues_in_slices(call).await,
-            "ack" => self.ack_in_slices(call).await,
-            "exists" | "drop" => self.count_in_slices(call, 0).await,
-            _ => self.count_in_slices(call, 1).await,
+            _ => match self.link.target.layout().slice_form(call.op) {
+                Some(SliceForm::List(form)) if call.op == "ack" => self.ack_in_slices(call, form).await,
+                Some(SliceForm::List(form)) => self.count_in_slices(call, form).await,
+                Some(SliceForm::Range { start, count, room }) => {
+                    self.inspect_in_slices(call, start, count, room).await
+                }
+                Some(SliceForm::Steps { room, cursor }) => self.inspect_in_steps(call, room, cursor).await,
+                Some(SliceForm::Sums { cursor }) => self.add_in_steps(call, cursor).await,
+                None => self.call(call, Patience::Normal).await,
+            },
         }
     }
 
@@ -181,11 +194,14 @@ impl HomeThread {
     }
 
     /// Inspects tasks. A task that moves between two slices is reported once or not at all.
-    async fn inspect_in_slices(&self, call: &Call) -> Result<Value, Refusal> {
-        const START: usize = argument("inspect", "start");
-        const COUNT: usize = argument("inspect", "count");
-        const ROOM: usize = argument("inspect", "room");
-        let (start, count) = (&call.args[START], &call.args[COUNT]);
+    async fn inspect_in_slices(
+        &self,
+        call: &Call,
+        start_at: usize,
+        count_at: usize,
+        room_at: usize,
+    ) -> Result<Value, Refusal> {
+        let (start, count) = (&call.args[start_at], &call.args[count_at]);
         let count = sureq_core::id::decimal(count).unwrap_or(0) as usize;
         let start: i64 =
             std::str::from_utf8(start).ok().and_then(|n| n.parse().ok()).ok_or(UnexpectedAnswer)?;
@@ -197,22 +213,70 @@ impl HomeThread {
             if start < 0 && from >= 0 {
                 break;
             }
-            slice.args[START] = from.to_string().into_bytes();
-            slice.args[COUNT] = asked.to_string().into_bytes();
-            slice.args[ROOM] = SLICE_BYTES.min(limits::REPLY_BYTES_MAX - all_bytes).to_string().into_bytes();
-            let some = list(self.ask(&slice).await?)?;
-            let (got, got_bytes) = (some.len(), payload_bytes(&some));
-            (looked_at, all_bytes) = (looked_at + got, all_bytes + got_bytes);
+            slice.args[start_at] = from.to_string().into_bytes();
+            slice.args[count_at] = asked.to_string().into_bytes();
+            slice.args[room_at] = room_left(all_bytes);
+            let mut some = list(self.ask(&slice).await?)?;
+            let ending = remove_ending(&mut some);
+            let got = some.len();
+            (looked_at, all_bytes) = (looked_at + got, all_bytes + payload_bytes(&some));
             for task in some {
                 if ids.insert(id_of(&task)?) {
                     shown.push(task);
                 }
             }
-            if got == 0 || got < asked && got_bytes < SLICE_BYTES / 2 {
+            if got == 0 || got < asked && ending.is_none() {
                 break;
             }
         }
         Ok(Value::Array(shown))
+    }
+
+    /// Inspects tasks where only the script knows how far a step got. A task that moves between two steps may be
+    /// reported twice or not at all.
+    async fn inspect_in_steps(
+        &self,
+        call: &Call,
+        room_at: usize,
+        cursor_at: usize,
+    ) -> Result<Value, Refusal> {
+        let (mut shown, mut all_bytes, mut step) = (Vec::new(), 0, call.clone());
+        loop {
+            step.args[room_at] = room_left(all_bytes);
+            let mut some = list(self.ask(&step).await?)?.into_iter();
+            let cursor = bytes(some.next().ok_or(UnexpectedAnswer)?)?;
+            for task in some {
+                all_bytes += size(&task);
+                if all_bytes > limits::REPLY_BYTES_MAX && !shown.is_empty() {
+                    return Ok(Value::Array(shown));
+                }
+                shown.push(task);
+            }
+            if cursor == b"0" || all_bytes >= limits::REPLY_BYTES_MAX {
+                return Ok(Value::Array(shown));
+            }
+            step.args[cursor_at] = cursor;
+        }
+    }
+
+    /// Adds the numbers that the steps of a call answer.
+    async fn add_in_steps(&self, call: &Call, cursor_at: usize) -> Result<Value, Refusal> {
+        let (mut sums, mut step) = (Vec::new(), call.clone());
+        loop {
+            let mut some = list(self.ask(&step).await?)?.into_iter();
+            let cursor = bytes(some.next().ok_or(UnexpectedAnswer)?)?;
+            for (at, n) in some.enumerate() {
+                let n = number(n)?.cast_signed();
+                match sums.get_mut(at) {
+                    Some(sum) => *sum += n,
+                    None => sums.push(n),
+                }
+            }
+            if cursor == b"0" {
+                return Ok(Value::Array(sums.into_iter().map(Value::Int).collect()));
+            }
+            step.args[cursor_at] = cursor;
+        }
     }
 
     /// Returns tasks whose leases have no end of their own, the oldest first. A task is not returned twice by the
@@ -314,62 +378,74 @@ impl HomeThread {
         Ok(Value::Array(receipts))
     }
 
-    /// Lists queues in the order of their numbers. A queue that exists all the time is listed once.
+    /// Lists queues page by page. A queue that exists all the time is listed once.
     async fn queues_in_slices(&self, call: &Call) -> Result<Value, Refusal> {
-        let (cursor, count) = (
-            &call.args[const { argument("queues", "cursor") }],
-            &call.args[const { argument("queues", "count") }],
-        );
-        let wanted = sureq_core::id::decimal(count).unwrap_or(1) as usize;
-        let (mut cursor, mut rows) = (cursor.clone(), Vec::new());
-        while rows.len() < wanted {
-            let slice = Call::new("queues", None)
-                .field("cursor", cursor)
-                .field("count", SLICE.min(wanted - rows.len()).to_string());
+        let [cursor, count] = &call.args[..] else { return Err(UnexpectedAnswer.into()) };
+        let (mut cursor, mut left) = (cursor.clone(), sureq_core::id::decimal(count).unwrap_or(1) as usize);
+        // Layouts that search the keys of Redis may find a queue in several pages.
+        let (mut rows, mut names) = (Vec::new(), HashSet::new());
+        while left > 0 {
+            let asked = SLICE.min(left);
+            let slice = Call::new(call.op, None).arg(cursor).number(asked as u64);
             let mut some = list(self.ask(&slice).await?)?.into_iter();
             cursor = bytes(some.next().ok_or(UnexpectedAnswer)?)?;
-            rows.extend(some);
+            for row in some {
+                let name = name_of(&row)?;
+                if !names.contains(&name) {
+                    rows.push(self.counted(row, &name).await?);
+                    names.insert(name);
+                }
+            }
             if cursor == b"0" {
                 break;
             }
+            left -= asked;
         }
         rows.insert(0, Value::BulkString(cursor));
         Ok(Value::Array(rows))
     }
 
-    async fn ack_in_slices(&self, call: &Call) -> Result<Value, Refusal> {
-        const HEAD: usize = argument("ack", "tasks...");
+    /// A row of the list of queues, whose tasks are counted in steps if the script has not done it.
+    async fn counted(&self, row: Value, name: &[u8]) -> Result<Value, Refusal> {
+        let layout = self.link.target.layout();
+        let Some(SliceForm::Sums { cursor }) = layout.slice_form("info") else { return Ok(row) };
+        if !matches!(&row, Value::Array(row) if row.get(1) == Some(&Value::Nil)) {
+            return Ok(row);
+        }
+        let (info, _) = layout.call_of(&Command::Info { queue: name }, &self.name)?;
+        let [ready, leased] = fields(self.add_in_steps(&info, cursor).await?)?;
+        let none = Value::Int(0);
+        Ok(Value::Array(vec![Value::BulkString(name.to_vec()), ready, none.clone(), leased, none]))
+    }
+
+    async fn ack_in_slices(&self, call: &Call, form: ListForm) -> Result<Value, Refusal> {
         let (mut finished, mut before) = (Vec::new(), 0);
-        for some in call.args[HEAD..].chunks(SLICE) {
-            for index in list(self.ask_slice(call, HEAD, some, before).await?)? {
+        for slice in slices_of(call, form) {
+            for index in list(self.ask_slice(&slice, before).await?)? {
                 finished.push(Value::Int((number(index)? + before as u64).cast_signed()));
             }
-            before += some.len();
+            before += SLICE;
         }
         Ok(Value::Array(finished))
     }
 
-    /// Adds the numbers that the slices of a list answer; `head` arguments come before the list.
-    async fn count_in_slices(&self, call: &Call, head: usize) -> Result<Value, Refusal> {
+    /// Adds the numbers that the slices of a list answer, each once or in steps.
+    async fn count_in_slices(&self, call: &Call, form: ListForm) -> Result<Value, Refusal> {
         let (mut sum, mut before) = (0, 0);
-        for some in call.args[head..].chunks(SLICE) {
-            sum += number(self.ask_slice(call, head, some, before).await?)?;
-            before += some.len();
+        for slice in slices_of(call, form) {
+            let first = self.ask_slice(&slice, before).await?;
+            sum += match first {
+                Value::Array(_) => number(self.continue_steps(&slice, form.next, Ok(first)).await?)?,
+                first => number(first)?,
+            };
+            before += SLICE;
         }
         Ok(Value::Int(sum.cast_signed()))
     }
 
     /// Sends one slice of a list. If earlier slices were executed, a refusal cannot mean that nothing was done.
-    async fn ask_slice(
-        &self,
-        call: &Call,
-        head: usize,
-        some: &[Vec<u8>],
-        done_before: usize,
-    ) -> Result<Value, Refusal> {
-        let mut slice = Call::new(call.op, call.queue.as_deref());
-        slice.args = [&call.args[..head], some].concat();
-        self.ask(&slice).await.map_err(|no| if done_before > 0 { partly_done(no) } else { no })
+    async fn ask_slice(&self, slice: &Call, done_before: usize) -> Result<Value, Refusal> {
+        self.ask(slice).await.map_err(|no| if done_before > 0 { partly_done(no) } else { no })
     }
 
     /// Sends one call about one store; returns its answer, which may be a refusal of its script.
@@ -405,10 +481,31 @@ pub(crate) fn partly_done(no: Refusal) -> Refusal {
     }
 }
 
+/// The calls for the parts of a list.
+fn slices_of(call: &Call, form: ListForm) -> impl Iterator<Item = Call> {
+    let (head, items) = call.args.split_at(form.from);
+    items.chunks(SLICE * form.width).map(move |some| {
+        let mut slice = Call::new(call.op, call.queue.as_deref());
+        slice.args = [head, some].concat();
+        slice
+    })
+}
+
+/// The limit of payload bytes of the next call, after this many bytes.
+fn room_left(all_bytes: usize) -> Vec<u8> {
+    SLICE_BYTES.min(limits::REPLY_BYTES_MAX.saturating_sub(all_bytes)).to_string().into_bytes()
+}
+
 /// The index of a task's queue in its call.
 fn queue_of(task: &Value) -> Result<usize, UnexpectedAnswer> {
     let Value::Array(fields) = task else { return Err(UnexpectedAnswer) };
     fields.first().cloned().map_or(Err(UnexpectedAnswer), number).map(|queue| queue as usize)
+}
+
+/// The name of a listed queue.
+fn name_of(row: &Value) -> Result<Vec<u8>, UnexpectedAnswer> {
+    let Value::Array(fields) = row else { return Err(UnexpectedAnswer) };
+    fields.first().cloned().map_or(Err(UnexpectedAnswer), bytes)
 }
 
 fn id_of(task: &Value) -> Result<Vec<u8>, UnexpectedAnswer> {

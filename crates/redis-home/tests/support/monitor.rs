@@ -46,19 +46,30 @@ impl Monitor {
     }
 
     /// The number of words in the commands of the largest script so far, not counting pushes.
-    pub fn most_words_of_a_script(mut self, server: &RedisServer) -> usize {
+    pub fn most_words_of_a_script(self, server: &RedisServer) -> usize {
+        self.most_of_a_script(server, |line| line.matches("\" \"").count() + 1)
+    }
+
+    /// How often the script that calls a command most often has called it.
+    pub fn most_calls_of_a_script(self, server: &RedisServer, command: &str) -> usize {
+        let called = format!(" lua] \"{command}\"");
+        self.most_of_a_script(server, |line| usize::from(line.contains(&called)))
+    }
+
+    /// The most that a script so far did, as its commands are weighed.
+    fn most_of_a_script(mut self, server: &RedisServer, weigh: impl Fn(&str) -> usize) -> usize {
         let mark = format!("mark {}", fastrand::u64(..));
         redis::cmd("ECHO").arg(&mark).exec(&mut server.connect()).expect("it answers");
-        let (mut most, mut words, until) = (0, 0, Instant::now() + PATIENCE);
+        let (mut most, mut own, until) = (0, 0, Instant::now() + PATIENCE);
         loop {
             let line = self.next(until).expect("the mark arrives");
             if is_of_script(&line) {
-                words += line.matches("\" \"").count() + 1;
+                own += weigh(&line);
             } else if line.contains(&mark) {
-                return most.max(words);
+                return most.max(own);
             } else {
-                most = most.max(words);
-                words = 0;
+                most = most.max(own);
+                own = 0;
             }
         }
     }

@@ -1619,7 +1619,7 @@ local function delayed_ids(q, start, count)
   return ids
 end
 
--- Shows tasks, with at most `room` bytes of payloads.
+-- Shows tasks, with at most `room` bytes of payloads; then the word `full` if that left some out.
 function ops.inspect(a)
   local name, view, start, count, bytes_max = a.queue, a.view, a.start, a.count, a.room
   local q, st, out, bytes = open_whole(name), VIEWS[view], {}, 0
@@ -1640,7 +1640,10 @@ function ops.inspect(a)
     for i, id in ipairs(some) do
       local t, body = records[i] and unpacked(records[i]) or { st = 'R' }, bodies[i]
       bytes = bytes + #body
-      if bytes > bytes_max and #out > 0 then return out end
+      if bytes > bytes_max and #out > 0 then
+        out[#out + 1] = 'full'
+        return out
+      end
       local at = t.st == 'L' and t.at or t.st == 'X' and t.di or t.du or pushed_at(id, t)
       local rest = t.st == 'X' and more(q, id, t) or false
       out[#out + 1] = { 0, id, body, t.n or 0, t.e or 0, at, max(log - at, 0), rest }
