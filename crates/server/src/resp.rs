@@ -1,7 +1,6 @@
 //! A RESP session, which serves any Redis client.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use sureq_proto::{
 use crate::batch::BatchSize;
 use crate::bounds::{Allowance, Bounds};
 use crate::checker::Login;
-use crate::clients::{Client as Known, connection_id};
+use crate::clients::Client as Known;
 use crate::connection::{Consumed, Dialect, Then};
 use crate::execute::{Answered, Executed, LateReplies, ReplyRecord, Session, SessionCx, Stop, execute};
 use crate::info::{self, REDIS_VERSION};
@@ -549,19 +548,16 @@ impl RespSession {
                 });
                 w.simple("OK");
             }
-            Client::Info => w.verbatim(&clients.list(|id, _| id == self.conn.0)),
-            Client::List(Connections::All) => w.verbatim(&clients.list(|_, client| is_shown(client))),
+            Client::Info => w.verbatim(&clients.line_of(self.conn)),
+            Client::List(Connections::All) => w.verbatim(&clients.list(is_shown)),
             Client::List(Connections::Normal) => {
-                w.verbatim(&clients.list(|_, client| !client.is_subscriber() && is_shown(client)));
+                w.verbatim(&clients.list(|client| !client.is_subscriber() && is_shown(client)));
             }
             Client::List(Connections::PubSub) => {
-                w.verbatim(&clients.list(|_, client| client.is_subscriber() && is_shown(client)));
+                w.verbatim(&clients.list(|client| client.is_subscriber() && is_shown(client)));
             }
             Client::List(Connections::None) => w.verbatim(b""),
-            Client::List(Connections::Ids(ids)) => {
-                let wanted: BTreeSet<u64> = ids.iter().filter_map(|id| connection_id(id)).collect();
-                w.verbatim(&clients.list(|id, client| wanted.contains(&id) && is_shown(client)));
-            }
+            Client::List(Connections::Ids(ids)) => w.verbatim(&clients.list_of(ids, is_shown)),
             Client::Nothing => w.simple("OK"),
         }
     }

@@ -29,7 +29,7 @@ const BATCH: usize = 256;
 const SHORTEST: Duration = Duration::from_millis(10);
 
 /// The timeout for deregistering the worker; part of the time that a stop may take beyond its grace period.
-const STOP_PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const STOP_PATIENCE: Duration = Duration::from_secs(2);
 const NOT_IN_TIME: &str = "the home does not answer in time";
 
 /// Starts the thread. It ends after the worker has ended.

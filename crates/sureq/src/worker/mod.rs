@@ -42,6 +42,10 @@ const GRACE: Duration = Duration::from_secs(20);
 /// The time limit after the grace period for confirming outcomes; handlers that do not reach an `await` have the
 /// first five seconds of it.
 const CONFIRM: Duration = Duration::from_secs(7);
+const _: () = assert!(
+    GRACE.as_millis() + CONFIRM.as_millis() + lease_renewer::STOP_PATIENCE.as_millis() < 30_000,
+    "a worker with default settings must stop before Kubernetes kills it"
+);
 /// The shortest lease and ttl: shorter ones would end between two heartbeats.
 const SPAN_MIN: Duration = Duration::from_millis(50);
 /// The longest lease and ttl that homes accept.
