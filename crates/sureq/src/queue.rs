@@ -36,7 +36,23 @@ pub struct Queue {
     name: Arc<[u8]>,
 }
 
-/// The result of a call that concerns one delivery.
+/// The result of a call that concerns one delivery. It must be used, or ignored explicitly:
+///
+/// ```no_run
+/// #![deny(unused_must_use)]
+/// # async fn finish(task: sureq::Task) -> sureq::Result<()> {
+/// let _ = task.ack().await?;
+/// # Ok(()) }
+/// ```
+///
+/// A program that forgets it does not compile with this lint, and otherwise with a warning:
+///
+/// ```compile_fail
+/// #![deny(unused_must_use)]
+/// # async fn finish(task: sureq::Task) -> sureq::Result<()> {
+/// task.ack().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the delivery may no longer be the current one, and then nothing was done"]
 #[non_exhaustive]
