@@ -251,6 +251,28 @@ fn check(what: &str, steps_max: u64, make: impl Fn(&mut Home, usize)) {
     }
 }
 
+/// A push of many tasks is not sliced: its cost per task is bounded, whatever the queue holds and has to drop.
+#[test]
+fn the_largest_push_is_linear_in_its_tasks() {
+    const EACH: u64 = 8;
+    let payloads = alloc::vec![&b"x"[..]; limits::PUSH_TASKS_MAX];
+    let drops = [Change::MaxLength(MANY as u64 / 2), Change::Overflow(crate::settings::Overflow::DropOldest)];
+    for (settings, before) in
+        [(&[][..], 0), (&[], MANY), (&[Change::TtlMs(1 << 40)], MANY / 10), (&drops, MANY)]
+    {
+        let mut home = Home::new();
+        if let [_, ..] = settings {
+            home.config(settings);
+        }
+        home.push(b"q", before);
+        for count in [limits::PUSH_TASKS_MAX / 10, limits::PUSH_TASKS_MAX] {
+            let push = Command::Push { queue: b"q", payloads: &payloads[..count] };
+            let what = format!("{count} payloads behind {before} tasks with {settings:?}");
+            home.bound(FLOOD_STEPS / 10 + EACH * count as u64, &what, &[push]);
+        }
+    }
+}
+
 #[test]
 fn with_many_ready_tasks() {
     check("ready", QUIET_STEPS, |home, count| home.push(b"q", count));

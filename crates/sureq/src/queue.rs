@@ -94,7 +94,20 @@ impl Queue {
         ids.into_iter().next().ok_or_else(Error::out_of_turn)
     }
 
-    /// Adds tasks in order, atomically: all of them or none.
+    /// Adds tasks in order, atomically: all of them or none. More than
+    /// [`PUSH_TASKS_MAX`](crate::limits::PUSH_TASKS_MAX) are refused; push in several calls, each of which is atomic:
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let emails = sureq::open("mem:")?.queue("emails");
+    /// let addresses: Vec<String> = (0..25_000).map(|n| format!("{n}@example.com")).collect();
+    /// assert!(emails.push_all(&addresses).await.is_err(), "too many for one push");
+    /// for some in addresses.chunks(sureq::limits::PUSH_TASKS_MAX) {
+    ///     emails.push_all(some).await?;
+    /// }
+    /// # assert_eq!(emails.info().await?.ready, 25_000);
+    /// # Ok(()) }
+    /// ```
     pub async fn push_all(&self, payloads: impl IntoIterator<Item: Encode>) -> Result<Vec<Id>> {
         let payloads: Vec<_> = payloads.into_iter().collect();
         let encoded: Vec<_> = payloads.iter().map(Encode::encode).collect::<Result<_, _>>()?;
