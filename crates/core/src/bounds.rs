@@ -46,7 +46,7 @@ impl Command<'_> {
 }
 
 fn check_push(payloads: &[&[u8]]) -> Result<(), Refusal> {
-    few_within("payloads", payloads)?;
+    at_most_many("payloads", payloads.len(), limits::PUSH_TASKS_MAX)?;
     payloads.iter().try_for_each(|payload| payload_within(payload))?;
     let bytes = payloads.iter().map(|payload| payload.len()).sum();
     within("the sum of the payloads", bytes, limits::COMMAND_BYTES_MAX)

@@ -13,7 +13,8 @@ pub enum Command<'a> {
     Push {
         /// The queue. It is created if it does not exist.
         queue: &'a [u8],
-        /// The payloads, one task each.
+        /// The payloads, one task each; at most [`PUSH_TASKS_MAX`](crate::limits::PUSH_TASKS_MAX), because a push is
+        /// all or nothing and so one step.
         payloads: &'a [&'a [u8]],
     },
     /// Adds one task with options.

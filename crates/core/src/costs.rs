@@ -14,7 +14,9 @@ use crate::command::{
 use crate::meter::steps_of;
 use crate::settings::{Change, Changes, Place};
 use crate::task::Body;
-use crate::{Broker, Bulk, Event, LogTime, Now, Progress, Recorder, Replies, Reply, WallTime, limits};
+use crate::{
+    Broker, Bulk, Event, LogTime, Now, Progress, Recorder, Replies, Reply, TaskId, WallTime, limits,
+};
 
 /// The maximum steps of a command. Blocks of 256 entries are skipped one by one, so a million entries cost a few
 /// thousand steps, some microseconds.
@@ -246,6 +248,28 @@ fn check(what: &str, steps_max: u64, make: impl Fn(&mut Home, usize)) {
         let what = format!("{count} {what}");
         home.bound(steps_max, &what, &looks(count.cast_signed() as i64));
         home.bound(steps_max, &what, &changes());
+    }
+}
+
+/// A push of many tasks is not sliced: its cost per task is bounded, whatever the queue holds and has to drop.
+#[test]
+fn the_largest_push_is_linear_in_its_tasks() {
+    const EACH: u64 = 8;
+    let payloads = alloc::vec![&b"x"[..]; limits::PUSH_TASKS_MAX];
+    let drops = [Change::MaxLength(MANY as u64 / 2), Change::Overflow(crate::settings::Overflow::DropOldest)];
+    for (settings, before) in
+        [(&[][..], 0), (&[], MANY), (&[Change::TtlMs(1 << 40)], MANY / 10), (&drops, MANY)]
+    {
+        let mut home = Home::new();
+        if let [_, ..] = settings {
+            home.config(settings);
+        }
+        home.push(b"q", before);
+        for count in [limits::PUSH_TASKS_MAX / 10, limits::PUSH_TASKS_MAX] {
+            let push = Command::Push { queue: b"q", payloads: &payloads[..count] };
+            let what = format!("{count} payloads behind {before} tasks with {settings:?}");
+            home.bound(FLOOD_STEPS / 10 + EACH * count as u64, &what, &[push]);
+        }
     }
 }
 
@@ -611,4 +635,41 @@ fn a_slow_pattern_is_matched_against_many_names_in_slices() {
         }
     }
     assert!(calls >= 30, "{calls} calls");
+}
+
+/// Compaction copies tasks that have moved to other queues. A slice of it must not search each queue that has adopted
+/// tasks.
+#[test]
+fn a_slice_of_compaction_among_very_many_dead_letter_queues() {
+    const SLICE: usize = 128;
+    const EACH: u64 = 40;
+    let mut home = Home::new();
+    let mut ids = Vec::new();
+    for n in 0..MANY / 100 {
+        let letters = format!("letters {n}");
+        home.config(&[Change::DeadLetter(letters.as_bytes())]);
+        let (.., out) = home.measure(&Command::Push { queue: b"q", payloads: &[b"x"] });
+        ids.extend(out.ids);
+        home.pop(b"q", 1, LeaseAsk::NONE);
+        home.bury(b"q");
+    }
+    assert_eq!((ids.len(), home.broker.adopted()), (MANY / 100, MANY / 100), "all have moved");
+    let pushed_to = home.broker.number_of(b"q").expect("it has settings");
+    let mut copy = |ids: &[TaskId]| {
+        steps_of(|| {
+            let copied = ids
+                .iter()
+                .filter(|id| home.broker.copy_forward(pushed_to, **id, b"x", |_| true, &mut Forgetful));
+            copied.count()
+        })
+    };
+    for some in [&ids[..SLICE], &ids[ids.len() - SLICE..]] {
+        let (steps, copied) = copy(some);
+        assert_eq!(copied, SLICE);
+        assert!(steps <= EACH * SLICE as u64, "{steps} steps");
+    }
+    let gone = [TaskId::LAST; SLICE];
+    let (steps, copied) = copy(&gone);
+    assert_eq!(copied, 0);
+    assert!(steps <= EACH * SLICE as u64, "{steps} steps for tasks that are gone");
 }

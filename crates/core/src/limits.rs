@@ -38,6 +38,9 @@ limits! {
     COMMAND_ARGS_MAX: usize = 1 << 20;
     /// The largest command in all, arguments and framing together.
     COMMAND_BYTES_MAX: usize = 128 << 20;
+    /// How many tasks one push may add: it is stored as a whole, in one step, while other clients wait. Larger ones are
+    /// refused; push in several commands.
+    PUSH_TASKS_MAX: usize = 10_000;
     /// The longest line of a command that is not in RESP's array form.
     INLINE_BYTES_MAX: usize = 64 << 10;
     /// How many payload bytes one reply of POP or INSPECT may carry; it may answer fewer tasks because of it.

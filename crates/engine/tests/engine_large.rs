@@ -112,12 +112,12 @@ fn many_megabytes_are_not_copied_under_the_lock() {
     let (disk, options) = (SimDisk::new(7), options(32 << 20, 64 << 20));
     let engine = open(&disk, &options);
     let (large, small) = (payload(1, 30 << 20), payload(2, 100));
-    let smalls = vec![&small[..]; 20_000];
+    let smalls = vec![&small[..]; 10_000];
     let medium = payload(3, 100 << 10);
     let one = [&medium[..]];
     let mediums = vec![Command::Push { queue: b"medium", payloads: &one }; 100];
     let _ = execute(&engine, &[Command::Push { queue: b"q", payloads: &[&large, &small] }]);
-    let _ = execute(&engine, &[Command::Push { queue: b"small", payloads: &smalls }]);
+    let _ = execute(&engine, &[Command::Push { queue: b"small", payloads: &smalls }; 2]);
     let _ = execute(&engine, &mediums);
     let named = Add { name: Some(NameArg::Payload), ..Add::plain(b"named", &large) };
     let added = execute(&engine, &[Command::Add(named), Command::Add(named)]);

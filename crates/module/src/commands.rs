@@ -8,7 +8,7 @@ use sureq_core::queue::{Pushes, Queue};
 use sureq_core::reply::{QueueRow, Replies, Reply, Span, Why};
 use sureq_core::settings::Change;
 use sureq_core::task::Holder;
-use sureq_core::{Now, Refusal};
+use sureq_core::{Now, Refusal, limits};
 use sureq_proto::resp::Pieces as _;
 use sureq_proto::verbs::{self, Caller, Request, Row, SessionCommand, TABLE};
 use sureq_proto::{ReplyForm, ReplyStyle, write_reply};
@@ -114,6 +114,9 @@ fn run(
 pub(crate) fn answer(mut ctx: Ctx<'_>, command: &Command<'_>, reply: &Reply, out: &Replies<Payload>) {
     write_reply(&mut ctx, &ReplyForm::of(command, ReplyStyle::Native), reply, out);
 }
+
+/// The most keys that one page of RQ.QUEUES looks at.
+const PAGE_KEYS_MAX: u32 = limits::SLICE_QUEUES as u32;
 
 type Decided = Result<Result<Reply, Refusal>, Untouched>;
 
@@ -233,7 +236,8 @@ fn check_letter<'a>(
     Ok(())
 }
 
-/// A page of the queues that have tasks, in the order of Redis' SCAN.
+/// A page of the queues that have tasks, in the order of Redis' SCAN. It looks at few keys, whatever count the client
+/// asks for, because no other client is served meanwhile; the cursor leads to the rest.
 fn list(
     ctx: Ctx<'_>,
     pattern: Option<&[u8]>,
@@ -242,7 +246,7 @@ fn list(
     out: &mut Replies<Payload>,
 ) -> Result<Reply, Refusal> {
     let start = out.queues.len();
-    let Some((cursor, names)) = ctx.scan(cursor, pattern, count.max(1)) else {
+    let Some((cursor, names)) = ctx.scan(cursor, pattern, count.clamp(1, PAGE_KEYS_MAX)) else {
         return Err(Refusal::Unavailable { why: "the server does not list its keys here".into() });
     };
     for name in names {

@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn a_list_of_many_ids_of_many_connections_does_not_compare_each_with_each() {
         const MANY: u64 = 4_000;
-        /// A look-up in a tree of so many takes about twelve levels of up to six comparisons.
+        /// A look-up in a tree of 4,000 takes about twelve levels of up to six comparisons.
         const EACH_MAX: usize = 100;
         let all: BTreeMap<Counted, u64> = (0..MANY).map(|n| (Counted(2 * n), n)).collect();
         let wanted: BTreeSet<Counted> = (0..MANY).rev().map(Counted).collect();

@@ -36,7 +36,23 @@ pub struct Queue {
     name: Arc<[u8]>,
 }
 
-/// The result of a call that concerns one delivery.
+/// The result of a call that concerns one delivery. It must be used, or ignored explicitly:
+///
+/// ```no_run
+/// #![deny(unused_must_use)]
+/// # async fn finish(task: sureq::Task) -> sureq::Result<()> {
+/// let _ = task.ack().await?;
+/// # Ok(()) }
+/// ```
+///
+/// A program that forgets it does not compile with this lint, and otherwise with a warning:
+///
+/// ```compile_fail
+/// #![deny(unused_must_use)]
+/// # async fn finish(task: sureq::Task) -> sureq::Result<()> {
+/// task.ack().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the delivery may no longer be the current one, and then nothing was done"]
 #[non_exhaustive]
@@ -78,7 +94,20 @@ impl Queue {
         ids.into_iter().next().ok_or_else(Error::out_of_turn)
     }
 
-    /// Adds tasks in order, atomically: all of them or none.
+    /// Adds tasks in order, atomically: all of them or none. More than
+    /// [`PUSH_TASKS_MAX`](crate::limits::PUSH_TASKS_MAX) are refused; push in several calls, each of which is atomic:
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let emails = sureq::open("mem:")?.queue("emails");
+    /// let addresses: Vec<String> = (0..25_000).map(|n| format!("{n}@example.com")).collect();
+    /// assert!(emails.push_all(&addresses).await.is_err(), "too many for one push");
+    /// for some in addresses.chunks(sureq::limits::PUSH_TASKS_MAX) {
+    ///     emails.push_all(some).await?;
+    /// }
+    /// # assert_eq!(emails.info().await?.ready, 25_000);
+    /// # Ok(()) }
+    /// ```
     pub async fn push_all(&self, payloads: impl IntoIterator<Item: Encode>) -> Result<Vec<Id>> {
         let payloads: Vec<_> = payloads.into_iter().collect();
         let encoded: Vec<_> = payloads.iter().map(Encode::encode).collect::<Result<_, _>>()?;

@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use sureq::Home;
 use sureq::home_api::command::{Add, Pop, When};
 use sureq::home_api::{Command, Payload, Replies, Reply};
+use sureq::{Home, limits};
 
 const MANY: usize = 1_000_000;
 const LOOKS: u32 = 2_000;
@@ -24,8 +24,11 @@ fn execute(home: &Home, command: Command<'_>) -> Replies<Payload> {
 }
 
 fn push(home: &Home, queue: &[u8], count: usize) {
-    let payloads = vec![&b"x"[..]; count];
-    execute(home, Command::Push { queue, payloads: &payloads });
+    let payloads = vec![&b"x"[..]; limits::PUSH_TASKS_MAX];
+    for at in (0..count).step_by(payloads.len()) {
+        let some = &payloads[..payloads.len().min(count - at)];
+        execute(home, Command::Push { queue, payloads: some });
+    }
 }
 
 /// Compares the cost of the same operation with few tasks and with many.

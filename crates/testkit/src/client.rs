@@ -7,6 +7,8 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
+use sureq_core::limits;
+
 use crate::process::PATIENCE;
 
 /// A reply in RESP2 or RESP3.
@@ -167,6 +169,19 @@ impl RespClient {
     pub fn push(&mut self, queue: &str, payload: impl AsRef<[u8]>) -> String {
         let reply = self.command(&[b"RQ.PUSH", queue.as_bytes(), payload.as_ref()]);
         reply.ids().pop().expect("one id for one payload")
+    }
+
+    /// Pushes `count` tasks with the payload `x`, in as few commands as possible; returns their ids.
+    pub fn push_many(&mut self, queue: &str, count: usize) -> Vec<String> {
+        let mut ids = Vec::with_capacity(count);
+        while ids.len() < count {
+            let some = (count - ids.len()).min(limits::PUSH_TASKS_MAX);
+            let argv: Vec<&str> = ["RQ.PUSH", queue].into_iter().chain(vec!["x"; some]).collect();
+            let new = self.command(&argv).ids();
+            assert_eq!(new.len(), some, "an id for each payload");
+            ids.extend(new);
+        }
+        ids
     }
 
     /// Pops up to `count` tasks.

@@ -16,7 +16,7 @@ use crate::progress::Bar;
 /// Limits that keep a run finite and a batch within one command.
 const TASKS_MAX: u64 = 1_000_000_000_000;
 const CLIENTS_MAX: u64 = 10_000;
-const BATCH_MAX: i64 = 100_000;
+const BATCH_MAX: i64 = limits::PUSH_TASKS_MAX.cast_signed() as i64;
 const ROUNDS_MAX: u64 = 1_000;
 
 #[derive(Args)]

@@ -90,8 +90,9 @@ Examples:
   seq 1000000 | sureq push numbers            one task per line
   sureq push emails 'to: ann' --delay 1h --name ann --tries 3
 
-Lines are pushed in batches of up to a thousand, without waiting for a batch to fill. A closed pipe (`| head`) ends the
-printing of ids, not the pushing. After an error the number of confirmed tasks is printed.
+Payloads that are given as arguments are all pushed, or none, up to 10,000 of them; more take several pushes. Lines are
+pushed in batches of up to a thousand, without waiting for a batch to fill. A closed pipe (`| head`) ends the printing
+of ids, not the pushing. After an error the number of confirmed tasks is printed.
 
 A task whose name (--name) or payload (--unique) exists already is not added: each is reported, or counted for lines, and
 the exit code is 0.";
@@ -159,9 +160,11 @@ async fn push(
         return push_lines(arguments, &queue, &mut output).await;
     };
     let mut counts = Counts::default();
-    let pushed = push_batch(&arguments.options, &queue, &payloads, &mut counts, Some(&mut output)).await;
-    // Without options the push is atomic, and nothing was pushed.
-    pushed.map_err(|error| if counts.total() > 0 { error.after(counts.confirmed()) } else { error })?;
+    for some in payloads.chunks(limits::PUSH_TASKS_MAX) {
+        let pushed = push_batch(&arguments.options, &queue, some, &mut counts, Some(&mut output)).await;
+        // Without options a push is atomic: if it is the first one, nothing was pushed.
+        pushed.map_err(|error| if counts.total() > 0 { error.after(counts.confirmed()) } else { error })?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

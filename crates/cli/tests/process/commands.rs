@@ -265,6 +265,27 @@ fn a_closed_pipe_stops_printing_ids_but_not_the_push() {
     assert_eq!(info_of(home, "q")["ready"], 20_000);
 }
 
+/// One command of a home pushes 10,000 tasks at most; `sureq push` pushes any number, given as arguments or as lines.
+#[test]
+fn more_tasks_are_pushed_than_one_command_takes() {
+    const TASKS: usize = 10_001;
+    let dir = scratch();
+    let server = serve(&dir.path().join("data")).start();
+    let numbers: Vec<String> = (0..TASKS).map(|n| n.to_string()).collect();
+    let words: Vec<&str> = ["push", "q"].into_iter().chain(numbers.iter().map(String::as_str)).collect();
+    for home in [in_dir(dir.path()), on_server(server.resp)] {
+        assert_eq!(lines(&home, &words).len(), TASKS, "{home}");
+        let fed = fed(&home, &["push", "q"], numbers.join("\n").as_bytes());
+        assert_eq!((fed.code, fed.out.as_str()), (0, "10,001 tasks pushed\n"), "{home}: {}", fed.err);
+        let shown = lines(&home, &["inspect", "q", "-n", "30000", "--json"]);
+        assert_eq!(shown.len(), 2 * TASKS, "{home}");
+        for (n, line) in shown.iter().enumerate() {
+            let task: serde_json::Value = serde_json::from_str(line).expect("JSON");
+            assert_eq!(task["payload"], *numbers[n % TASKS], "{home}");
+        }
+    }
+}
+
 #[test]
 fn each_line_is_pushed_before_the_next_one_arrives() {
     let dir = scratch();

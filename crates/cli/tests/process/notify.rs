@@ -272,9 +272,7 @@ fn a_hundred_thousand_messages_arrive_in_order() {
     let server = serve(dir.path()).start();
     let (mut subscriber, mut worker) = (server.client(), server.client());
     reply_to(&mut subscriber, "PSUBSCRIBE sureq:done:*");
-    let payloads = vec!["x"; 100_000];
-    let push: Vec<&str> = ["RQ.PUSH", "q"].into_iter().chain(payloads).collect();
-    let ids = worker.command(&push).ids();
+    let ids = worker.push_many("q", 100_000);
     assert_eq!(worker.pop("q", ids.len()).len(), ids.len());
     let ack: Vec<&str> = ["RQ.ACK", "q"].into_iter().chain(ids.iter().map(String::as_str)).collect();
     assert_eq!(worker.command(&ack).list().len(), ids.len());

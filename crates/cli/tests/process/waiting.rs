@@ -129,9 +129,7 @@ fn a_half_closed_client_gets_replies_beyond_the_read_ahead() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let mut pusher = server.client();
-    let payloads = vec!["x"; 100_000];
-    let push: Vec<&str> = ["RQ.PUSH", "q"].into_iter().chain(payloads).collect();
-    pusher.command(&push);
+    pusher.push_many("q", 100_000);
     let mut client = server.client();
     client.begin("RQ.POP COUNT 100000 q");
     client.send_raw(&encode(&["RQ.PUSH", "behind", &"x".repeat(BEYOND_READ_AHEAD)])).expect("it reads");

@@ -469,7 +469,9 @@ impl fmt::Display for Refusal {
                 f.write_str("malformed task id: expected <ms>-<seq> as a push returns it, or a receipt")
             }
             Self::TooLarge { what, max } => write!(f, "{what} is too large: at most {max} bytes"),
-            Self::TooMany { what, max } => write!(f, "too many {what}: at most {max}"),
+            Self::TooMany { what, max } => {
+                write!(f, "too many {what}: at most {max} in one command; send several commands")
+            }
             Self::OutOfRange { what } => write!(f, "{what} is out of range"),
             Self::NotThere { what, place } => write!(f, "{place} has no {what}"),
             Self::QueueFull => {

@@ -7,7 +7,7 @@ use sureq_core::command::{
 };
 use sureq_core::limits::{
     COMMAND_ARGS_MAX, COMMAND_BYTES_MAX, PATTERN_BYTES_MAX, PAYLOAD_BYTES_MAX, POP_QUEUES_MAX,
-    QUEUE_NAME_BYTES_MAX, TASK_NAME_BYTES_MAX,
+    PUSH_TASKS_MAX, QUEUE_NAME_BYTES_MAX, TASK_NAME_BYTES_MAX,
 };
 use sureq_core::reply::{Outcome, TaskView};
 use sureq_core::settings::{Change, Expired, Overflow};
@@ -290,7 +290,10 @@ fn a_pop_names_a_bounded_number_of_queues() {
     for block in [None, Some(Block::Millis(5))] {
         let pop = Command::Pop(Pop { block, ..Pop::plain(&queues, 1) });
         assert_eq!(home.run(&pop), Answer::Refused("too many"));
-        assert_eq!(pop.check().unwrap_err().to_string(), "too many queues: at most 1024");
+        assert_eq!(
+            pop.check().unwrap_err().to_string(),
+            "too many queues: at most 1024 in one command; send several commands"
+        );
     }
     queues.truncate(POP_QUEUES_MAX - 1);
     queues.push(b"q");
@@ -308,7 +311,6 @@ fn the_parts_of_a_command_are_bounded_and_so_is_their_sum() {
     let many = vec![&b"1-1"[..]; COMMAND_ARGS_MAX + 1];
     let tasks = TaskRefs { list: &many, form: IdForm::Long };
     for command in [
-        Command::Push { queue: b"q", payloads: &many },
         Command::Ack { queue: b"q", tasks, scope: AckScope::Leased },
         Command::Bury { queue: b"q", tasks },
         Command::Delete { queue: b"q", tasks },
@@ -319,6 +321,23 @@ fn the_parts_of_a_command_are_bounded_and_so_is_their_sum() {
         Command::Exists { queues: &many },
     ] {
         let refused = command.check().unwrap_err().to_string();
-        assert!(refused.starts_with("too many ") && refused.ends_with(": at most 1048576"), "{refused}");
+        assert!(
+            refused.starts_with("too many ") && refused.contains(": at most 1048576 in one"),
+            "{refused}"
+        );
     }
+}
+
+/// A push is one step, so that it is all or nothing, and others wait for it.
+#[test]
+fn a_push_adds_a_bounded_number_of_tasks() {
+    let mut home = Home::default();
+    let many = vec![&b"x"[..]; PUSH_TASKS_MAX + 1];
+    let push = Command::Push { queue: b"q", payloads: &many };
+    let refused = push.check().unwrap_err().to_string();
+    assert_eq!(refused, "too many payloads: at most 10000 in one command; send several commands");
+    assert_eq!(home.run(&push), Answer::Refused("too many"));
+    assert_eq!(home.run(&Command::Size), Answer::Count(0), "it made no queue");
+    let pushed = home.run(&Command::Push { queue: b"q", payloads: &many[1..] });
+    assert!(matches!(&pushed, Answer::Ids(ids) if ids.len() == PUSH_TASKS_MAX), "{pushed:?}");
 }

@@ -81,7 +81,10 @@ fn the_explanation_of_a_dead_task_shows_whether_its_tries_were_spent() {
 fn a_refusal_names_the_problem() {
     let expected = [
         (Refusal::TooLarge { what: "the payload", max: 9 }, "the payload is too large: at most 9 bytes"),
-        (Refusal::TooMany { what: "tasks", max: 9 }, "too many tasks: at most 9"),
+        (
+            Refusal::TooMany { what: "tasks", max: 9 },
+            "too many tasks: at most 9 in one command; send several commands",
+        ),
         (Refusal::OutOfRange { what: "the delay" }, "the delay is out of range"),
         (Refusal::Unavailable { why: "no disk".into() }, "nothing was done: no disk"),
         (Refusal::Unknown { why: "no answer".into() }, "outcome unknown: no answer"),

@@ -352,7 +352,7 @@ fn lock_when_short(shared: &Shared) -> MutexGuard<'_, EngineState> {
 #[cfg(test)]
 mod tests {
     use sureq_core::command::{AckScope, Add, IdForm};
-    use sureq_core::{Broker, LogTime, Now, Replies, WallTime};
+    use sureq_core::{Broker, LogTime, Now, Replies, WallTime, limits};
 
     use super::*;
     use crate::commit::commit_buffer::CommitBuffer;
@@ -367,7 +367,7 @@ mod tests {
         let (mut broker, mut replies) = (Broker::default(), Replies::default());
         let now = Now { log: LogTime(1 << 40), wall: WallTime(1 << 40) };
         let (long, large) = (vec![b'q'; 4096], vec![b'x'; 1 << 20]);
-        let small: Vec<&[u8]> = vec![&[]; 20_000];
+        let small: Vec<&[u8]> = vec![&[]; limits::PUSH_TASKS_MAX];
         let mut execute = |command: Command<'_>| {
             let before = buffer.bytes();
             replies.clear();
@@ -379,7 +379,8 @@ mod tests {
         };
         execute(Command::Push { queue: &long, payloads: &[&large, &large] });
         execute(Command::Add(Add { ttl_ms: Some(1), tries: Some(9), ..Add::plain(b"other", &large) }));
-        let ids = execute(Command::Push { queue: b"q", payloads: &small });
+        let push = Command::Push { queue: b"q", payloads: &small };
+        let ids = [execute(push), execute(push)].concat();
         // In no order, so that no two of them are neighbours.
         let texts: Vec<String> = (0..ids.len()).map(|n| ids[n * 7919 % ids.len()].to_string()).collect();
         let list: Vec<&[u8]> = texts.iter().map(String::as_bytes).collect();

@@ -35,8 +35,8 @@ pub(crate) fn verify(broker: &Broker<Body>, batch: &Batch) {
     }
 }
 
-/// Whether a task may have this place for its payload, which the frame with so many bytes of body at `frame` has at
-/// `offset`.
+/// Whether a task may have the place `there` for its payload. The frame, whose body is `body_bytes` long and begins at
+/// `frame`, has the payload at `offset`.
 fn may_be_at(there: Place, frame: Place, body_bytes: usize, offset: u64) -> bool {
     if there.segment == frame.segment && there.offset <= frame.offset + body_bytes as u64 {
         there.offset == offset

@@ -1,5 +1,7 @@
 //! The commands and the type as Redis sees them: keys, flags, permissions, memory, notifications, cluster.
 
+use std::collections::BTreeSet;
+
 use redis::Value;
 use sureq_testkit::process::free_port;
 use sureq_testkit::redis_module::Host;
@@ -441,5 +443,36 @@ fn keys_without_tasks_of_a_worker_are_forgotten() {
             client.say(&format!("RQ.ACK q0 {kept}"));
         }
         client.say(&format!("RQ.WORKER STOP {worker}"));
+    }
+}
+
+/// Redis serves no other client while a page of RQ.QUEUES is made, so it is small, whatever count is asked for.
+#[test]
+fn a_page_of_queues_is_bounded_and_its_cursor_leads_to_the_rest() {
+    const QUEUES: usize = 3_000;
+    /// The keys of one page, and those that share the last slot of Redis' table with them.
+    const PAGE_MAX: usize = 1_050;
+    for host in Host::ALL {
+        let server = host.start(&[], &[]);
+        let mut client = Client::of(&server);
+        for n in 0..QUEUES {
+            client.say(&format!("RQ.PUSH q{n} x"));
+        }
+        for count in ["1000000", "4294967295"] {
+            let (mut seen, mut cursor, mut pages) = (BTreeSet::new(), "0".to_owned(), 0);
+            loop {
+                let mut page = list(client.say(&format!("RQ.QUEUES COUNT {count} CURSOR {cursor}")));
+                let rows = list(page.pop().expect("a page has rows"));
+                assert!(rows.len() <= PAGE_MAX, "{host:?}: {} queues at once", rows.len());
+                seen.extend(rows.into_iter().map(|row| shown(&list(row)[0])));
+                pages += 1;
+                cursor = shown(&page.pop().expect("a page has a cursor"));
+                if cursor == "0" {
+                    break;
+                }
+            }
+            assert_eq!(seen.len(), QUEUES, "{host:?}");
+            assert!(pages >= 3, "{host:?}: {pages} pages");
+        }
     }
 }

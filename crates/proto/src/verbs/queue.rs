@@ -28,7 +28,7 @@ const PUSH: Row = Row {
     summary: "Adds tasks to the end of a queue.",
     reply: "An array of ids, one for each payload, in order.",
     notes: "The first push makes the queue. A payload is any bytes, and may be empty. All payloads are \
-            added, or none.",
+            added, or none. More than 10,000 are refused: push in several commands.",
     example: "> RQ.PUSH emails hello world\n1) \"1601155608777-1\"\n2) \"1601155608777-2\"",
     parse: push,
     encode: Some(encode_push),

@@ -2,7 +2,7 @@
 //!
 //! Redis executes nothing else while a script runs. So one call asks for a bounded number of tasks, ids or queues,
 //! and more calls ask for the rest. Other commands may come in between: each slice is atomic, the command as a whole
-//! is not. A push is the exception, since a batch is stored as a whole or not at all.
+//! is not. A push is the exception, since a batch is stored as a whole or not at all: its length is limited.
 
 use std::collections::{BTreeMap, HashSet};
 

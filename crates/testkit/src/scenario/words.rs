@@ -1,4 +1,5 @@
-//! The words of a line: bare, or in quotes with escapes and perhaps repeated (`"ab"*3`).
+//! The words of a line: bare, or in quotes with escapes and perhaps repeated (`"ab"*3` is one word of six bytes,
+//! `"ab"**3` are three words).
 
 use std::fmt::Write as _;
 
@@ -19,8 +20,8 @@ pub(crate) fn split(line: &str) -> Result<Vec<Word>, String> {
         rest = match first {
             '#' => break,
             '"' => {
-                let (bytes, behind) = quoted(rest)?;
-                words.push(Word::Quoted(bytes));
+                let (bytes, times, behind) = quoted(rest)?;
+                words.extend(std::iter::repeat_n(Word::Quoted(bytes), times));
                 behind
             }
             '[' | ']' | '{' | '}' => {
@@ -39,8 +40,8 @@ pub(crate) fn split(line: &str) -> Result<Vec<Word>, String> {
     Ok(words)
 }
 
-/// Parses a quoted word at the start of `text`; returns its bytes and the rest.
-fn quoted(text: &str) -> Result<(Vec<u8>, &str), String> {
+/// Parses a quoted word at the start of `text`; returns its bytes, the number of such words, and the rest.
+fn quoted(text: &str) -> Result<(Vec<u8>, usize, &str), String> {
     let mut bytes = Vec::new();
     let mut chars = text.char_indices().skip(1);
     while let Some((at, c)) = chars.next() {
@@ -68,11 +69,21 @@ fn quoted(text: &str) -> Result<(Vec<u8>, &str), String> {
     Err("a quote is not closed".to_owned())
 }
 
-fn repeated(bytes: Vec<u8>, behind: &str) -> Result<(Vec<u8>, &str), String> {
-    let Some(count) = behind.strip_prefix('*') else { return Ok((bytes, behind)) };
-    let end = count.find(|c: char| !c.is_ascii_digit()).unwrap_or(count.len());
-    let times: usize = count[..end].parse().map_err(|_| "expected a number of repetitions after *")?;
-    Ok((bytes.repeat(times), &count[end..]))
+fn repeated(bytes: Vec<u8>, behind: &str) -> Result<(Vec<u8>, usize, &str), String> {
+    let times = |count: &'_ str| -> Result<(usize, usize), String> {
+        let end = count.find(|c: char| !c.is_ascii_digit()).unwrap_or(count.len());
+        let times = count[..end].parse().map_err(|_| "expected a number of repetitions after *")?;
+        Ok((times, end))
+    };
+    if let Some(count) = behind.strip_prefix("**") {
+        let (times, end) = times(count)?;
+        Ok((bytes, times, &count[end..]))
+    } else if let Some(count) = behind.strip_prefix('*') {
+        let (times, end) = times(count)?;
+        Ok((bytes.repeat(times), 1, &count[end..]))
+    } else {
+        Ok((bytes, 1, behind))
+    }
 }
 
 /// Bytes in quotes, in the form that [`split`] reads.
@@ -112,8 +123,9 @@ mod tests {
         check("[[q $a] #", &["[", "[", "q", "$a", "]"]);
         check(r#""a b" "\x00\xff\n" "" "#, &[r#""a b""#, r#""\x00\xff\n""#, "\"\""]);
         check(r#""ab"*3 c#d"#, &[r#""ababab""#, "c#d"]);
+        check(r#""ab"**3 c"#, &[r#""ab""#, r#""ab""#, r#""ab""#, "c"]);
         check("\"ü\"", &["\"\\xc3\\xbc\""]);
-        for bad in ["\"a", r#""\q""#, r#""\x1"#, r#""a"*"#, "\"a\\"] {
+        for bad in ["\"a", r#""\q""#, r#""\x1"#, r#""a"*"#, r#""a"**"#, "\"a\\"] {
             assert!(split(bad).is_err(), "{bad}");
         }
     }
