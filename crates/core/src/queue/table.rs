@@ -166,7 +166,8 @@ impl<B: Body> Table<B> {
             at
         };
         let pages = &self.pages;
-        self.index.insert(hash(id), at, |&at| hash(id_at(pages, at)));
+        // An index that grows moves up to a few thousand entries, which has a test of its own.
+        self.index.insert(hash(id), at, |&at| meter::uncounted(|| hash(id_at(pages, at))));
         SlotNo(at)
     }
 
