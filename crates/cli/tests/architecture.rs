@@ -93,7 +93,29 @@ fn crates_have_only_allowed_dependencies() {
 fn the_core_is_pure() {
     let root = fs::read_to_string(crates().join("core/src/lib.rs")).expect("the core has a root");
     assert!(root.contains("#![no_std]") && root.contains("#![forbid(unsafe_code)]"));
-    assert_eq!(holders("core", &["std::", "extern crate std"]), Vec::<String>::new());
+    // The meter counts steps by thread, for the simulator only.
+    assert_eq!(holders("core", &["std::", "extern crate std"]), ["meter.rs"]);
+}
+
+/// Steps are counted only in the simulator: a feature that another crate enabled would be part of the product.
+#[test]
+fn only_the_simulator_counts_steps() {
+    for (name, _) in EDGES {
+        let manifest =
+            fs::read_to_string(crates().join(name).join("Cargo.toml")).expect("a crate has a manifest");
+        let lines = manifest.lines().filter(|line| line.contains("meter") && !line.starts_with('#'));
+        let lines: Vec<&str> = lines.collect();
+        let expected: &[&str] = match name {
+            "core" => &["meter = []"],
+            "engine" => &["meter = [\"sureq-core/meter\"]"],
+            "sim" => &["sureq-engine = { workspace = true, features = [\"meter\"] }"],
+            _ => &[],
+        };
+        assert_eq!(lines, expected, "{name}");
+    }
+    let workspace = crates().with_file_name("Cargo.toml");
+    let workspace = fs::read_to_string(workspace).expect("the workspace has a manifest");
+    assert!(!workspace.contains("\"meter\"") && workspace.contains("default-members = [\"crates/cli\"]"));
 }
 
 /// Rule 9: the disk and the clock are each accessed in one file. Unsafe code is only in the module, at the C API, and

@@ -551,6 +551,21 @@ fn a_drop_of_many_queues_with_many_tasks() {
 }
 
 #[test]
+fn a_drop_of_a_queue_that_once_had_very_many_records() {
+    let mut home = Home::new();
+    home.push(b"q", MANY / 10);
+    home.pop(b"q", MANY / 10, LeaseAsk::NONE);
+    let taken = core::mem::take(&mut home.taken);
+    let list: Vec<&[u8]> = taken.iter().map(String::as_bytes).collect();
+    let tasks = TaskRefs { list: &list[..list.len() - 1], form: IdForm::Long };
+    home.run(&Command::Ack { queue: b"q", tasks, scope: AckScope::Leased });
+    home.bound(QUIET_STEPS, "a drop", &[Command::Drop { queues: &[b"q"] }]);
+    assert!(home.broker.is_unfinished(), "the last record lies behind very many free slots");
+    home.bound_ticks(QUIET_STEPS, "after a drop");
+    assert!(!home.broker.is_unfinished());
+}
+
+#[test]
 fn a_worker_whose_tasks_of_very_many_queues_are_cancelled() {
     let mut home = Home::new();
     let worker = home.start_worker(b"w");

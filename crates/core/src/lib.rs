@@ -104,7 +104,7 @@ pub mod event;
 pub mod id;
 mod index;
 pub mod limits;
-mod meter;
+pub mod meter;
 pub mod notice;
 pub mod owned;
 pub mod queue;

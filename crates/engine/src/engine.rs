@@ -204,7 +204,8 @@ impl Engine {
         self.shared.durable.failure().cloned()
     }
 
-    /// The most work done under the state lock at once. Only builds with debug assertions count it.
+    /// The most work done under the state lock at once. Only builds with debug assertions or the feature `meter` count
+    /// it.
     pub fn held(&self) -> Held {
         // The counts are added up when the lock is taken the next time.
         self.shared.lock().held

@@ -14,8 +14,7 @@ use std::time::Duration;
 use sureq_core::broker::{Dropped, Growth};
 use sureq_core::command::Pop;
 use sureq_core::event::QueueNo;
-use sureq_core::limits;
-use sureq_core::{Broker, Command, LogTime, Now, Receipt, Refusal, Replies, Reply, TaskId};
+use sureq_core::{Broker, Command, LogTime, Now, Receipt, Refusal, Replies, Reply, TaskId, limits, meter};
 use sureq_sync::{Condvar, Mutex, MutexGuard, thread};
 
 use crate::clock::LogClock;
@@ -28,7 +27,7 @@ use crate::commit::synced::{Synced, Waited};
 use crate::compaction::compactor::Compaction;
 use crate::fault::{Fault, Operation};
 use crate::log::{Cut, Durability, LogError, Position, SegmentInfo};
-use crate::meter::{Held, Meter};
+use crate::meter::{COUNTS, Held, Meter};
 use crate::observer::Observer;
 use crate::payload::ahead::ReadAhead;
 use crate::payload::body::Body;
@@ -275,11 +274,13 @@ impl EngineState {
     /// Begins to count the work under a lock that was just taken. Adds the counts of the previous holder.
     pub(crate) fn begin_hold(&mut self) {
         self.served = 0;
-        if !cfg!(debug_assertions) {
+        if !COUNTS {
             return;
         }
         let counted = self.meter.take().plus(self.buffer.meter.take()).plus(self.cache.meter.take());
-        self.held = self.held.max(counted);
+        self.held = self.held.max(counted.with_surplus());
+        // The thread may have taken steps without the lock.
+        meter::restart();
     }
 }
 
@@ -368,7 +369,9 @@ impl Shared {
 
     /// The lock, if it is free.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, EngineState>> {
-        self.state.try_lock().ok()
+        let mut state = self.state.try_lock().ok()?;
+        state.begin_hold();
+        Some(state)
     }
 
     /// Waits until all threads that wait for the lock now have had it. Called between two slices of long work: a
@@ -450,8 +453,9 @@ impl Shared {
         let EngineState { broker, buffer, .. } = &mut *state;
         buffer.end_unit(broker);
         if let Some(observer) = &self.observer {
-            observer.changed(buffer.end(), broker);
+            meter::uncounted(|| observer.changed(buffer.end(), broker));
         }
+        state.meter.unit();
         if !state.buffer.notices.is_empty() {
             self.publish(state);
         }
@@ -487,6 +491,7 @@ impl Shared {
     /// Releases the lock and wakes the callers that were answered under it.
     #[inline]
     pub(crate) fn unlock_and_wake(&self, mut state: MutexGuard<'_, EngineState>) {
+        state.meter.steps();
         if state.woken.is_empty() {
             return;
         }
@@ -522,7 +527,10 @@ impl Shared {
             if n > 0 {
                 self.yield_lock();
             }
-            self.change(|broker, now, buffer| broker.requeue_undelivered(queue, slice, now, buffer));
+            self.change(|broker, now, buffer| {
+                buffer.meter.looked(slice.len());
+                broker.requeue_undelivered(queue, slice, now, buffer);
+            });
         }
     }
 

@@ -1,5 +1,6 @@
 //! One client: it sends random commands, and records the replies in the history.
 
+use std::cell::Cell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use sureq_core::command::{
     When,
 };
 use sureq_core::id::IdText;
-use sureq_core::reply::{Outcome, Refusal, Replies, Reply};
+use sureq_core::reply::{Outcome, Refusal, Replies, Reply, TaskView};
 use sureq_core::settings::{Change, Changes, Expired, Place};
 use sureq_core::{WallTime, limits};
 use sureq_engine::Engine;
@@ -24,7 +25,7 @@ use crate::clock::SimClock;
 use crate::disk::LifeDisk;
 use crate::history::{Delivery, History, payload_of};
 use crate::holder::Holder;
-use crate::plan::{Kind, Plan};
+use crate::plan::{Config, Kind, MANY_QUEUES, Plan};
 use crate::states::States;
 
 /// A client of one life of a store.
@@ -43,6 +44,8 @@ pub(crate) struct Client {
     /// Deliveries whose leases end with the client's worker or its connection.
     pub(crate) worker: Option<Holder>,
     pub(crate) conn: Option<Holder>,
+    /// Since when the last command certainly waited for its answer, if it did.
+    pub(crate) waits_since: Cell<Option<Instant>>,
 }
 
 /// The lease that a pop asks for.
@@ -111,6 +114,11 @@ pub(crate) fn queue_name(queue: usize) -> Vec<u8> {
     format!("q{queue}").into_bytes()
 }
 
+/// The queue of this name.
+pub(crate) fn number_of_queue(name: &[u8]) -> Option<usize> {
+    std::str::from_utf8(name).ok()?.strip_prefix('q')?.parse().ok()
+}
+
 impl Client {
     /// Sends the planned number of commands, or stops early if the store has failed.
     pub(crate) fn run(mut self) {
@@ -141,12 +149,16 @@ impl Client {
             held: Vec::new(),
             worker: None,
             conn: None,
+            waits_since: Cell::new(None),
         }
     }
 
     /// Configures every queue as the plan says.
     pub(crate) fn configure(&self, is_last: bool) {
-        let config = if is_last { crate::plan::Config::default() } else { self.plan.config };
+        let config = if is_last { Config::default() } else { self.plan.config };
+        if self.plan.queues > MANY_QUEUES && self.plan.config == Config::default() {
+            return;
+        }
         for queue in 0..self.plan.queues {
             let next = if config.dead_letter && queue + 1 < self.plan.queues {
                 queue_name(queue + 1)
@@ -178,6 +190,7 @@ impl Client {
     /// Executes several commands at once, and waits until all replies may be sent. None if the outcome is unknown.
     pub(crate) fn ask_all(&self, commands: &[Command<'_>]) -> Option<Replies<Payload>> {
         self.history().commands += commands.len() as u64;
+        self.waits_since.set(None);
         let (mut replies, mut position) = (Replies::default(), Position::START);
         while replies.list.len() < commands.len() {
             let submitted = self.engine.submit(&commands[replies.list.len()..], &mut replies);
@@ -186,6 +199,7 @@ impl Client {
             match submitted.flow {
                 Flow::Ready | Flow::Backpressure(None) => {}
                 Flow::Waiting(ticket) => {
+                    self.waits_since.set(Some(now()));
                     // A lost wake-up must show, so this wait has no time limit.
                     let answer = sureq_home_api::wait(|cx| ticket.poll(cx));
                     position = position.max(answer.position);
@@ -212,7 +226,11 @@ impl Client {
                 let block = Block::Millis(self.rng.u64(1..=self.plan.delay_max_ms));
                 self.pop(queue, Some(block));
             }
-            Kind::Pipeline => self.pipeline(queue),
+            Kind::Pipeline => self.pipeline(queue, false),
+            Kind::Cut => self.pipeline(queue, true),
+            Kind::Urgent => self.add_urgent(queue),
+            Kind::Wide => self.wide(queue),
+            Kind::Crowd => self.crowd(queue),
             Kind::Ack => self.ack(),
             Kind::Extend => self.extend(),
             Kind::Return => self.return_one(None),
@@ -224,6 +242,7 @@ impl Client {
             Kind::Purge | Kind::Drop => self.empty(queue, kind),
             Kind::Pause => {
                 let asked = now();
+                self.history().begin_pause(queue);
                 let paused = self.ask(Command::Pause { queue: &queue_name(queue) });
                 if paused.is_some_and(|replies| matches!(replies.list[..], [Reply::Ok])) {
                     self.history().paused(queue, asked, now());
@@ -307,7 +326,7 @@ impl Client {
         let mut replies = Replies::default();
         let Some(ticket) = self.engine.submit(&[Command::Pop(pop)], &mut replies).into_ticket() else {
             self.engine.commit();
-            let receipts: Vec<_> = replies.tasks.iter().map(sureq_core::reply::TaskView::receipt).collect();
+            let receipts: Vec<_> = replies.tasks.iter().map(TaskView::receipt).collect();
             self.engine.requeue(&name, &receipts);
             return;
         };
@@ -374,7 +393,7 @@ impl Client {
     }
 
     /// Records the reply to a push.
-    fn pushed(&self, begun: &[Begun], reply: &Reply, replies: &Replies<Payload>) {
+    pub(crate) fn pushed(&self, begun: &[Begun], reply: &Reply, replies: &Replies<Payload>) {
         let mut history = self.history();
         match reply {
             Reply::Pushed(ids) => {
@@ -388,8 +407,9 @@ impl Client {
         }
     }
 
-    /// Sends several commands at once, as pipelining clients do.
-    fn pipeline(&mut self, queue: usize) {
+    /// Sends several commands at once, as pipelining clients do. If it is cut, the client disconnects before the
+    /// replies arrive.
+    fn pipeline(&mut self, queue: usize, is_cut: bool) {
         let most = PIPELINE_MAX[self.rng.usize(..PIPELINE_MAX.len())];
         let count = self.rng.usize(2..=most);
         let (name, asked) = (queue_name(queue), now());
@@ -422,18 +442,39 @@ impl Client {
             }
         }
         self.note_due(queue, self.plan.config.ttl_ms);
+        if is_cut {
+            return self.send_and_vanish(&name, &commands);
+        }
         let Some(replies) = self.ask_all(&commands) else { return };
         for (part, reply) in parts.iter().zip(&replies.list) {
             match part {
                 Part::Push(begun) => self.pushed(begun, reply, &replies),
                 Part::Pop(_) => {
-                    let taken = self.taken(queue, Lease::of_ms(lease_ms), asked, reply, &replies);
+                    let taken = self.taken(&[queue], Lease::of_ms(lease_ms), asked, reply, &replies);
                     self.hold(taken);
                 }
                 Part::Ack(deliveries) => self.finished(deliveries, reply, &replies),
                 Part::Look => {}
             }
         }
+    }
+
+    /// Sends commands whose pops are all of this queue, and disconnects before the replies arrive. Those that were not
+    /// executed yet never are.
+    fn send_and_vanish(&self, queue: &[u8], commands: &[Command<'_>]) {
+        self.history().commands += commands.len() as u64;
+        let mut replies = Replies::default();
+        drop(self.engine.submit(commands, &mut replies).into_ticket());
+        self.engine.commit();
+        let receipts: Vec<_> = replies.tasks.iter().map(TaskView::receipt).collect();
+        self.engine.requeue(queue, &receipts);
+    }
+
+    /// Adds a task with a priority, which is ready at once.
+    fn add_urgent(&mut self, queue: usize) {
+        let begun = self.begin(queue, 1, now());
+        let priority = self.rng.i8(-1..=1);
+        self.add_begun(queue, &begun[0], Add { priority, ..Add::plain(&[], &[]) });
     }
 
     fn add(&mut self, queue: usize, kind: Kind) {
@@ -459,6 +500,8 @@ impl Client {
 
     pub(crate) fn add_begun(&self, queue: usize, begun: &Begun, add: Add<'_>) {
         let (name, payload) = (queue_name(queue), &begun.1);
+        let is_plain = matches!(add.when, When::AtOnce | When::After(0));
+        self.history().place(begun.0, add.priority, is_plain);
         if let Some(replies) = self.ask(Command::Add(Add { queue: &name, payload, ..add })) {
             self.added(begun, add.name.is_some(), &replies.list[0]);
         }
@@ -485,7 +528,7 @@ impl Client {
         self.hold(taken);
     }
 
-    fn hold(&mut self, taken: Vec<Delivery>) {
+    pub(crate) fn hold(&mut self, taken: Vec<Delivery>) {
         self.held.extend(taken);
         let surplus = self.held.len().saturating_sub(2_000);
         self.held.drain(..surplus);
@@ -499,17 +542,53 @@ impl Client {
         lease: Lease<'_>,
         block: Option<Block>,
     ) -> Vec<Delivery> {
-        let (name, asked) = (queue_name(queue), now());
-        let Some(replies) = self.ask(Command::Pop(pop(&[&name], count, lease, block))) else {
+        self.take_any(&[queue], count, lease, block)
+    }
+
+    /// Pops from several queues.
+    pub(crate) fn take_any(
+        &self,
+        queues: &[usize],
+        count: u32,
+        lease: Lease<'_>,
+        block: Option<Block>,
+    ) -> Vec<Delivery> {
+        let asked = now();
+        let names: Vec<Vec<u8>> = queues.iter().map(|&queue| queue_name(queue)).collect();
+        let names: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+        let Some(replies) = self.ask(Command::Pop(pop(&names, count, lease, block))) else {
             return Vec::new();
         };
-        self.taken(queue, lease, asked, &replies.list[0], &replies)
+        let taken = self.taken(queues, lease, asked, &replies.list[0], &replies);
+        self.note_wait(queues, asked, block, &taken, &replies.list[0]);
+        taken
+    }
+
+    /// Records how long a pop has certainly waited: until it timed out, or until the push of its first task was sent.
+    fn note_wait(
+        &self,
+        queues: &[usize],
+        asked: Instant,
+        block: Option<Block>,
+        taken: &[Delivery],
+        reply: &Reply,
+    ) {
+        let (Some(since), Some(Block::Millis(ms))) = (self.waits_since.get(), block) else { return };
+        let mut history = self.history();
+        let until = match (taken, reply) {
+            ([first, ..], _) => history.began(first.number),
+            (_, Reply::TimedOut) => asked + Duration::from_millis(ms.saturating_sub(2)),
+            _ => return,
+        };
+        for &queue in queues {
+            history.waited(queue, since, until);
+        }
     }
 
     /// Records the reply to a pop. Returns the deliveries.
-    fn taken(
+    pub(crate) fn taken(
         &self,
-        queue: usize,
+        queues: &[usize],
         lease: Lease<'_>,
         asked: Instant,
         reply: &Reply,
@@ -518,16 +597,19 @@ impl Client {
         let came = now();
         let until = lease.until.unwrap_or_else(|| asked + Duration::from_millis(lease.ask.ms.unwrap_or(0)));
         let mut history = self.history();
-        if matches!(reply, Reply::Tasks(span) if !span.is_empty()) && history.is_paused_since(queue, asked) {
-            history.findings.push(format!("a pop got tasks of queue {queue}, which is paused"));
-        }
+        history.begin_reply();
         match reply {
             Reply::Tasks(tasks) => replies.tasks[tasks.range()]
                 .iter()
                 .filter_map(|task| {
+                    let queue = queues[task.queue as usize];
+                    if history.is_paused_since(queue, asked) {
+                        let finding = format!("a pop got a task of queue {queue}, which is paused");
+                        history.findings.push(finding);
+                    }
                     let receipt = IdText::of_receipt(task.receipt()).as_bytes().to_vec();
                     let time = (asked, came, until);
-                    history.delivered(task.body.as_ref(), queue, receipt, task.deliveries, time)
+                    history.delivered(task.body.as_ref(), queue, (task.id, receipt), task.deliveries, time)
                 })
                 .collect(),
             Reply::TimedOut | Reply::Refused(_) => Vec::new(),
@@ -651,6 +733,7 @@ impl Client {
         };
         if kind == Kind::Bury {
             // A buried task may be revived, and is then available at once.
+            self.history().begin_burial(number, None);
             self.history().begin_taking(number, now(), Duration::ZERO);
         } else {
             self.history().begin_removal(number);

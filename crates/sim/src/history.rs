@@ -7,7 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use sureq_core::TaskId;
+use sureq_sync::now;
+
 use crate::holder::ENDLESS;
+use crate::liveness::late_max;
+use crate::plan::{Faults, Plan};
 
 /// Log time counts whole milliseconds, so a command may count as up to one millisecond earlier than it was.
 const RESOLUTION: Duration = Duration::from_millis(1);
@@ -32,6 +37,30 @@ struct Task {
     /// The number of commands in progress that may change its lease, and when the last one ended.
     takings: u32,
     taken_at: Option<Instant>,
+    /// When its push was sent, and when it was confirmed.
+    began: Instant,
+    confirmed: Option<Instant>,
+    priority: i8,
+    /// It is ready from its push until its first delivery, if it is not removed.
+    is_plain: bool,
+}
+
+/// The deliveries of one queue and priority, as they became known.
+#[derive(Debug, Default)]
+struct Lane {
+    /// First deliveries of plain tasks: when the reply came, and the largest id up to then.
+    plain: Vec<(Instant, TaskId)>,
+    /// All deliveries: when the reply came, and when the last one of them was requested.
+    all: Vec<(Instant, Instant)>,
+}
+
+/// A time from one moment to another.
+type Span = (Instant, Instant);
+
+/// The last entry of a list that is sorted by time whose time is before this.
+fn last_before<T: Copy>(list: &[(Instant, T)], time: Instant) -> Option<T> {
+    let at = list.partition_point(|(came, _)| *came < time);
+    Some(list.get(at.checked_sub(1)?)?.1)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +86,18 @@ pub(crate) struct History {
     resumes: BTreeMap<usize, (Option<Instant>, u32)>,
     /// Tasks that die go to another queue.
     has_dead_letters: bool,
+    /// Tasks that were not delivered stay ready in their place.
+    has_order: bool,
+    lanes: BTreeMap<(usize, i8), Lane>,
+    /// The deliveries so far in the reply that is being recorded: the largest id of a plain task.
+    in_reply: BTreeMap<(usize, i8), Option<TaskId>>,
+    /// If set, a waiting client must get a ready task after this time at the latest.
+    late_max: Option<Duration>,
+    /// When clients certainly waited for a task of a queue, and when plain tasks were certainly ready.
+    waits: BTreeMap<usize, Vec<Span>>,
+    ready: BTreeMap<usize, Vec<(Span, u64)>>,
+    /// Queues that have been paused.
+    paused_once: BTreeSet<usize>,
     floods: u32,
     last: u64,
     pub(crate) commands: u64,
@@ -74,9 +115,15 @@ pub(crate) struct Delivery {
 }
 
 impl History {
-    /// An empty history. With dead letters, tasks that die go to another queue.
-    pub(crate) fn new(has_dead_letters: bool) -> Self {
-        Self { has_dead_letters, ..Self::default() }
+    /// An empty history of a run with this plan.
+    pub(crate) fn new(plan: &Plan) -> Self {
+        let Plan { config, faults, .. } = plan;
+        let has_dead_letters = config.dead_letter;
+        // An expired task is dead, and goes to the back when it is revived.
+        let has_order = config.ttl_ms == 0 && !has_dead_letters;
+        let is_prompt = has_order && config.max_leased == 0 && *faults == Faults::default();
+        let late_max = is_prompt.then(|| late_max(plan));
+        Self { has_dead_letters, has_order, late_max, ..Self::default() }
     }
 
     /// Whether there may be another flood of tasks. Each takes as long as thousands of other commands.
@@ -101,6 +148,10 @@ impl History {
             deliveries: 0,
             takings: 0,
             taken_at: None,
+            began: now(),
+            confirmed: None,
+            priority: 0,
+            is_plain: true,
         };
         self.tasks.insert(self.last, task);
         self.last
@@ -111,7 +162,21 @@ impl History {
         if !self.ids.insert(id.clone()) {
             self.findings.push(format!("task {number} got the id {id} of another task"));
         }
-        self.task(number).id = Some(id);
+        let task = self.task(number);
+        (task.id, task.confirmed) = (Some(id), Some(now()));
+    }
+
+    /// A task is about to be added that has another place in its queue than if it was pushed.
+    pub(crate) fn place(&mut self, number: u64, priority: i8, is_plain: bool) {
+        let task = self.task(number);
+        (task.priority, task.is_plain) = (priority, is_plain);
+    }
+
+    /// A client is about to bury a task, which may then move to another queue.
+    pub(crate) fn begin_burial(&mut self, number: u64, to: Option<usize>) {
+        let task = self.task(number);
+        task.is_plain = false;
+        task.queue = to.unwrap_or(task.queue);
     }
 
     /// A push was refused, so the task must never appear.
@@ -119,12 +184,17 @@ impl History {
         self.tasks.remove(&number);
     }
 
+    /// The reply to a pop is recorded next, delivery by delivery.
+    pub(crate) fn begin_reply(&mut self) {
+        self.in_reply.clear();
+    }
+
     /// A task was delivered. Returns none for an unknown task.
     pub(crate) fn delivered(
         &mut self,
         payload: &[u8],
         queue: usize,
-        receipt: Vec<u8>,
+        (id, receipt): (TaskId, Vec<u8>),
         nth: u32,
         (asked, came, until): (Instant, Instant, Instant),
     ) -> Option<Delivery> {
@@ -160,7 +230,80 @@ impl History {
             task.not_before = if is_certain { until } else { asked };
             task.deliveries = nth;
         }
+        if self.has_order {
+            self.check_order(number, id, nth == 1, (asked, came));
+        }
         Some(Delivery { number, queue, receipt, nth })
+    }
+
+    /// Reports a delivery that certainly happened before that of a task which was ready and should have come first: one
+    /// with a smaller id and the same priority, or with a larger priority.
+    fn check_order(&mut self, number: u64, id: TaskId, is_first: bool, (asked, came): Span) {
+        let Task { queue, priority, confirmed, is_plain, .. } = self.tasks[&number];
+        let is_plain = is_plain && is_first;
+        let lower = (queue, i8::MIN)..(queue, priority);
+        if is_plain {
+            let known = self.lanes.get(&(queue, priority)).and_then(|lane| last_before(&lane.plain, asked));
+            let beside = self.in_reply.get(&(queue, priority)).copied().flatten();
+            if known.max(beside) > Some(id) {
+                self.findings.push(format!("task {number} was delivered after one that was pushed later"));
+            }
+            let requested = |lane: &Lane| last_before(&lane.all, asked);
+            let known = self.lanes.range(lower.clone()).filter_map(|(_, lane)| requested(lane)).max();
+            let beside = self.in_reply.range(lower).next().map(|_| asked);
+            if let Some(confirmed) = confirmed {
+                if known.max(beside) > Some(confirmed) {
+                    let finding = format!("task {number} was delivered after one with a smaller priority");
+                    self.findings.push(finding);
+                }
+                if self.late_max.is_some_and(|late_max| asked > confirmed + late_max) {
+                    self.ready.entry(queue).or_default().push(((confirmed, asked), number));
+                }
+            }
+        }
+        let beside = self.in_reply.entry((queue, priority)).or_default();
+        *beside = (*beside).max(is_plain.then_some(id));
+        let lane = self.lanes.entry((queue, priority)).or_default();
+        if is_plain {
+            let largest = lane.plain.last().map_or(id, |(_, last)| id.max(*last));
+            lane.plain.push((came, largest));
+        }
+        let latest = lane.all.last().map_or(asked, |(_, last)| asked.max(*last));
+        lane.all.push((came, latest));
+    }
+
+    /// A client certainly waited for a task of this queue from `since` to `until`.
+    pub(crate) fn waited(&mut self, queue: usize, since: Instant, until: Instant) {
+        if self.late_max.is_some_and(|late_max| until > since + late_max) {
+            self.waits.entry(queue).or_default().push((since, until));
+        }
+    }
+
+    /// Whether the push of a task is confirmed.
+    pub(crate) fn is_confirmed(&self, number: u64) -> bool {
+        self.tasks.get(&number).is_some_and(|task| task.confirmed.is_some())
+    }
+
+    /// When the push of a task was sent.
+    pub(crate) fn began(&self, number: u64) -> Instant {
+        self.tasks[&number].began
+    }
+
+    /// Reports clients that waited while a task was ready.
+    pub(crate) fn settle_waits(&mut self) {
+        let Some(late_max) = self.late_max else { return };
+        for (queue, waits) in &self.waits {
+            if self.paused_once.contains(queue) {
+                continue;
+            }
+            for &((ready, taken), number) in self.ready.get(queue).into_iter().flatten() {
+                let mut both = waits.iter().map(|&(since, until)| (since.max(ready), until.min(taken)));
+                if let Some((from, to)) = both.find(|&(from, to)| to > from + late_max) {
+                    let finding = format!("a client waited for {:?} beside task {number}", to - from);
+                    self.findings.push(finding);
+                }
+            }
+        }
     }
 
     /// A client is about to send a command that may allow another delivery after this time.
@@ -225,11 +368,19 @@ impl History {
         for task in self.tasks.values_mut() {
             task.removal = Removal::None;
             task.removers += 1;
+            // If the crash undid a delivery, it was not ready for all the time before the next one.
+            task.is_plain = false;
             // If the crash undid a delivery, the next one has the same number.
             task.deliveries = 0;
         }
         self.pauses.clear();
+        self.lanes.clear();
         self.forget_times(now);
+    }
+
+    /// A client is about to pause a queue.
+    pub(crate) fn begin_pause(&mut self, queue: usize) {
+        self.paused_once.insert(queue);
     }
 
     /// A pause that was sent at `asked` is confirmed.

@@ -5,17 +5,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sureq_core::command::{
-    Add, Block, Command, ConnId, IdForm, LeaseAsk, Pop, Return, TaskRef, TaskRefs, When, Worker, WorkerRef,
+    Add, Block, Command, ConnId, IdForm, LeaseAsk, Pop, Return, TaskRef, TaskRefs, View, When, Worker,
+    WorkerRef,
 };
 use sureq_core::reply::{Replies, Reply};
-use sureq_core::settings::Place;
-use sureq_core::{WallTime, limits};
+use sureq_core::settings::{Change, Changes, Place};
+use sureq_core::{LogTime, WallTime, limits};
 use sureq_engine::clock::Clock as _;
 use sureq_home_api::{Home as _, Ticket};
 use sureq_sync::{now, thread};
 
 use crate::client::{Client, Lease, queue_name};
 use crate::history::Delivery;
+use crate::plan::Plan;
 
 /// How late a waiting client may be woken.
 const LATE_MAX: Duration = Duration::from_millis(50);
@@ -35,6 +37,15 @@ const LONG_MS: u64 = 600_000;
 
 /// The queue that clients wait for. It is empty.
 const QUEUE: usize = 0;
+
+/// Another queue, and the number of queues that are used here.
+const OTHER_QUEUE: usize = 1;
+pub(crate) const CHECKED_QUEUES: usize = 3;
+
+/// How late a waiting client may be woken, with the thread switches until it is.
+pub(crate) fn late_max(plan: &Plan) -> Duration {
+    LATE_MAX + plan.step_max() * TURNS
+}
 
 impl Client {
     /// Lets a client wait for a task, and makes one available in a different way each time.
@@ -58,7 +69,7 @@ impl Client {
         let ask = LeaseAsk { conn: Some(ConnId(1)), ..LeaseAsk::NONE };
         let (taken, _) = self.pushed_and_taken(Lease { ask, until: None }, Duration::ZERO);
         self.wakes("a connection that closes", |client| {
-            client.let_come(taken);
+            client.let_come(&taken);
             client.engine.close_conn(ConnId(1));
             now()
         });
@@ -81,6 +92,10 @@ impl Client {
             client.ask(Command::Revive { queue: &queue_name(QUEUE), tasks: None });
             now()
         });
+        self.wakes_after_failure();
+        self.wakes_by_limit();
+        self.wakes_by_dead_letter();
+        self.wakes_by_another_queue();
         self.others_go_on_beside_a_large_push();
     }
 
@@ -97,7 +112,7 @@ impl Client {
             thread::sleep(FULL);
             disk.relieve();
         });
-        let (late_max, until) = (self.late_max(), now() + FULL);
+        let (late_max, until) = (late_max(&self.plan), now() + FULL);
         while now() < until {
             let asked = now();
             self.shorten(taken.clone(), LONG_MS);
@@ -117,17 +132,116 @@ impl Client {
         self.finish(&left);
     }
 
-    fn late_max(&self) -> Duration {
-        LATE_MAX + self.plan.step_max() * TURNS
+    /// A task that has failed comes back after its backoff, whose random part the core decides.
+    fn wakes_after_failure(&mut self) {
+        let (taken, _) = self.pushed_and_taken(Lease::of_ms(LONG_MS), Duration::ZERO);
+        let looked = now();
+        let leased = self.look_at_first(View::Leased);
+        self.wakes("a retry after a failure", |client| {
+            client.let_come(&taken);
+            for delivery in &taken {
+                let task = TaskRef { bytes: &delivery.receipt, form: IdForm::Long };
+                let queue = &queue_name(QUEUE);
+                client.ask(Command::Return(Return {
+                    queue,
+                    task,
+                    to: None,
+                    failed: Some(b"x"),
+                    is_last: false,
+                }));
+            }
+            let (Some((since, elapsed_ms)), Some((due, _))) = (leased, client.look_at_first(View::Delayed))
+            else {
+                return now();
+            };
+            let wait = Duration::from_millis(due.0.saturating_sub(since.0 + elapsed_ms));
+            if wait.is_zero() {
+                client.history().findings.push("a failed task does not wait".into());
+            }
+            looked + wait
+        });
+    }
+
+    /// The time of the first task of a state, and the milliseconds since then.
+    fn look_at_first(&self, view: View) -> Option<(LogTime, u64)> {
+        let name = queue_name(QUEUE);
+        let replies = self.ask(Command::Inspect { queue: &name, view, start: 0, count: 1 })?;
+        replies.tasks.first().map(|task| (task.at, task.elapsed_ms))
+    }
+
+    /// A task that could not be delivered because of MAX-LEASED is when another is finished, or the limit is raised.
+    fn wakes_by_limit(&mut self) {
+        for what in ["a slot that is free again", "a limit that is raised", "a limit that is removed"] {
+            self.set(QUEUE, Change::MaxLeased(1));
+            let begun = self.begin(QUEUE, 2, now());
+            self.push_begun(QUEUE, &begun);
+            let taken = self.take(QUEUE, 1, Lease::of_ms(LONG_MS), None);
+            self.wakes(what, |client| {
+                match what {
+                    "a slot that is free again" => client.finish(&taken),
+                    "a limit that is raised" => client.set(QUEUE, Change::MaxLeased(2)),
+                    _ => client.set(QUEUE, Change::MaxLeased(0)),
+                }
+                now()
+            });
+            self.set(QUEUE, Change::MaxLeased(0));
+            self.finish(&taken);
+        }
+    }
+
+    /// A dead task moves to another queue.
+    fn wakes_by_dead_letter(&mut self) {
+        self.set(OTHER_QUEUE, Change::DeadLetter(&queue_name(QUEUE)));
+        for is_buried in [true, false] {
+            let begun = self.begin(OTHER_QUEUE, 1, now());
+            self.push_begun(OTHER_QUEUE, &begun);
+            let taken = self.take(OTHER_QUEUE, 1, Lease::of_ms(LONG_MS), None);
+            self.wakes("a task that dies in another queue", |client| {
+                client.let_come(&taken);
+                for delivery in &taken {
+                    client.history().begin_burial(delivery.number, Some(QUEUE));
+                    let (queue, list) = (&queue_name(OTHER_QUEUE), [delivery.receipt.as_slice()]);
+                    let task = TaskRef { bytes: list[0], form: IdForm::Long };
+                    client.ask(if is_buried {
+                        Command::Bury { queue, tasks: TaskRefs { list: &list, form: IdForm::Long } }
+                    } else {
+                        Command::Return(Return { queue, task, to: None, failed: Some(b"x"), is_last: true })
+                    });
+                }
+                now()
+            });
+        }
+        self.set(OTHER_QUEUE, Change::DeadLetter(b""));
+    }
+
+    /// A pop waits for several queues at once.
+    fn wakes_by_another_queue(&mut self) {
+        let queues = [QUEUE, OTHER_QUEUE, CHECKED_QUEUES - 1];
+        let queue = queues[self.rng.usize(..queues.len())];
+        self.wakes_on(&queues, "a push to one of several queues", |client| {
+            let begun = client.begin(queue, 1, now());
+            client.push_begun(queue, &begun);
+            now()
+        });
+    }
+
+    fn set(&self, queue: usize, change: Change<'_>) {
+        let changes = Changes::List(&[change]);
+        self.ask(Command::Config { queue: &queue_name(queue), changes });
+    }
+
+    fn wakes(&mut self, what: &str, act: impl FnOnce(&mut Self) -> Instant) {
+        self.wakes_on(&[QUEUE], what, act);
     }
 
     /// Lets a client wait, and calls `act`, which makes a task available at the time that it returns. Reports if the
     /// client receives the task late.
-    fn wakes(&mut self, what: &str, act: impl FnOnce(&mut Self) -> Instant) {
+    fn wakes_on(&mut self, queues: &[usize], what: &str, act: impl FnOnce(&mut Self) -> Instant) {
+        let queues = queues.to_vec();
         let got = Arc::new(Mutex::new(None));
         let (waiter, gets) = (self.another(), Arc::clone(&got));
         let waits = thread::spawn("waiter", move || {
-            let taken = waiter.take(QUEUE, 1, Lease::of_ms(LONG_MS), Some(Block::Millis(LONG_MS)));
+            let taken = waiter.take_any(&queues, 1, Lease::of_ms(LONG_MS), Some(Block::Millis(LONG_MS)));
             let came = now();
             waiter.finish(&taken);
             *gets.lock().unwrap_or_else(PoisonError::into_inner) = Some((came, taken.len()));
@@ -136,7 +250,7 @@ impl Client {
         let due = act(self);
         let is_over = waits.expect("the system has a thread").join().is_err();
         let got = got.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let late_max = self.late_max();
+        let late_max = late_max(&self.plan);
         let finding = match got {
             _ if is_over || self.engine.failure().is_some() => return,
             Some((came, 1)) if came <= due + late_max => return,
@@ -182,7 +296,7 @@ impl Client {
         (taken, now() + time)
     }
 
-    fn let_come(&self, taken: Vec<Delivery>) {
+    fn let_come(&self, taken: &[Delivery]) {
         for delivery in taken {
             self.history().begin_taking(delivery.number, now(), Duration::ZERO);
         }
@@ -235,7 +349,7 @@ impl Client {
         let lease = Lease { ask, until: Some(now() + Duration::from_millis(ttl_ms)) };
         let taken = self.take(QUEUE, count as u32, lease, None);
         let all = taken.len();
-        self.let_come(taken);
+        self.let_come(&taken);
         self.ask(Command::Worker(Worker::Stop(worker)));
         thread::sleep(LATE_MAX);
         let back = self.take(QUEUE, count as u32, Lease::of_ms(LONG_MS), None);

@@ -72,6 +72,8 @@ struct Sums {
     commands: AtomicU64,
     compared: AtomicU64,
     simulated_ms: AtomicU64,
+    surplus: AtomicU64,
+    released: AtomicU64,
 }
 
 fn main() -> ExitCode {
@@ -157,15 +159,19 @@ impl Sums {
         self.commands.fetch_add(outcome.commands, Ordering::Relaxed);
         self.compared.fetch_add(outcome.compared, Ordering::Relaxed);
         self.simulated_ms.fetch_add(outcome.trace.time.as_millis() as u64, Ordering::Relaxed);
+        self.surplus.fetch_max(outcome.held.surplus, Ordering::Relaxed);
+        self.released.fetch_max(outcome.held.released as u64, Ordering::Relaxed);
     }
 
     fn print(&self, took: Duration) {
         let [seeds, recoveries, commands, compared, ms] =
             [&self.seeds, &self.recoveries, &self.commands, &self.compared, &self.simulated_ms]
                 .map(|sum| sum.load(Ordering::Relaxed));
+        let [surplus, released] = [&self.surplus, &self.released].map(|most| most.load(Ordering::Relaxed));
         let (seconds, hours) = (took.as_secs(), ms / 3_600_000);
         println!(
             "{seeds} seeds in {seconds} s: {hours} simulated hours, {recoveries} recoveries ({compared} compared), {commands} commands"
         );
+        println!("at most under one lock: {surplus} surplus steps, {released} payloads released");
     }
 }

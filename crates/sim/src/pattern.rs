@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use sureq_core::command::{Add, Command, When};
+use sureq_core::command::{Add, Block, Command, LeaseAsk, Pop, When, Worker, WorkerRef};
+use sureq_core::reply::Reply;
 use sureq_sync::{now, thread};
 
 use crate::client::{Begun, Client, Lease, queue_name};
-use crate::history::payload_of;
+use crate::history::{Delivery, payload_of};
 
 /// The number of tasks of a flood, the number that is added at once, and the least time from the first add until they
 /// are due.
@@ -21,6 +22,10 @@ const CHURN_ROUNDS: usize = 8;
 const CHURN_TASKS: usize = 16;
 const CHURN_BYTES_MAX: u64 = 64 << 10;
 const CHURN_REST: Duration = Duration::from_secs(3);
+
+/// The most queues that are used at once, and the workers of a crowd.
+const WIDE_QUEUES: usize = 1_000;
+const CROWD_WORKERS: [usize; 4] = [10, 300, 1_100, 3_000];
 
 /// The approximate bytes of the smallest frame in a segment.
 const FRAME_BYTES: u64 = 128;
@@ -42,6 +47,7 @@ impl Client {
                 .iter()
                 .map(|(number, payload)| {
                     let priority = if has_priority { (*number % 3) as i8 } else { 0 };
+                    self.history().place(*number, priority, false);
                     Command::Add(Add { when: When::After(delay_ms), priority, ..Add::plain(&name, payload) })
                 })
                 .collect();
@@ -68,6 +74,78 @@ impl Client {
             self.finish(&taken);
         }
         thread::sleep(CHURN_REST);
+    }
+
+    /// Pushes a task to each of many queues, or pops from many queues.
+    pub(crate) fn wide(&mut self, first: usize) {
+        let count = self.rng.usize(1..=self.plan.queues.min(WIDE_QUEUES));
+        let queues: Vec<usize> = (0..count).map(|n| (first + n) % self.plan.queues).collect();
+        if self.rng.bool() {
+            let lease = Lease::of_ms(self.rng.u64(1..=self.plan.lease_max_ms));
+            let tasks = self.rng.usize(1..=self.plan.batch_max) as u32;
+            let block = self.rng.bool().then(|| Block::Millis(self.rng.u64(1..=self.plan.delay_max_ms)));
+            let taken = self.take_any(&queues, tasks, lease, block);
+            return self.hold(taken);
+        }
+        let names: Vec<Vec<u8>> = queues.iter().map(|&queue| queue_name(queue)).collect();
+        let begun: Vec<Vec<Begun>> = queues.iter().map(|&queue| self.begin_small(queue, 1, now())).collect();
+        let payloads: Vec<[&[u8]; 1]> = begun.iter().map(|begun| [begun[0].1.as_slice()]).collect();
+        let pushes = names.iter().zip(&payloads);
+        let commands: Vec<Command<'_>> =
+            pushes.map(|(queue, payloads)| Command::Push { queue, payloads }).collect();
+        let Some(replies) = self.ask_all(&commands) else { return };
+        for (begun, reply) in begun.iter().zip(&replies.list) {
+            self.pushed(begun, reply, &replies);
+        }
+    }
+
+    /// Starts many workers, each of which pops a task. Then they stop, or are lost together.
+    pub(crate) fn crowd(&mut self, queue: usize) {
+        if !self.history().begin_flood() {
+            return;
+        }
+        let count = CROWD_WORKERS[self.rng.usize(..CROWD_WORKERS.len())];
+        let (asked, ttl_ms) = (now(), self.rng.u64(1..=self.plan.lease_max_ms));
+        let until = asked + Duration::from_millis(ttl_ms);
+        let crowd = self.rng.u64(..);
+        let names: Vec<Vec<u8>> = (0..count).map(|n| format!("c{crowd}-{n}").into_bytes()).collect();
+        let starts: Vec<Command<'_>> =
+            names.iter().map(|name| Command::Worker(Worker::Start { name, ttl_ms })).collect();
+        let Some(replies) = self.ask_all(&starts) else { return };
+        let workers: Vec<WorkerRef<'_>> = names
+            .iter()
+            .zip(&replies.list)
+            .filter_map(|(name, reply)| match reply {
+                Reply::Started(incarnation) => Some(WorkerRef { name, incarnation: *incarnation }),
+                _ => None,
+            })
+            .collect();
+        let name = queue_name(queue);
+        let (popped, queues) = (now(), [name.as_slice()]);
+        let leases = workers.iter().map(|&worker| LeaseAsk { worker: Some(worker), ..LeaseAsk::NONE });
+        let leases: Vec<LeaseAsk<'_>> = leases.collect();
+        let pops: Vec<Command<'_>> =
+            leases.iter().map(|&lease| Command::Pop(Pop { lease, ..Pop::plain(&queues, 1) })).collect();
+        let Some(replies) = self.ask_all(&pops) else { return };
+        let mut taken: Vec<Delivery> = Vec::new();
+        for (&ask, reply) in leases.iter().zip(&replies.list) {
+            let lease = Lease { ask, until: Some(until) };
+            taken.extend(self.taken(&[queue], lease, popped, reply, &replies));
+        }
+        self.due = Some((until, queue));
+        if self.rng.bool() {
+            return;
+        }
+        for delivery in &taken {
+            self.history().begin_taking(delivery.number, now(), Duration::ZERO);
+        }
+        let stops: Vec<Command<'_>> =
+            workers.iter().map(|&worker| Command::Worker(Worker::Stop(worker))).collect();
+        if self.ask_all(&stops).is_some() {
+            for delivery in &taken {
+                self.history().end_taking(delivery.number, now());
+            }
+        }
     }
 
     /// Pushes a task that leaves room for no more than a frame or two in the segment.

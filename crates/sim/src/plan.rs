@@ -19,6 +19,14 @@ pub(crate) enum Kind {
     WaitingPop,
     /// Several commands at once.
     Pipeline,
+    /// A pipeline whose client is gone before it is answered.
+    Cut,
+    /// An add with a priority that is ready at once.
+    Urgent,
+    /// Pushes to many queues at once, or a pop over many queues.
+    Wide,
+    /// Many workers that start, pop and stop or are lost together.
+    Crowd,
     /// A pop whose client is gone before it is answered.
     Vanish,
     Ack,
@@ -49,7 +57,7 @@ pub(crate) enum Kind {
     Rest,
 }
 
-const KINDS: [Kind; 29] = [
+const KINDS: [Kind; 33] = [
     Kind::Push,
     Kind::Add,
     Kind::Named,
@@ -57,6 +65,10 @@ const KINDS: [Kind; 29] = [
     Kind::Pop,
     Kind::WaitingPop,
     Kind::Pipeline,
+    Kind::Cut,
+    Kind::Urgent,
+    Kind::Wide,
+    Kind::Crowd,
     Kind::Vanish,
     Kind::Ack,
     Kind::Extend,
@@ -175,6 +187,9 @@ pub(crate) struct Faults {
     pub(crate) hang_max_ms: u64,
 }
 
+/// With more queues than this, they are configured only if the plan has settings.
+pub(crate) const MANY_QUEUES: usize = 50;
+
 /// The settings of every queue in a run; 0 means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -214,6 +229,9 @@ pub(crate) struct Plan {
     pub(crate) durability: Level,
     pub(crate) segment_bytes: u64,
     pub(crate) cache_bytes: usize,
+    /// The memory limit, except in the last life; 0 for none.
+    #[serde(default)]
+    pub(crate) memory_bytes: u64,
     /// A thread is interrupted at one in this many opportunities.
     pub(crate) yield_every: u32,
     /// The most time that passes at each interruption.
@@ -256,12 +274,16 @@ impl Plan {
         }
         let lives = draw_lives(rng);
         let config = Config::draw(rng);
-        let queues = [1, 1, 2, 5, 50][rng.usize(..5)];
+        let queues = [1, 1, 1, 2, 2, 5, 5, 50, 50, 5_000][rng.usize(..10)];
+        let cache_bytes = [0, 4 << 10, 1 << 20][rng.usize(..3)];
+        let memory_bytes =
+            one_in(6, rng, |rng| cache_bytes as u64 + [64 << 10, 1 << 20, 8 << 20][rng.usize(..3)]);
         Self {
             seed,
             durability,
             segment_bytes: draw_segment_bytes(rng),
-            cache_bytes: [0, 4 << 10, 1 << 20][rng.usize(..3)],
+            cache_bytes,
+            memory_bytes,
             yield_every: 1 << rng.u32(..7),
             step_max_us: 1 << rng.u32(..8),
             clients: rng.usize(1..5),
@@ -283,7 +305,8 @@ impl Plan {
     }
 
     /// The options with which the store is opened.
-    pub(crate) fn options(&self) -> Options {
+    pub(crate) fn options(&self, is_last: bool) -> Options {
+        let memory_bytes = if is_last { 0 } else { self.memory_bytes };
         Options {
             durability: match self.durability {
                 Level::Always => Durability::Always,
@@ -292,6 +315,7 @@ impl Plan {
             },
             segment_bytes: Some(self.segment_bytes),
             cache_bytes: self.cache_bytes,
+            memory_bytes_max: Some(memory_bytes).filter(|&bytes| bytes > 0),
             ..Options::default()
         }
     }

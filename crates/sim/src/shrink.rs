@@ -55,6 +55,7 @@ fn smaller_than(plan: &Plan) -> Vec<Plan> {
     add(&|plan| plan.config.max_leased = 0);
     add(&|plan| plan.config.max_length = 0);
     add(&|plan| plan.config.dead_letter = false);
+    add(&|plan| plan.memory_bytes = 0);
     add(&|plan| plan.sync_max_us = 0);
     add(&|plan| plan.slow_sync_max_ms = 0);
     let mut kinds = plan.kinds.clone();

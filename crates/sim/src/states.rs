@@ -9,8 +9,9 @@ use sureq_engine::log::Position;
 use sureq_engine::{Body, Observer};
 use sureq_sync::sim;
 
-/// States with more tasks are not recorded: a digest after each command would take too long.
+/// States with more tasks or queues are not recorded: a digest after each command would take too long.
 const TASKS_MAX: u64 = 300;
+const QUEUES_MAX: usize = 100;
 
 /// The states of a store by position. Clones share them.
 #[derive(Clone, Default)]
@@ -20,7 +21,7 @@ pub(crate) struct States {
 
 #[derive(Default)]
 struct Inner {
-    /// None for a state that has too many tasks.
+    /// None for a state that has too many tasks or queues.
     past: BTreeMap<Position, Option<StateDigest>>,
     /// All confirmed changes are before this.
     confirmed: Position,
@@ -66,6 +67,9 @@ struct StateDigest {
 
 impl StateDigest {
     fn of(broker: &Broker<Body>) -> Option<Self> {
+        if broker.queues().nth(QUEUES_MAX).is_some() {
+            return None;
+        }
         let counts: BTreeMap<_, _> =
             broker.queues().map(|(name, queue)| (name.into(), queue.counts())).collect();
         let tasks: u64 = counts.values().flatten().sum();

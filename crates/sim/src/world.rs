@@ -1,11 +1,13 @@
 //! Runs one plan: all lives of its store.
 
+use std::cell::Cell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
+use sureq_core::Broker;
 use sureq_core::command::Command;
 use sureq_core::reply::Reply;
 use sureq_engine::fault::OpenError;
@@ -15,10 +17,11 @@ use sureq_sync::sim::{self, Simulation, Trace};
 use sureq_sync::{now, thread};
 use sureq_testkit::sim_disk::SimDisk;
 
-use crate::client::{Client, Lease, queue_name};
+use crate::client::{Client, Lease, number_of_queue, queue_name};
 use crate::clock::SimClock;
 use crate::disk::LifeDisk;
 use crate::history::History;
+use crate::liveness::CHECKED_QUEUES;
 use crate::plan::{End, Faults, Plan};
 use crate::states::States;
 
@@ -29,6 +32,8 @@ pub(crate) struct Outcome {
     pub(crate) trace: Trace,
     pub(crate) recoveries: u64,
     pub(crate) commands: u64,
+    /// The most work under one hold of the state lock.
+    pub(crate) held: Held,
     /// The number of recovered states that were compared with the past.
     pub(crate) compared: u64,
     pub(crate) plan: Plan,
@@ -50,6 +55,16 @@ const HELD_BYTES_MAX: usize = 5 << 20;
 
 /// The most tasks that events may move under one lock.
 const HELD_MOVED_MAX: usize = 5_000;
+
+/// The most payloads that may be released under one lock.
+const HELD_RELEASED_MAX: usize = 5_000;
+
+/// The most steps that may be taken under one lock beyond those for its commands and tasks. Finding a position passes
+/// over tasks that are gone, a few times up to a run of 4,096.
+const HELD_SURPLUS_MAX: u64 = 10_000;
+
+/// How much the memory of tasks may change during one push.
+const MEMORY_CHANGES_MAX: u64 = 64 << 10;
 
 /// A part of the message of a panic that follows from another.
 const IN_DOUBT: &str = "has left the state in doubt";
@@ -77,7 +92,7 @@ pub(crate) fn run(plan: &Plan) -> Outcome {
         step_max: plan.step_max(),
     };
     let simulation = Simulation::begin(options);
-    let history = History::new(plan.config.dead_letter);
+    let history = History::new(plan);
     let mut world = World {
         began: now(),
         plan: Arc::new(plan.clone()),
@@ -88,6 +103,7 @@ pub(crate) fn run(plan: &Plan) -> Outcome {
         rng,
         is_made: false,
         recoveries: 0,
+        held: Held::default(),
     };
     let lived = catch_unwind(AssertUnwindSafe(|| world.live()));
     let trace = simulation.trace();
@@ -102,8 +118,9 @@ pub(crate) fn run(plan: &Plan) -> Outcome {
     if !left.is_empty() {
         findings.push(format!("threads were left: {left:?}"));
     }
-    let (recoveries, commands) = (world.recoveries, history.commands);
-    Outcome { findings, trace, recoveries, commands, compared: world.states.compared(), plan: plan.clone() }
+    let World { recoveries, held, .. } = world;
+    let (commands, compared) = (history.commands, world.states.compared());
+    Outcome { findings, trace, recoveries, commands, held, compared, plan: plan.clone() }
 }
 
 struct World {
@@ -118,6 +135,7 @@ struct World {
     /// The store has been opened before.
     is_made: bool,
     recoveries: u64,
+    held: Held,
 }
 
 impl World {
@@ -130,13 +148,14 @@ impl World {
     }
 
     /// Opens the store. None if the process crashes before it is open, or the disk fails.
-    fn open(&mut self, disk: &LifeDisk) -> Option<(Engine, Arc<SimClock>)> {
+    fn open(&mut self, disk: &LifeDisk, is_last: bool) -> Option<(Engine, Arc<SimClock>)> {
         self.recoveries += 1;
         if self.is_made {
             disk.note_made();
         }
         let clock = Arc::new(SimClock::new(self.began, self.ahead_ms));
-        let options = Options { observer: Some(Arc::new(self.states.clone())), ..self.plan.options() };
+        let observer = Some(Arc::new(self.states.clone()) as _);
+        let options = Options { observer, ..self.plan.options(is_last) };
         match Engine::open_on(Arc::new(disk.clone()), Arc::clone(&clock) as _, &options) {
             Ok(engine) => {
                 self.is_made = true;
@@ -174,13 +193,14 @@ impl World {
             held: Vec::new(),
             worker: None,
             conn: None,
+            waits_since: Cell::new(None),
         }
     }
 
     fn live_once(&mut self, end: End) {
         let disk = LifeDisk::new(self.disk.clone(), end, &self.plan, self.plan.faults, self.rng.fork());
         let mut is_over = false;
-        if let Some((engine, clock)) = self.open(&disk) {
+        if let Some((engine, clock)) = self.open(&disk, false) {
             let relief = self.relief(&disk);
             self.client(&engine, &clock, &disk).configure(false);
             if let End::Panicked(thread, nth) = end {
@@ -194,6 +214,9 @@ impl World {
                 .collect();
             let panicked = clients.into_iter().chain(relief).map(thread::JoinHandle::join);
             let panicked = panicked.filter(Result::is_err).count();
+            if panicked == 0 && self.plan.memory_bytes > 0 && !matches!(end, End::Panicked(..)) {
+                self.check_memory_limit(&engine, &clock, &disk);
+            }
             self.close(&engine, &disk);
             drop(engine);
             is_over |= sim::end_injection();
@@ -227,11 +250,31 @@ impl World {
         (full_ms > 0).then(|| thread::spawn("relief", relieve).expect("the system has a thread"))
     }
 
-    fn close(&self, engine: &Engine, disk: &LifeDisk) {
+    /// Reports a push that is accepted although the store uses more memory than it may. All clients have left.
+    fn check_memory_limit(&mut self, engine: &Engine, clock: &Arc<SimClock>, disk: &LifeDisk) {
+        let client = self.client(engine, clock, disk);
+        let memory = || engine.inspect(Broker::memory);
+        let used_before = memory();
+        let begun = client.begin_small(0, 1, now());
+        client.push_begun(0, &begun);
+        // The memory of tasks changes little meanwhile.
+        let used = used_before.min(memory());
+        if used > self.plan.memory_bytes + MEMORY_CHANGES_MAX && self.history().is_confirmed(begun[0].0) {
+            self.find(format!("a push was accepted with {used} bytes in use of {}", self.plan.memory_bytes));
+        }
+    }
+
+    fn close(&mut self, engine: &Engine, disk: &LifeDisk) {
         disk.calm_down();
         let is_sound = engine.failure().is_none() && !sim::is_panic_injected();
         let held = if is_sound { engine.held() } else { Held::default() };
-        if held.tasks > HELD_TASKS_MAX || held.bytes > HELD_BYTES_MAX || held.moved > HELD_MOVED_MAX {
+        self.held = self.held.max(held);
+        if held.tasks > HELD_TASKS_MAX
+            || held.bytes > HELD_BYTES_MAX
+            || held.moved > HELD_MOVED_MAX
+            || held.released > HELD_RELEASED_MAX
+            || held.surplus > HELD_SURPLUS_MAX
+        {
             self.find(format!("too much under one lock: {held:?}"));
         }
         match engine.close_within(CLOSE_MAX) {
@@ -251,11 +294,12 @@ impl World {
         let (end, faults) = (End::Closed, Faults::default());
         let disk = LifeDisk::new(self.disk.clone(), end, &self.plan, faults, self.rng.fork());
         disk.calm_down();
-        let Some((engine, clock)) = self.open(&disk) else { return };
+        let Some((engine, clock)) = self.open(&disk, true) else { return };
         let mut client = self.client(&engine, &clock, &disk);
         client.configure(true);
+        (0..CHECKED_QUEUES).for_each(|queue| client.resume(queue));
         let mut rounds = 0;
-        while !self.drain(&client) && engine.failure().is_none() {
+        while !Self::drain(&client) && engine.failure().is_none() {
             rounds += 1;
             if rounds > ROUNDS_MAX {
                 self.find("the queues do not get empty".into());
@@ -264,6 +308,7 @@ impl World {
             // All rounds together take longer than any lease or delay.
             thread::sleep(Duration::from_secs(20));
         }
+        self.history().settle_waits();
         client.check_liveness();
         thread::sleep(COMPACTION_MAX);
         let files = disk.files();
@@ -286,10 +331,24 @@ impl World {
         self.history().settle();
     }
 
-    /// Pops and acks all available tasks. Returns whether all queues are empty.
-    fn drain(&self, client: &Client) -> bool {
-        let mut is_empty = true;
-        for queue in 0..self.plan.queues {
+    /// The queues that have tasks, or none if the outcome is unknown.
+    fn filled(client: &Client) -> Option<Vec<usize>> {
+        let (mut filled, mut cursor) = (Vec::new(), 0);
+        loop {
+            let replies = client.ask(Command::Queues { pattern: None, cursor, count: 1_000 })?;
+            let [Reply::Queues { cursor: next, .. }] = replies.list[..] else { return None };
+            filled.extend(replies.queues.iter().filter_map(|row| number_of_queue(&row.name)));
+            cursor = next;
+            if cursor == 0 {
+                return Some(filled);
+            }
+        }
+    }
+
+    /// Pops and acks all available tasks. Returns whether all queues were empty.
+    fn drain(client: &Client) -> bool {
+        let filled = Self::filled(client).unwrap_or_default();
+        for &queue in &filled {
             let name = queue_name(queue);
             client.resume(queue);
             client.ask(Command::Revive { queue: &name, tasks: None });
@@ -300,19 +359,14 @@ impl World {
                 }
                 client.finish(&taken);
             }
-            let info = client.ask(Command::Info { queue: &name });
-            is_empty &= info.is_some_and(|replies| match &replies.list[..] {
-                [Reply::Info(info)] => info.ready + info.leased + info.delayed + info.dead == 0,
-                _ => true,
-            });
         }
-        is_empty
+        filled.is_empty()
     }
 }
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { findings, trace, recoveries, commands, compared, plan } = self;
+        let Self { findings, trace, recoveries, commands, compared, plan, .. } = self;
         write!(
             f,
             "seed {}: {commands} commands, {recoveries} starts ({compared} compared), {trace:?}",

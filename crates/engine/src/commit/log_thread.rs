@@ -178,6 +178,7 @@ fn append(
                 }
                 state.log_thread = LogThread::Waits;
                 let mut state = shared.log_wakes.wait_timeout(state, NO_SPACE_RETRY).expect(LOCK).0;
+                state.begin_hold();
                 state.log_thread = LogThread::Awake;
             }
             Err(error) => return Err(error),

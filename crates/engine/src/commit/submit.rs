@@ -274,6 +274,9 @@ impl Engine {
         shared.end_unit(state);
         let tasks = sliced::named(command) + replies.tasks.len() - first_task;
         state.meter.tasks(tasks);
+        if let Command::Queues { count, .. } = command {
+            state.meter.looked((*count as usize).min(limits::SLICE_QUEUES));
+        }
         // A command also settles a slice of what is due in its queue.
         run.work += tasks.max((state.broker.moved() - moved_before) as usize);
         let ticket = if progress == Progress::More {

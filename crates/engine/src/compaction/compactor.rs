@@ -271,6 +271,7 @@ impl Compactor {
         // The image is the state at this moment, even if it changes while the queues are collected.
         state.broker.begin_image();
         while state.broker.image_some(IMAGE_SLICE_QUEUES) {
+            state.meter.looked(IMAGE_SLICE_QUEUES);
             shared.unlock_and_wake(state);
             shared.yield_lock();
             state = shared.lock();

@@ -8,6 +8,7 @@ use sureq_core::event::QueueNo;
 use sureq_core::queue::ReadAheadSpan;
 use sureq_core::{Broker, Queue};
 
+use crate::meter::Meter;
 use crate::payload::body::{Body, Stored};
 use crate::payload::read_span::ReadSpan;
 
@@ -83,8 +84,10 @@ impl ReadAhead {
         queue: &[u8],
         popped: usize,
         readable: Readable,
+        meter: &mut Meter,
     ) -> Option<Reading> {
-        let no = broker.number_of(queue).filter(|_| popped > 0)?;
+        let bytes = BYTES_MAX.min(readable.budget / CACHE_PART);
+        let no = broker.number_of(queue).filter(|_| popped > 0 && bytes > 0)?;
         if self.queues.len() >= QUEUES_MAX && !self.queues.contains_key(&no) {
             self.queues.clear();
         }
@@ -94,8 +97,9 @@ impl ReadAhead {
             return None;
         }
         window.wanted = (window.wanted * 2).clamp(TASKS_MIN.max(2 * popped), TASKS_MAX.max(2 * popped));
-        let bytes = BYTES_MAX.min(readable.budget / CACHE_PART);
+        let tasks_before = window.tasks;
         let reading = window.extend(broker.queue_at(no)?, readable.before, bytes);
+        meter.looked(window.tasks - tasks_before);
         window.filled = window.tasks;
         Some(reading).filter(|reading| !reading.is_empty())
     }

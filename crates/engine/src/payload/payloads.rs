@@ -116,13 +116,13 @@ impl Shared {
         if let Command::Pop(pop) = command
             && (is_cold || is_read)
         {
-            let EngineState { broker, ahead, cache, buffer, .. } = state;
+            let EngineState { broker, ahead, cache, buffer, meter, .. } = state;
             let before = cache.written_from().min(buffer.unwritten_from());
             let readable = Readable { before, budget: cache.budget() };
             // Tasks of one queue are adjacent, so this visits each task once.
             for popped in tasks.chunk_by(|one, next| one.queue == next.queue) {
                 let queue = pop.queues[popped[0].queue as usize];
-                if let Some(reading) = ahead.next(broker, queue, popped.len(), readable) {
+                if let Some(reading) = ahead.next(broker, queue, popped.len(), readable, meter) {
                     loader.read_ahead(reading);
                 }
             }

@@ -136,6 +136,9 @@ impl<B: Body> Queue<B> {
     }
 }
 
+/// Passing over this many free slots counts as much as releasing a task.
+const SLOTS_PER_TASK: usize = 4;
+
 /// Tasks that were dropped with their queue or purged, and whose bodies are not released yet.
 #[derive(Clone, Debug)]
 pub struct Remains<B> {
@@ -158,18 +161,30 @@ impl<B: Body> Remains<B> {
         self.queue.memory()
     }
 
-    /// Releases the bodies of `count` tasks. Returns whether there are more.
+    /// Releases the bodies of `count` tasks, or fewer if their records lie among very many free slots. Returns whether
+    /// there are more.
     pub fn release_some<R: Recorder<Body = B>>(&mut self, count: usize, rec: &mut R) -> bool {
+        let upto = self.slot.saturating_add(u32::try_from(count * SLOTS_PER_TASK).unwrap_or(u32::MAX));
         for _ in 0..count {
             let queue = &self.queue;
+            if queue.is_empty() {
+                return false;
+            }
             let first = queue.ready.packed.first().or_else(|| queue.packed_delayed.first());
-            let id = first.map(|entry| entry.id).or_else(|| queue.table.next_id(&mut self.slot));
+            let id = first.map(|entry| entry.id).or_else(|| queue.table.next_id(&mut self.slot, upto));
             match id.map(|id| self.queue.take(id)) {
                 Some(Ok(task)) => rec.release_body(task.body),
-                _ => return false,
+                Some(Err(_)) => return false,
+                None => return self.slot < self.queue.table.slots(),
             }
         }
         !self.queue.is_empty()
+    }
+
+    /// How much is left to do, counted in tasks.
+    pub(crate) fn left(&self) -> usize {
+        let slots = self.queue.table.slots().saturating_sub(self.slot);
+        self.queue.len() as usize + slots as usize / SLOTS_PER_TASK
     }
 }
 
