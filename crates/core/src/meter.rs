@@ -1,8 +1,8 @@
 //! Counts the steps that a command takes, so that tests and the simulator can bound its cost without a clock.
 //!
 //! A step is one access to a record, a block or run of tasks, a queue, or a byte of a pattern. Data structures call
-//! [`step`] at each. Steps are counted in this crate's unit tests and with the feature `meter`, which only the simulator
-//! enables; otherwise all functions here compile to nothing.
+//! [`step`] at each. Steps are counted in this crate's unit tests and with the feature `meter`, which only the
+//! simulator enables; otherwise all functions here compile to nothing.
 
 /// The steps of this thread.
 #[cfg(any(test, feature = "meter"))]

@@ -705,8 +705,8 @@ impl Shared {
         }
     }
 
-    /// Wakes the ticker if its next deadline is earlier than the one that it waits for, or if it sleeps beyond that one: it
-    /// sleeps by another clock than the log's.
+    /// Wakes the ticker if its next deadline is earlier than the one that it waits for, or if that time has passed: the
+    /// ticker sleeps by another clock than the log's.
     pub(crate) fn notify_ticker(&self, state: &mut EngineState, now: Now) {
         if let Some(until) = state.ticker_sleeps
             && ticker::next_look(state, now).is_some_and(|at| at < until || until <= now.log)

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sureq_core::command::{Add, LeaseAsk, NameArg, Pop, View, When, Worker, WorkerRef};
+use sureq_core::limits::PUSH_TASKS_MAX;
 use sureq_core::settings::{Change, Changes, Expired};
 use sureq_core::{Command, Replies, Reply, TaskId};
 use sureq_engine::check::check;
@@ -75,11 +76,13 @@ impl Store {
         format!("payload {n} {}", "x".repeat(n * 37 % 90)).into_bytes()
     }
 
-    /// Pushes many tasks at once.
+    /// Pushes many tasks, as many at once as a push may have.
     fn fill(&mut self, queue: &[u8], count: usize) {
         let payloads: Vec<Vec<u8>> = (0..count).map(|_| self.payload()).collect();
         let list: Vec<&[u8]> = payloads.iter().map(Vec::as_slice).collect();
-        let ids = self.execute(&[Command::Push { queue, payloads: &list }]).ids;
+        let pushes: Vec<_> =
+            list.chunks(PUSH_TASKS_MAX).map(|payloads| Command::Push { queue, payloads }).collect();
+        let ids = self.execute(&pushes).ids;
         assert_eq!(ids.len(), count);
         self.tasks.extend(ids.into_iter().zip(payloads));
     }

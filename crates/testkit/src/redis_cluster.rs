@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use redis::{Connection, Value, cmd};
 
@@ -14,6 +16,9 @@ const SERVERS: usize = 6;
 
 /// The time without an answer after which the other servers consider a server dead.
 pub const NODE_TIMEOUT_MS: u64 = 1_000;
+
+/// The limit for the servers to agree. On a busy machine a server may miss its timeout, and be replaced, several times.
+const AGREEMENT: Duration = Duration::from_secs(60);
 
 /// The servers of a cluster, which are stopped on drop.
 pub struct RedisCluster {
@@ -102,10 +107,18 @@ impl RedisCluster {
             let has_replicas = slots.iter().all(|range| range.len() > 3);
             cluster.contains("cluster_state:ok") && is_whole && has_replicas && follows && is_followed
         };
-        until("the cluster agrees", || {
+        let since = Instant::now();
+        loop {
             let views: BTreeSet<String> = connections.iter_mut().map(view).collect();
-            views.len() == 1 && connections.iter_mut().all(is_settled)
-        });
+            if views.len() == 1 && connections.iter_mut().all(is_settled) {
+                return;
+            }
+            if since.elapsed() > AGREEMENT {
+                let states: Vec<String> = connections.iter_mut().map(state).collect();
+                panic!("the cluster does not agree:\n{}", states.join("\n"));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 
     fn running(&self) -> impl Iterator<Item = &RedisServer> {
@@ -164,6 +177,14 @@ fn view(connection: &mut Connection) -> String {
     let mut servers: Vec<String> = nodes.lines().map(of_server).collect();
     servers.sort_unstable();
     servers.join("\n")
+}
+
+/// What a server reports about itself and the others, for the message of a test that fails.
+fn state(connection: &mut Connection) -> String {
+    let ask = |connection: &mut Connection, what: &str| -> String {
+        cmd("CLUSTER").arg(what).query(connection).unwrap_or_else(|error| error.to_string())
+    };
+    format!("{}{}{}", ask(connection, "NODES"), ask(connection, "INFO"), replication(connection))
 }
 
 fn is_primary(server: &RedisServer) -> bool {

@@ -451,13 +451,10 @@ impl Compactor {
             shared.compaction.is_copying.store(false, Ordering::Relaxed);
             match copied {
                 Copied::All => {}
+                Copied::Later => break,
                 Copied::NotAll => {
-                    let mut state = shared.lock();
-                    if state.closing || state.broker.is_unfinished() {
-                        break;
-                    }
                     // These tasks stay, and other segments can be copied.
-                    state.unreadable.insert(victim.number);
+                    shared.lock().unreadable.insert(victim.number);
                 }
                 Copied::Unreadable(error) => self.set_segment_aside(shared, victim.number, &error),
             }

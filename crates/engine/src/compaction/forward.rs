@@ -39,6 +39,8 @@ struct Candidate {
 /// The outcome of copying a segment.
 pub(crate) enum Copied {
     All,
+    /// Some payloads are live only until work in progress releases them, or the store closes.
+    Later,
     /// Some tasks could not be copied.
     NotAll,
     /// A part of the segment cannot be read, so it has to stay.
@@ -55,10 +57,21 @@ pub(crate) fn copy(shared: &Shared, disk: &dyn Disk, uuid: [u8; 16], segment: &S
     match visited {
         Ok(()) => {
             slice.copy();
-            let is_empty = shared.lock().buffer.live.within(segment.numbers()).tasks == 0;
-            if is_empty { Copied::All } else { Copied::NotAll }
+            outcome(&shared.lock(), segment)
         }
         Err(error) => Copied::Unreadable(error),
+    }
+}
+
+/// The outcome, once every payload of the segment was looked at. It is decided under one lock: payloads of dropped
+/// queues are released by any thread, at any moment.
+pub(crate) fn outcome(state: &EngineState, segment: &SegmentInfo) -> Copied {
+    if state.buffer.live.within(segment.numbers()).tasks == 0 {
+        Copied::All
+    } else if state.closing || state.broker.is_unfinished() {
+        Copied::Later
+    } else {
+        Copied::NotAll
     }
 }
 
@@ -129,5 +142,48 @@ impl Slice<'_> {
                 thread::sleep(PAUSE);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sureq_core::{Command, Replies, limits};
+
+    use super::*;
+    use crate::{Engine, Options};
+
+    /// A segment that is set aside because of payloads that are only waiting to be released would be kept for ever.
+    #[test]
+    fn a_segment_with_payloads_of_a_dropped_queue_is_copied_later() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let engine = Engine::open(dir.path(), &Options::default()).expect("a new store");
+        let shared = &engine.shared;
+        let now = shared.clock.now();
+        let mut state = shared.lock();
+        let segment = *state.segments.last().expect("the open one");
+        let EngineState { broker, buffer, .. } = &mut *state;
+        let mut execute = |command: &Command<'_>| {
+            broker.execute(now, command, buffer, &mut Replies::default());
+            buffer.end_unit(broker);
+        };
+        execute(&Command::Push { queue: b"kept", payloads: &[b"x"] });
+        execute(&Command::Push { queue: b"dropped", payloads: &vec![&b"x"[..]; 2 * limits::SLICE_TASKS] });
+        assert!(matches!(outcome(&state, &segment), Copied::NotAll), "nothing would release these payloads");
+
+        let EngineState { broker, buffer, .. } = &mut *state;
+        for queue in [&b"dropped"[..], b"kept"] {
+            broker.execute(now, &Command::Drop { queues: &[queue] }, buffer, &mut Replies::default());
+            buffer.end_unit(broker);
+        }
+        assert!(matches!(outcome(&state, &segment), Copied::Later), "the rest is released in slices");
+
+        let EngineState { broker, buffer, .. } = &mut *state;
+        while broker.is_unfinished() {
+            broker.tick(now, buffer);
+            buffer.end_unit(broker);
+        }
+        assert!(matches!(outcome(&state, &segment), Copied::All), "nothing is live");
+        drop(state);
+        engine.close().expect("nothing is wrong with it");
     }
 }
