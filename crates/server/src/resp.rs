@@ -150,11 +150,11 @@ impl RespSession {
         if matches!(self.identity, Identity::Unknown) && !verbs::needs_no_user(argv[0]) {
             return Err(verbs::NO_AUTH);
         }
-        let request = verbs::parse(argv, Caller { conn: self.conn })?;
-        if let Some(rights) = rights {
-            rights.check(argv[0], &request)?;
+        let request = verbs::parse(argv, Caller { conn: self.conn });
+        if let (Some(rights), Ok(request)) = (rights, &request) {
+            rights.check(argv[0], request)?;
         }
-        Ok(request)
+        request
     }
 
     /// Refuses a command that has not arrived completely, once its first words show that the client has no permission
@@ -192,12 +192,13 @@ impl Dialect for RespSession {
         let mut requests: Vec<ParsedRequest<'_>> = recycle(requests);
         let (rights, mut turns) = (self.rights(), false);
         for argv in args.iter() {
-            let request = self.admit(argv, rights);
-            let quits = matches!(request, Ok(Request::Session(SessionCommand::Quit)));
-            turns = matches!(&request, Ok(Request::Session(command)) if changes_user(command));
-            requests.push(ParsedRequest { argv, request });
-            if quits || turns {
-                break;
+            // A request is large, so it is inspected where it is kept.
+            requests.push(ParsedRequest { argv, request: self.admit(argv, rights) });
+            if let Some(Ok(Request::Session(command))) = requests.last().map(|last| &last.request) {
+                turns = changes_user(command);
+                if turns || matches!(command, SessionCommand::Quit) {
+                    break;
+                }
             }
         }
         let Executed { requests: done, stop, hold, served } = execute(self, &requests, cx);

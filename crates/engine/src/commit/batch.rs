@@ -135,7 +135,17 @@ impl Weight {
         Self { tasks, queues, workers: workers.len(), receipts: receipts.len(), bytes: 0 }
     }
 
+    #[inline]
     pub(crate) fn add(&mut self, replies: &Replies<Body>) -> usize {
+        let Replies { tasks, queues, workers, receipts, .. } = replies;
+        let has_grown = tasks.len() > self.tasks
+            || queues.len() > self.queues
+            || workers.len() > self.workers
+            || receipts.len() > self.receipts;
+        if has_grown { self.add_rows(replies) } else { self.bytes }
+    }
+
+    fn add_rows(&mut self, replies: &Replies<Body>) -> usize {
         let tasks = replies.tasks[self.tasks..].iter().map(|task| task.body.len() + Self::EACH);
         let queues = replies.queues[self.queues..].iter().map(|row| row.name.len() + Self::EACH);
         let workers = replies.workers[self.workers..].iter().map(|row| row.name.len() + Self::EACH);

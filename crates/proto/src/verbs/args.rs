@@ -67,6 +67,8 @@ pub struct Options {
     exclusive_len: usize,
     /// The names as numbers, so that a lookup takes only a few comparisons.
     codes: [Code; OPTIONS_MAX],
+    /// A bit for each length that a name has. Most words that are no option have another.
+    lengths: u32,
 }
 
 /// The largest number of options of a command.
@@ -187,8 +189,13 @@ impl Options {
     /// A list of options. Neighbours that exclude each other are shown as alternatives.
     pub(super) const fn new(list: &'static [Opt], exclusive: &[(&str, &str)]) -> Self {
         let codes = [Code { len: 0, first: 0, last: 0 }; OPTIONS_MAX];
-        let mut options =
-            Self { list, exclusive: [(0, 0); EXCLUSIVE_MAX], exclusive_len: exclusive.len(), codes };
+        let mut options = Self {
+            list,
+            exclusive: [(0, 0); EXCLUSIVE_MAX],
+            exclusive_len: exclusive.len(),
+            codes,
+            lengths: 0,
+        };
         let mut at = 0;
         while at < exclusive.len() {
             options.exclusive[at] = (options.at(exclusive[at].0), options.at(exclusive[at].1));
@@ -197,6 +204,7 @@ impl Options {
         at = 0;
         while at < list.len() {
             options.codes[at] = Code::of(list[at].name.as_bytes()).expect("a name is short enough");
+            options.lengths |= 1 << list[at].name.len();
             at += 1;
         }
         options
@@ -214,6 +222,10 @@ impl Options {
     /// The index of the option with this word.
     #[inline]
     pub(super) fn find(&self, word: &[u8]) -> Option<usize> {
+        // No name has 31 bytes or more.
+        if self.lengths >> word.len().min(31) & 1 == 0 {
+            return None;
+        }
         let code = Code::of(word)?;
         self.codes.iter().position(|known| *known == code)
     }

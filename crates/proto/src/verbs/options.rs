@@ -83,9 +83,12 @@ impl<'a> Given<'a> {
     /// Refuses options that exclude each other.
     pub(super) fn check(&self) -> Result<(), UsageError> {
         let list = self.options.list;
-        self.options.exclusive().iter().try_for_each(|&(one, other)| {
-            not_both((list[one].name, self.has(one)), (list[other].name, self.has(other)))
-        })
+        for &(one, other) in self.options.exclusive() {
+            if self.has(one) && self.has(other) {
+                return Err(exclude_each_other(list[one].name, list[other].name));
+            }
+        }
+        Ok(())
     }
 
     pub(super) const fn has(&self, at: usize) -> bool {
@@ -168,10 +171,12 @@ pub(super) fn number(name: &str, word: &[u8], range: RangeInclusive<u64>) -> Res
 
 /// Refuses two options that exclude each other.
 pub(super) fn not_both(first: (&str, bool), second: (&str, bool)) -> Result<(), UsageError> {
-    if first.1 && second.1 {
-        return Err(UsageError::new(format!("ERR {} and {} exclude each other", first.0, second.0)));
-    }
-    Ok(())
+    if first.1 && second.1 { Err(exclude_each_other(first.0, second.0)) } else { Ok(()) }
+}
+
+#[cold]
+fn exclude_each_other(one: &str, other: &str) -> UsageError {
+    UsageError::new(format!("ERR {one} and {other} exclude each other"))
 }
 
 /// The error for a word that is none of the options.
