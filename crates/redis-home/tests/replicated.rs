@@ -97,6 +97,24 @@ fn tasks_of_an_unconfirmed_pop_are_requeued_in_any_layout() {
     });
 }
 
+#[test]
+fn tasks_of_several_unconfirmed_pops_keep_their_order() {
+    let server = RedisServer::start();
+    let (plain, home) = (open(&server.url()), open(&format!("{}?durability=replicated", server.url())));
+    for n in b'0'..b'6' {
+        push(&plain, b"q", &[n]);
+    }
+    let pop = Command::Pop(Pop::plain(&[b"q"], 2));
+    let replies = home.send(&[pop, pop, pop]).wait().replies.list;
+    let is_unknown = |reply: &Reply| matches!(reply, Reply::Refused(Refusal::Unknown { .. }));
+    assert!(replies.len() == 3 && replies.iter().all(is_unknown), "{replies:?}");
+    let in_order = run(&plain, &Command::Pop(Pop::plain(&[b"q"], 9))).tasks;
+    assert_eq!(in_order.iter().map(|task| task.body[0]).collect::<Vec<_>>(), b"012345");
+    server.check("sureq:");
+    home.close();
+    plain.close();
+}
+
 /// Pushes three tasks of 3 MiB. Each slice of a pop takes one of them: with the next one it would be too large.
 fn push_large(home: &RedisHome) {
     for n in b'0'..b'3' {
