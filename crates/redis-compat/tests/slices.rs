@@ -7,14 +7,14 @@ mod common;
 use std::collections::BTreeSet;
 
 use sureq_core::command::{
-    AckScope, Cancel, Command, IdForm, LeaseAsk, Pop, TaskRefs, View, Worker, WorkerRef,
+    AckScope, Block, Cancel, Command, IdForm, LeaseAsk, Pop, TaskRefs, View, Worker, WorkerRef,
 };
 use sureq_core::{Replies, Reply};
 use sureq_home_api::Payload;
 use sureq_redis::RedisHome;
 
 use common::shop::{QUEUE, Shop, text};
-use common::{FOREIGN, info, push, run};
+use common::{FOREIGN, answer, info, push, run};
 
 /// More than any script handles.
 const MANY: usize = 6_000;
@@ -235,4 +235,27 @@ fn an_inspect_of_large_payloads_is_sliced() {
         let expected = if layout == "worqr" { 0..=0 } else { 1..=5 };
         assert!(expected.contains(&most), "{layout}: a script read {most} payloads");
     }
+}
+
+/// Another client adds many items at once, and a waiting pop gets them in one script.
+#[test]
+fn a_waiting_pop_takes_no_more_tasks_than_one_script_handles() {
+    let mut shop = open("work-queue");
+    let mut monitor = shop.monitor();
+    let queues = [QUEUE];
+    let pop = Pop { block: Some(Block::Forever), ..Pop::plain(&queues, MANY as u32) };
+    let ticket = shop.home.send(&[Command::Pop(pop)]);
+    monitor.wait_for("BLMOVE");
+    let mut items = redis::pipe();
+    items.atomic();
+    for n in 0..MANY {
+        items.set(format!("jobs:item:{n}"), n).ignore().lpush("jobs:queue", n).ignore();
+    }
+    let monitor = shop.monitor();
+    items.exec(&mut shop.raw).expect("Redis answers");
+    let taken = numbers(&answer(&ticket));
+    let most = monitor.most_words_of_a_script(&shop.server);
+    assert!(most <= WORDS_MAX, "a script did {most} words of work");
+    assert!(!taken.is_empty() && taken.iter().copied().eq(0..taken.len()), "{} tasks", taken.len());
+    assert_eq!(info(&shop.home, QUEUE).ready, (MANY - taken.len()) as u64);
 }
