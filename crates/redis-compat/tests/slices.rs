@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use sureq_core::command::{
     AckScope, Block, Cancel, Command, IdForm, LeaseAsk, Pop, TaskRefs, View, Worker, WorkerRef,
 };
-use sureq_core::{Replies, Reply};
+use sureq_core::{Replies, Reply, limits};
 use sureq_home_api::Payload;
 use sureq_redis::RedisHome;
 
@@ -258,4 +258,23 @@ fn a_waiting_pop_takes_no_more_tasks_than_one_script_handles() {
     assert!(most <= WORDS_MAX, "a script did {most} words of work");
     assert!(!taken.is_empty() && taken.iter().copied().eq(0..taken.len()), "{} tasks", taken.len());
     assert_eq!(info(&shop.home, QUEUE).ready, (MANY - taken.len()) as u64);
+}
+
+#[test]
+fn a_pop_of_large_payloads_ends_where_the_reply_is_full() {
+    // Two hundred of them fit into a reply, which is as many as one script delivers.
+    let payload = vec![b'x'; 330_000];
+    for layout in FOREIGN {
+        let shop = open(layout);
+        for _ in 0..400 {
+            push(&shop.home, QUEUE, &payload);
+        }
+        let worker = (layout == "worqr").then_some(WORKER);
+        let lease = LeaseAsk { worker, ..LeaseAsk::NONE };
+        let taken = run(&shop.home, &Command::Pop(Pop { lease, ..Pop::plain(&[QUEUE], 1_000) })).tasks.len();
+        let bytes = taken * payload.len();
+        let full = limits::REPLY_BYTES_MAX - payload.len()..limits::REPLY_BYTES_MAX + payload.len();
+        assert!(full.contains(&bytes), "{layout}: {bytes} bytes");
+        assert_eq!(info(&shop.home, QUEUE).ready, 400 - taken as u64, "{layout}");
+    }
 }
