@@ -482,6 +482,10 @@ pub(crate) fn partly_done(no: Refusal) -> Refusal {
             let why = format!("some of it was done before Redis said: WRONGTYPE {words}");
             Refusal::Unknown { why: why.into() }
         }
+        Refusal::OutOfMemory => {
+            let why = "some of it was done before the memory of Redis was full";
+            Refusal::Unknown { why: why.into() }
+        }
         other => other,
     }
 }
@@ -516,4 +520,20 @@ fn name_of(row: &Value) -> Result<Vec<u8>, UnexpectedAnswer> {
 fn id_of(task: &Value) -> Result<Vec<u8>, UnexpectedAnswer> {
     let Value::Array(fields) = task else { return Err(UnexpectedAnswer) };
     fields.get(1).cloned().map_or(Err(UnexpectedAnswer), bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_refusal_after_the_first_step_means_that_nothing_was_done() {
+        let why = || "why".into();
+        for no in
+            [Refusal::Unavailable { why: why() }, Refusal::WrongType { words: why() }, Refusal::OutOfMemory]
+        {
+            let after = partly_done(no.clone());
+            assert!(matches!(after, Refusal::Unknown { .. }), "{no:?}: {after:?}");
+        }
+    }
 }
