@@ -7,14 +7,14 @@ mod common;
 use std::collections::BTreeSet;
 
 use sureq_core::command::{
-    AckScope, Cancel, Command, IdForm, LeaseAsk, Pop, TaskRefs, View, Worker, WorkerRef,
+    AckScope, Block, Cancel, Command, IdForm, LeaseAsk, Pop, TaskRefs, View, Worker, WorkerRef,
 };
-use sureq_core::{Replies, Reply};
+use sureq_core::{Replies, Reply, limits};
 use sureq_home_api::Payload;
 use sureq_redis::RedisHome;
 
 use common::shop::{QUEUE, Shop, text};
-use common::{FOREIGN, info, push, run};
+use common::{FOREIGN, answer, info, push, run};
 
 /// More than any script handles.
 const MANY: usize = 6_000;
@@ -234,5 +234,47 @@ fn an_inspect_of_large_payloads_is_sliced() {
         // In worqr payloads are in the list itself.
         let expected = if layout == "worqr" { 0..=0 } else { 1..=5 };
         assert!(expected.contains(&most), "{layout}: a script read {most} payloads");
+    }
+}
+
+/// Another client adds many items at once, and a waiting pop gets them in one script.
+#[test]
+fn a_waiting_pop_takes_no_more_tasks_than_one_script_handles() {
+    let mut shop = open("work-queue");
+    let mut monitor = shop.monitor();
+    let queues = [QUEUE];
+    let pop = Pop { block: Some(Block::Forever), ..Pop::plain(&queues, MANY as u32) };
+    let ticket = shop.home.send(&[Command::Pop(pop)]);
+    monitor.wait_for("BLMOVE");
+    let mut items = redis::pipe();
+    items.atomic();
+    for n in 0..MANY {
+        items.set(format!("jobs:item:{n}"), n).ignore().lpush("jobs:queue", n).ignore();
+    }
+    let monitor = shop.monitor();
+    items.exec(&mut shop.raw).expect("Redis answers");
+    let taken = numbers(&answer(&ticket));
+    let most = monitor.most_words_of_a_script(&shop.server);
+    assert!(most <= WORDS_MAX, "a script did {most} words of work");
+    assert!(!taken.is_empty() && taken.iter().copied().eq(0..taken.len()), "{} tasks", taken.len());
+    assert_eq!(info(&shop.home, QUEUE).ready, (MANY - taken.len()) as u64);
+}
+
+#[test]
+fn a_pop_of_large_payloads_ends_where_the_reply_is_full() {
+    // Two hundred of them fit into a reply, which is as many as one script delivers.
+    let payload = vec![b'x'; 330_000];
+    for layout in FOREIGN {
+        let shop = open(layout);
+        for _ in 0..400 {
+            push(&shop.home, QUEUE, &payload);
+        }
+        let worker = (layout == "worqr").then_some(WORKER);
+        let lease = LeaseAsk { worker, ..LeaseAsk::NONE };
+        let taken = run(&shop.home, &Command::Pop(Pop { lease, ..Pop::plain(&[QUEUE], 1_000) })).tasks.len();
+        let bytes = taken * payload.len();
+        let full = limits::REPLY_BYTES_MAX - payload.len()..limits::REPLY_BYTES_MAX + payload.len();
+        assert!(full.contains(&bytes), "{layout}: {bytes} bytes");
+        assert_eq!(info(&shop.home, QUEUE).ready, 400 - taken as u64, "{layout}");
     }
 }

@@ -401,9 +401,10 @@ impl HomeThread {
         self.requeue_all(slot.fill(replies)).await;
     }
 
-    /// Requeues the tasks of pops that no replica has confirmed: they were not delivered.
+    /// Requeues the tasks of pops that no replica has confirmed: they were not delivered. Those of the last pop go
+    /// first, so that all keep their order.
     pub(crate) async fn requeue_unconfirmed(&self) {
-        for (call, answer) in self.link.take_unconfirmed() {
+        for (call, answer) in self.link.take_unconfirmed().into_iter().rev() {
             self.requeue_answer(&call, answer).await;
         }
     }

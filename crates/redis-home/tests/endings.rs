@@ -389,6 +389,34 @@ fn a_home_that_could_not_send_heartbeats_while_redis_was_away_keeps_its_tasks() 
     }
 }
 
+/// A home without connections that hold tasks sends no heartbeats, and counts as silent in time. If it takes a task in
+/// its last chance, before the next heartbeat, it is alive all the same.
+#[test]
+fn a_home_that_was_about_to_be_lost_keeps_what_it_takes() {
+    let (server, world) = (RedisServer::start(), Arc::new(World::default()));
+    let (home, other) = (world.home(&server, 1_000_000), world.home(&server, 2_000_000));
+    hold(&home, held_by(1), b"first", 1);
+    home.close_conn(ConnId(1));
+    home.look();
+    world.pass(SILENT_US);
+    // This notices that it is silent.
+    assert_eq!(info(&other, b"first").leased, 0);
+    world.pass(14_900_000);
+    fill(&home, b"q", 1);
+    let receipt = take(&home, held_by(2), &[b"q"], 1).remove(0);
+    world.pass(200_000);
+    assert!(numbers(&other, b"q", 1).is_empty(), "the task is not held");
+    // By then it has sent a heartbeat.
+    world.pass(9_800_000);
+    home.look();
+    world.pass(14_900_000);
+    assert!(numbers(&other, b"q", 1).is_empty(), "the task is not held");
+    assert_eq!(acked(&home, b"q", &receipt), 1);
+    server.check("sureq:");
+    home.close();
+    other.close();
+}
+
 /// How long a home lives without a heartbeat in release 3b1bd39, which is also what it writes.
 const LIFE_BEFORE_MS: u64 = 30_000;
 

@@ -6,9 +6,10 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 
 use redis::cmd;
-use support::{FOREIGN, info, open, open_in, pop_in, push, run, until};
+use support::{FOREIGN, answer, info, open, open_in, pop_in, push, run, until, wait_for};
 use sureq_core::command::{Command, Pop};
 use sureq_core::{Refusal, Reply};
+use sureq_home_api::Home as _;
 use sureq_redis::RedisHome;
 use sureq_testkit::process::free_port;
 use sureq_testkit::redis_server::RedisServer;
@@ -97,6 +98,24 @@ fn tasks_of_an_unconfirmed_pop_are_requeued_in_any_layout() {
     });
 }
 
+#[test]
+fn tasks_of_several_unconfirmed_pops_keep_their_order() {
+    let server = RedisServer::start();
+    let (plain, home) = (open(&server.url()), open(&format!("{}?durability=replicated", server.url())));
+    for n in b'0'..b'6' {
+        push(&plain, b"q", &[n]);
+    }
+    let pop = Command::Pop(Pop::plain(&[b"q"], 2));
+    let replies = home.send(&[pop, pop, pop]).wait().replies.list;
+    let is_unknown = |reply: &Reply| matches!(reply, Reply::Refused(Refusal::Unknown { .. }));
+    assert!(replies.len() == 3 && replies.iter().all(is_unknown), "{replies:?}");
+    let in_order = run(&plain, &Command::Pop(Pop::plain(&[b"q"], 9))).tasks;
+    assert_eq!(in_order.iter().map(|task| task.body[0]).collect::<Vec<_>>(), b"012345");
+    server.check("sureq:");
+    home.close();
+    plain.close();
+}
+
 /// Pushes three tasks of 3 MiB. Each slice of a pop takes one of them: with the next one it would be too large.
 fn push_large(home: &RedisHome) {
     for n in b'0'..b'3' {
@@ -175,6 +194,31 @@ fn an_unconfirmed_slice_that_is_full_is_requeued_after_others() {
     let in_order = run(&plain, &SLICED).tasks;
     assert_eq!(in_order.iter().map(|task| task.body[0]).collect::<Vec<_>>(), b"012");
     server.check("sureq:");
+    home.close();
+    plain.close();
+}
+
+/// A pop that waits in the keys of redis-work-queue takes a task in two steps: a blocking command moves its id, and a
+/// script leases it.
+#[test]
+fn the_task_of_an_unconfirmed_waiting_pop_is_requeued() {
+    let port = free_port();
+    let server = RedisServer::start_at(port);
+    let replica = RedisServer::start_replica_of(port, free_port());
+    let url = format!("{}?layout=work-queue&lease=600000", server.url());
+    let (plain, home) = (open(&url), open(&format!("{url}&durability=replicated")));
+    until("the replica follows", || matches!(push(&home, b"other", b"x"), Reply::PushedForeign(_)));
+    let ticket = wait_for(&home, b"q");
+    until("it waits", || home.waiters() == 1);
+    replica.suspend();
+    push(&plain, b"q", b"x");
+    let reply = answer(&ticket).list.remove(0);
+    assert!(matches!(reply, Reply::Refused(Refusal::Unknown { .. })), "{reply:?}");
+    until("it is requeued", || {
+        let left = info(&plain, b"q");
+        (left.ready, left.leased) == (1, 0)
+    });
+    replica.resume();
     home.close();
     plain.close();
 }

@@ -114,6 +114,23 @@ fn tasks_in_an_unread_reply_return_to_the_front() {
 }
 
 #[test]
+fn tasks_in_unread_replies_to_several_pops_keep_their_order() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    for n in b'0'..b'4' {
+        push(&home, b"q", &[n]);
+    }
+    let take = Command::Pop(Pop::plain(&[b"q"], 2));
+    drop(home.send(&[take, take]));
+    home.look();
+    until("the tasks are requeued", || support::info(&home, b"q").ready == 4);
+    let popped: Vec<Vec<u8>> = pop(&home, b"q", 9).unwrap().into_iter().map(|(body, _)| body).collect();
+    assert_eq!(popped.concat(), b"0123");
+    server.check("sureq:");
+    home.close();
+}
+
+#[test]
 fn waiting_pops_count_as_memory_and_are_refused_at_the_limit() {
     let server = RedisServer::start();
     let home = open(&server.url());

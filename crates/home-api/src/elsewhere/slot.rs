@@ -163,8 +163,10 @@ impl ReplySlot {
         (!was_over).then(|| undelivered.map(|(replies, _)| self.undelivered(&replies)).unwrap_or_default())
     }
 
+    /// The deliveries of all pops, those of the last one first: each is requeued at the front, so that all keep their
+    /// order.
     fn undelivered(&self, replies: &Replies<Payload>) -> Vec<Undelivered> {
-        self.pops.iter().flat_map(|pop| pop.undelivered(replies, self.receipt_text)).collect()
+        self.pops.iter().rev().flat_map(|pop| pop.undelivered(replies, self.receipt_text)).collect()
     }
 }
 
@@ -295,6 +297,16 @@ mod tests {
         assert_eq!(late.abandon().unwrap(), []);
         assert_eq!(late.fill(popped(&[2, 0, 2])), back);
         late.refuse(1, &Refusal::Closed);
+    }
+
+    #[test]
+    fn an_abandoned_slot_of_several_pops_requeues_the_last_of_them_first() {
+        let several = |command| PopOf { command, queues: [b"a".as_slice().into()].into() };
+        let slot = ReplySlot::new(vec![several(0), several(1)], slot(&[]).receipt_text);
+        let mut replies = popped(&[0, 0]);
+        replies.list = vec![Reply::Tasks(Span::new(0, 1)), Reply::Tasks(Span::new(1, 2))];
+        slot.abandon();
+        assert_eq!(slot.fill(replies), [undelivered("a", &["own"]), undelivered("a", &["1-1"])]);
     }
 
     #[test]

@@ -22,7 +22,7 @@ use sureq_home_api::elsewhere::PopOf;
 use sureq_home_api::{CleanReport, Cleaning};
 use sureq_redis::layout::{
     Call, Exchange, HeaderContext, HomeThread, Late, Layout, LayoutOptions, LayoutSession, ListForm, PopForm,
-    ReplyForm, SliceForm, SubscriptionRequests, Waiting,
+    ReplyForm, SLICE, SliceForm, SubscriptionRequests, Waiting,
 };
 use sureq_redis::{BadTarget, Target};
 
@@ -34,6 +34,8 @@ use old_clients::OldClients;
 /// The lease in milliseconds, if neither the pop nor the URL has one.
 pub(crate) const LEASE_MS: u64 = 60_000;
 
+/// The index of the number of tasks of a pop.
+const COUNT: usize = 0;
 /// The positions of two arguments of a pop: the index of the queue from which an id was moved, and the id.
 const MOVED_FROM: usize = 2;
 const MOVED: usize = 3;
@@ -76,7 +78,7 @@ impl Layout for WorkQueue {
     }
 
     fn pop_form(&self) -> PopForm {
-        PopForm { count: 0, room: None, queues: POP_QUEUES }
+        PopForm { count: COUNT, room: None, queues: POP_QUEUES }
     }
 
     /// A cancel searches both lists for each id, and stops when it has searched for long enough.
@@ -254,9 +256,12 @@ fn pop_call(pop: &Pop<'_>, lease_ms: u64) -> Result<Call, Refusal> {
         .args(pop.queues.iter().copied()))
 }
 
-/// The same pop, for an id that was already moved from one of its queues.
+/// The same pop, for an id that was already moved from one of its queues. One script does it, so it takes no more tasks
+/// than one script handles.
 fn with_moved(pop: &Call, from: usize, id: Vec<u8>) -> Call {
     let mut call = pop.clone();
+    let count = sureq_core::id::decimal(&call.args[COUNT]).unwrap_or(1);
+    call.args[COUNT] = count.min(SLICE as u64).to_string().into_bytes();
     call.args[MOVED_FROM] = from.to_string().into_bytes();
     call.args[MOVED] = id;
     call

@@ -214,12 +214,14 @@ async fn hand_over(home: &HomeThread, queue: &[u8], id: Vec<u8>) -> bool {
     let from = waiter.queues.iter().position(|name| name == queue).unwrap_or_default();
     let call = with_moved(&waiter.call, from, id);
     let mut answer = home.call(&call, Patience::Normal).await;
-    if matches!(answer, Err(Refusal::Unknown { .. })) {
+    // Tasks that no replica has confirmed are requeued, as those of other pops are.
+    if matches!(answer, Err(Refusal::Unknown { .. })) && !home.requeue_if_unconfirmed(&call).await {
         // Repeating is safe: this home may lease an id again that it has leased.
         let again = home.call(&call, Patience::Normal).await;
         if !matches!(again, Err(Refusal::Unavailable { .. })) {
             answer = again;
         }
+        home.requeue_if_unconfirmed(&call).await;
     }
     let mut replies = Replies::default();
     match answer {

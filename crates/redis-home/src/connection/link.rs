@@ -174,6 +174,11 @@ impl Link {
         self.unconfirmed.take()
     }
 
+    /// Whether this call is a pop whose answer was withheld.
+    pub(crate) fn is_unconfirmed(&self, call: &Call) -> bool {
+        self.unconfirmed.borrow().iter().any(|(pop, _)| pop.args == call.args)
+    }
+
     /// The server that owns a slot, and a connection to it. Retries until the attempt is over.
     async fn reach(&self, attempt: &mut Attempt) -> Result<(Rc<Node>, MultiplexedConnection), Refusal> {
         let closed = || {

@@ -6,7 +6,7 @@ use sureq_core::{Refusal, Replies};
 use sureq_home_api::Payload;
 use tokio::sync::mpsc;
 
-use super::{HomeThread, ReplyForm, Waiter, Waiters};
+use super::{Call, HomeThread, ReplyForm, Waiter, Waiters};
 use crate::connection::target::Target;
 use crate::script::answer::read;
 
@@ -36,6 +36,13 @@ impl HomeThread {
     /// Answers a waiter that was removed from the index. If it no longer accepts the tasks, they are requeued.
     pub async fn answer(&self, waiter: &Waiter, replies: Replies<Payload>) {
         self.give(&waiter.slot, replies).await;
+    }
+
+    /// Requeues the tasks of pops that no replica has confirmed. Returns whether this call was one of them.
+    pub async fn requeue_if_unconfirmed(&self, call: &Call) -> bool {
+        let is_unconfirmed = self.link.is_unconfirmed(call);
+        self.requeue_unconfirmed().await;
+        is_unconfirmed
     }
 
     /// A new connection for subscriptions.

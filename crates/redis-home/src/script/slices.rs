@@ -156,7 +156,12 @@ impl HomeThread {
         let mut slice = call.clone();
         slice.args.truncate(form.queues + queues_max);
         loop {
-            let asked = SLICE.min(wanted - popped.tasks.len());
+            let mut asked = SLICE.min(wanted - popped.tasks.len());
+            if form.room.is_none() && !popped.tasks.is_empty() {
+                // The script takes no limit of bytes: about as many tasks as have room.
+                let mean = (limits::REPLY_BYTES_MAX - room) / popped.tasks.len();
+                asked = asked.min(room / mean.max(1)).max(1);
+            }
             slice.args[form.count] = asked.to_string().into_bytes();
             if let Some(at) = form.room {
                 slice.args[at.all] = SLICE_BYTES.min(room).to_string().into_bytes();
@@ -176,7 +181,7 @@ impl HomeThread {
             popped.tasks.extend(more);
             let is_end = got < asked && ending.is_none();
             let is_last = first_queue + queues_max >= queues.len();
-            popped.is_full |= form.room.is_some() && room == 0;
+            popped.is_full |= room == 0;
             if popped.is_full || is_end && is_last || popped.tasks.len() >= wanted {
                 break;
             }
@@ -477,6 +482,10 @@ pub(crate) fn partly_done(no: Refusal) -> Refusal {
             let why = format!("some of it was done before Redis said: WRONGTYPE {words}");
             Refusal::Unknown { why: why.into() }
         }
+        Refusal::OutOfMemory => {
+            let why = "some of it was done before the memory of Redis was full";
+            Refusal::Unknown { why: why.into() }
+        }
         other => other,
     }
 }
@@ -511,4 +520,20 @@ fn name_of(row: &Value) -> Result<Vec<u8>, UnexpectedAnswer> {
 fn id_of(task: &Value) -> Result<Vec<u8>, UnexpectedAnswer> {
     let Value::Array(fields) = task else { return Err(UnexpectedAnswer) };
     fields.get(1).cloned().map_or(Err(UnexpectedAnswer), bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_refusal_after_the_first_step_means_that_nothing_was_done() {
+        let why = || "why".into();
+        for no in
+            [Refusal::Unavailable { why: why() }, Refusal::WrongType { words: why() }, Refusal::OutOfMemory]
+        {
+            let after = partly_done(no.clone());
+            assert!(matches!(after, Refusal::Unknown { .. }), "{no:?}: {after:?}");
+        }
+    }
 }

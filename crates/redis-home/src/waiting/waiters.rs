@@ -185,8 +185,10 @@ impl Waiters {
         }
     }
 
-    /// Takes the requests to report that all waiters were tried.
+    /// Takes the requests to report that all waiters were tried, for a session that tries none since it takes tasks
+    /// itself.
     pub fn take_looks(&self) -> Vec<oneshot::Sender<()>> {
+        self.to_try.take();
         self.looks.take().into_iter().map(|(_, done)| done).collect()
     }
 
@@ -488,5 +490,17 @@ mod tests {
         waiters.announce(b"a", 31_536_000_000);
         waiters.remove(&second);
         assert_eq!(waiters.agenda.borrow().next(), None);
+    }
+
+    #[test]
+    fn a_session_that_takes_tasks_itself_remembers_no_queues_to_try() {
+        let (waiters, _requests) = Waiters::new(Arc::default());
+        let slot = Arc::new(ReplySlot::new(Vec::new(), receipt_text));
+        waiters.stand(Waiter::new(Call::new("pop", None), vec![b"a".to_vec()], None, slot));
+        waiters.wake();
+        let (done, _) = oneshot::channel();
+        waiters.look(Some(b"b"), done);
+        assert_eq!(waiters.take_looks().len(), 1);
+        assert!(waiters.to_try.borrow().is_empty());
     }
 }

@@ -1397,12 +1397,13 @@ local function look_at(score) return floor(score - SCORE_AHEAD_MS + 0.5) end
 -- The score of a home that is alive now.
 local function alive_score() return log + SILENT_MS + SCORE_AHEAD_MS end
 
--- Records that a connection holds tasks of a queue. The connections of a lost home are lost.
+-- Records that a connection holds tasks of a queue. The connections of a lost home are lost. A home without such
+-- connections sends no heartbeats and may be about to count as lost: so the pop is one.
 local function hold(conn, queue)
   local home = home_of(conn)
   call('SADD', OWN .. 'conn:' .. conn, queue)
   call('SADD', OWN .. 'home:' .. home, conn)
-  call('ZADD', OWN .. 'homes', 'NX', alive_score(), home)
+  call('ZADD', OWN .. 'homes', alive_score(), home)
   if not store.homes then
     store.homes, is_store_changed = log + SILENT_MS, true
   end
@@ -1427,7 +1428,8 @@ function ops.pop(a)
     read('SCARD', w.key .. ':queues')
   elseif conn ~= '' then
     terms.holder = 'c:' .. conn
-    terms.ends = look_at(tonumber(read('ZSCORE', OWN .. 'homes', home_of(conn))) or alive_score())
+    terms.ends = look_at(alive_score())
+    read('ZCARD', OWN .. 'homes')
     read('SCARD', OWN .. 'conn:' .. conn)
     read('SCARD', OWN .. 'home:' .. home_of(conn))
   end
