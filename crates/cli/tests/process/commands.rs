@@ -203,7 +203,7 @@ fn tasks_finished_before_an_error_are_printed() {
 }
 
 #[test]
-fn numbers_that_are_too_large_are_refused() {
+fn numbers_out_of_range_are_refused() {
     let dir = scratch();
     let home = &in_dir(dir.path());
     let most = "18446744073709551615";
@@ -221,6 +221,7 @@ fn numbers_that_are_too_large_are_refused() {
         check_refused(home, &["bench", option, most], 2, "invalid value");
     }
     check_refused(home, &["work", "q", "--jobs", "0", "--", "true"], 2, "0 is not in 1..");
+    check_refused(home, &["extend", "q", "1-1", "0s"], 2, "write a time longer than 0");
 }
 
 #[test]
