@@ -12,6 +12,9 @@ use sureq_home_api::Position;
 /// buffer once they are more than this.
 const KEPT_BYTES: usize = 16 << 10;
 
+/// The capacity for this many deliveries is kept after a burst.
+const KEPT_DELIVERIES: usize = 256;
+
 /// The unsent replies of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
@@ -23,8 +26,10 @@ pub(crate) struct Output {
     /// Positions, in order, each with the end of the part of `bytes` that waits for it.
     gates: VecDeque<(Position, usize)>,
     deliveries: VecDeque<NotedDelivery>,
-    /// The queues that the entries of `deliveries` refer to.
+    /// The queues that the entries of `deliveries` refer to, in the same order.
     queues: Vec<Box<[u8]>>,
+    /// The bytes of their names.
+    names_bytes: usize,
 }
 
 /// A delivery whose reply begins at `start`.
@@ -48,7 +53,10 @@ impl Output {
 
     /// The allocated memory in bytes.
     pub(crate) fn capacity(&self) -> usize {
-        self.bytes.capacity() + self.deliveries.capacity() * size_of::<NotedDelivery>()
+        self.bytes.capacity()
+            + self.deliveries.capacity() * size_of::<NotedDelivery>()
+            + self.queues.capacity() * size_of::<Box<[u8]>>()
+            + self.names_bytes
     }
 
     /// The number of unsent bytes.
@@ -71,12 +79,10 @@ impl Output {
 
     /// Records that the reply which begins at `start` delivers a task.
     pub(crate) fn note_delivery(&mut self, start: usize, queue: &[u8], receipt: Receipt) {
-        if self.deliveries.is_empty() {
-            self.queues.truncate(1);
-        }
         // Deliveries come grouped by queue, and most connections use the same queue again and again.
         if self.queues.last().is_none_or(|last| **last != *queue) {
             self.queues.push(queue.into());
+            self.names_bytes += queue.len();
         }
         self.deliveries.push_back(NotedDelivery { start, queue: self.queues.len() - 1, receipt });
     }
@@ -117,7 +123,16 @@ impl Output {
         self.bytes.shrink_to(KEPT_BYTES);
         self.released -= sent;
         self.gates.iter_mut().for_each(|(_, upto)| *upto -= sent);
-        self.deliveries.iter_mut().for_each(|delivery| delivery.start -= sent);
+        // The last name is kept: it is probably that of the next delivery.
+        let unused = self.queues.len().saturating_sub(1);
+        let unused = self.deliveries.front().map_or(unused, |first| first.queue);
+        self.names_bytes -= self.queues.drain(..unused).map(|name| name.len()).sum::<usize>();
+        for delivery in &mut self.deliveries {
+            delivery.start -= sent;
+            delivery.queue -= unused;
+        }
+        self.deliveries.shrink_to(KEPT_DELIVERIES);
+        self.queues.shrink_to(KEPT_DELIVERIES);
     }
 
     /// Removes and returns the deliveries that were never sent, by queue, in order.
@@ -179,7 +194,39 @@ mod tests {
             out.advance(1000);
         }
         assert_eq!((out.len(), out.take_unsent().len()), (1000, 1));
-        assert!(out.bytes.capacity() < 100_000 && out.queues.len() < 1000);
+        assert!(out.bytes.capacity() < 100_000);
+    }
+
+    /// Like a client that pops from several queues by turns, without waiting for the replies.
+    #[test]
+    fn names_of_queues_are_freed_although_a_delivery_is_always_unsent() {
+        let mut out = Output::default();
+        for n in 0..10_000 {
+            out.note_delivery(out.end(), format!("queue-{}", n % 7).as_bytes(), receipt(n + 1));
+            reply(&mut out, &"x".repeat(100), 0);
+            out.release(Position(0));
+            out.advance(out.len() - 100);
+            assert!(out.queues.len() <= 2 * KEPT_BYTES / 100, "{} names after {n} replies", out.queues.len());
+        }
+        out.note_delivery(out.end(), b"last", receipt(1));
+        let unsent = out.take_unsent();
+        assert_eq!(
+            unsent,
+            [(b"queue-3"[..].into(), vec![receipt(10_000)]), (b"last"[..].into(), vec![receipt(1)])]
+        );
+    }
+
+    #[test]
+    fn memory_of_a_large_reply_is_freed_once_it_is_sent() {
+        let mut out = Output::default();
+        for n in 0..10_000 {
+            out.note_delivery(0, format!("queue-{}", n / 10).as_bytes(), receipt(n + 1));
+        }
+        reply(&mut out, &"x".repeat(1_000_000), 0);
+        assert!(out.capacity() > 1_400_000, "{} bytes", out.capacity());
+        out.release(Position(0));
+        out.advance(1_000_000);
+        assert!(out.capacity() < 40_000, "{} bytes", out.capacity());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use sureq::{Held, Home, Place, Queue};
 
 use super::error::{CommandError, CommandResult};
 use super::output::{Output, field};
-use super::{Common, Make, Typed, confirm, distinct, time, write_count};
+use super::{Common, Make, Typed, confirm, distinct, lasting, time, write_count};
 use crate::exit;
 use crate::format::many;
 
@@ -61,7 +61,7 @@ pub(crate) struct ExtendArguments {
     #[arg(value_name = "RECEIPT")]
     task: Typed,
     /// The new length of the lease, from now: 30s, 5m, 1h
-    #[arg(value_name = "TIME", value_parser = time)]
+    #[arg(value_name = "TIME", value_parser = lasting)]
     lease: Duration,
     #[command(flatten)]
     common: Common,

@@ -51,9 +51,9 @@ Examples:
 A pop without a lease may have no delivery number (on sureq://, and in the keys of other programs): the id then replaces
 the receipt, and means the current delivery.
 
-With --ack only tasks that are certainly finished are printed. Tasks that another client took meanwhile are counted. If the
-reply is lost, a task may be finished or may be delivered again: its receipt goes to standard error, its payload is not
-printed, and the exit code is 70.
+With --ack only tasks that are certainly finished are printed. Tasks that another client took meanwhile are counted. After
+an error the receipts of the other tasks go to standard error. If a reply is lost, its tasks may be finished or may be
+delivered again, and the exit code is 70.
 
 Exits with 4 if there was no task.";
 
@@ -74,14 +74,17 @@ async fn pop(arguments: &PopArguments, home: Home, mut output: Output) -> Comman
         write_tasks(arguments, &tasks.iter().collect::<Vec<_>>(), &mut output)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let Acked { finished, lost, unknown, error } = ack(&home, &tasks).await;
+    let Acked { finished, lost, unknown, unfinished, error } = ack(&home, &tasks).await;
     write_tasks(arguments, &finished, &mut output)?;
-    for task in unknown {
-        print::err(format_args!(
-            "sureq: not printed, since it may be delivered again: {} of {}",
-            name(&handle_of(task)),
-            name(task.queue_bytes())
-        ));
+    let whys = [(unknown, "not printed, since it may be delivered again"), (unfinished, "not finished")];
+    for (tasks, why) in whys {
+        for task in tasks {
+            print::err(format_args!(
+                "sureq: {why}: {} of {}",
+                name(&handle_of(task)),
+                name(task.queue_bytes())
+            ));
+        }
     }
     if lost > 0 {
         print::err(format_args!("sureq: {} not finished: another client holds it now", many(lost, "task")));
@@ -124,31 +127,34 @@ struct Acked<'a> {
     finished: Vec<&'a Task>,
     /// Tasks that may be finished or not: the reply was lost.
     unknown: &'a [Task],
+    /// Tasks that are not finished because of the error.
+    unfinished: &'a [Task],
     /// Tasks whose delivery is no longer the current one.
     lost: u64,
-    /// Why the rest was not finished; it is redelivered.
+    /// Why the rest was not finished. It is redelivered when its lease ends, if it has one.
     error: Option<sureq::Error>,
 }
 
 async fn ack<'a>(home: &Home, tasks: &'a [Task]) -> Acked<'a> {
-    let mut acked = Acked { finished: Vec::new(), lost: 0, unknown: &[], error: None };
-    for tasks in tasks.chunk_by(|a, b| a.queue_bytes() == b.queue_bytes()) {
-        let answers = home.queue(tasks[0].queue_bytes()).ack_all(tasks.iter().map(handle_of)).await;
+    let mut acked = Acked { finished: Vec::new(), lost: 0, unknown: &[], unfinished: &[], error: None };
+    let mut answered = 0;
+    for of_one in tasks.chunk_by(|a, b| a.queue_bytes() == b.queue_bytes()) {
+        let answers = home.queue(of_one[0].queue_bytes()).ack_all(of_one.iter().map(handle_of)).await;
         match answers {
             Ok(answers) => {
-                let both = tasks.iter().zip(answers);
+                let both = of_one.iter().zip(answers);
                 acked.finished.extend(both.filter(|(_, is_finished)| *is_finished).map(|(task, _)| task));
+                answered += of_one.len();
             }
             Err(error) => {
-                if error.is_unknown() {
-                    acked.unknown = tasks;
-                }
+                let unknown = if error.is_unknown() { of_one.len() } else { 0 };
+                (acked.unknown, acked.unfinished) = tasks[answered..].split_at(unknown);
                 acked.error = Some(error);
-                return acked;
+                break;
             }
         }
     }
-    acked.lost = (tasks.len() - acked.finished.len()) as u64;
+    acked.lost = (answered - acked.finished.len()) as u64;
     acked
 }
 

@@ -188,6 +188,14 @@ fn tasks_finished_before_an_error_are_printed() {
     let refused = pop_and_ack(&[POPPED, "*1\r\n$7\r\n1-1@1.1\r\n", "-UNAVAILABLE nothing was done: no\r\n"]);
     assert_eq!((refused.code, refused.out.as_str()), (69, "one\n"));
     assert!(refused.err.contains("1 task printed; then nothing was done: no"), "{}", refused.err);
+    assert!(refused.err.contains("sureq: not finished: 1-2@1.1 of b\n"), "{}", refused.err);
+    let none = pop_and_ack(&[POPPED, "-UNKNOWN outcome unknown: no\r\n"]);
+    assert_eq!((none.code, none.out.as_str()), (70, ""));
+    let rest = "it may be delivered again: 1-1@1.1 of a\nsureq: not finished: 1-2@1.1 of b\n";
+    assert!(none.err.contains(rest), "{}", none.err);
+    let lost = pop_and_ack(&[POPPED, "*0\r\n", "-UNAVAILABLE nothing was done: no\r\n"]);
+    assert_eq!((lost.code, lost.out.as_str()), (69, ""));
+    assert!(lost.err.contains("1 task not finished: another client holds it now"), "{}", lost.err);
     // A task that may be redelivered is not printed: otherwise it could be printed twice.
     let unknown = pop_and_ack(&[POPPED, "*1\r\n$7\r\n1-1@1.1\r\n", "-UNKNOWN outcome unknown: no\r\n"]);
     assert_eq!((unknown.code, unknown.out.as_str()), (70, "one\n"));
@@ -195,7 +203,7 @@ fn tasks_finished_before_an_error_are_printed() {
 }
 
 #[test]
-fn numbers_that_are_too_large_are_refused() {
+fn numbers_out_of_range_are_refused() {
     let dir = scratch();
     let home = &in_dir(dir.path());
     let most = "18446744073709551615";
@@ -213,6 +221,7 @@ fn numbers_that_are_too_large_are_refused() {
         check_refused(home, &["bench", option, most], 2, "invalid value");
     }
     check_refused(home, &["work", "q", "--jobs", "0", "--", "true"], 2, "0 is not in 1..");
+    check_refused(home, &["extend", "q", "1-1", "0s"], 2, "write a time longer than 0");
 }
 
 #[test]
