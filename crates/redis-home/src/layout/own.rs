@@ -27,6 +27,20 @@ pub(crate) const POP_ROOM: PopRoom =
 pub(crate) const POP: PopForm =
     PopForm { count: argument("pop", "count"), room: Some(POP_ROOM), queues: argument("pop", "queues...") };
 
+/// The script behind its generated header. `base.lua` describes the parts.
+const SCRIPT: &str = concat!(
+    include_str!("../script/lua/base.lua"),
+    include_str!("../script/lua/time.lua"),
+    include_str!("../script/lua/queues.lua"),
+    include_str!("../script/lua/tasks.lua"),
+    include_str!("../script/lua/deadlines.lua"),
+    include_str!("../script/lua/workers.lua"),
+    include_str!("../script/lua/ops_tasks.lua"),
+    include_str!("../script/lua/ops_queues.lua"),
+    include_str!("../script/lua/ops_workers.lua"),
+    include_str!("../script/lua/run.lua"),
+);
+
 /// The layout `sureq`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OwnLayout;
@@ -41,7 +55,7 @@ impl Layout for OwnLayout {
     }
 
     fn script(&self) -> Cow<'static, str> {
-        (header() + include_str!("../script/lua/queue.lua")).into()
+        (header() + SCRIPT).into()
     }
 
     fn call_of(&self, command: &Command<'_>, home: &str) -> Result<(Call, ReplyForm), Refusal> {

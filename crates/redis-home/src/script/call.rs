@@ -1,4 +1,4 @@
-//! Turns a command into a call of the script: the operations of `lua/queue.lua`, and which of them executes a
+//! Turns a command into a call of the script: the operations in `lua`, and which of them executes a
 //! command.
 
 use crate::script::operations::argument;
@@ -11,7 +11,7 @@ use sureq_core::limits;
 use sureq_core::settings::{Change, Changes, Expired, Overflow, Place};
 use sureq_core::{Receipt, Refusal, TaskId};
 
-/// The operations of `lua/queue.lua`, each with its arguments in order. A name that ends in dots is that of a list.
+/// The operations in `lua`, each with its arguments in order. A name that ends in dots is that of a list.
 pub(crate) const OPERATIONS: &[(&str, &[&str])] = &[
     ("push", &["queue", "payloads..."]),
     ("add", &["queue", "payload", "name", "delay", "at", "priority", "tries", "backoff", "ttl"]),

@@ -244,7 +244,7 @@ impl LogClock {
 mod tests {
     use super::*;
 
-    /// A model of how `begin` in `lua/queue.lua` handles the time.
+    /// A model of how `begin` in `lua/time.lua` handles the time.
     #[derive(Default)]
     struct Script {
         clock_ms: u64,

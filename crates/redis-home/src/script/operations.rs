@@ -1,4 +1,4 @@
-//! Arguments of the operations of `lua/queue.lua` by name.
+//! Arguments of the operations in `lua` by name.
 //!
 //! Scripts get positional arguments, which cost Redis least. Rust writes them by name with [`Call::field`], and the
 //! script reads them by name from the table that the generated header returns: both follow [`OPERATIONS`].
@@ -50,7 +50,7 @@ const fn is_same(a: &str, b: &str) -> bool {
 }
 
 impl Call {
-    /// Adds the next argument of an operation of `lua/queue.lua`, which has this name.
+    /// Adds the next argument of an operation in `lua`, which has this name.
     pub(crate) fn field(self, name: &str, value: impl Into<Vec<u8>>) -> Self {
         debug_assert_eq!(arguments(self.op).get(self.args.len()), Some(&name), "{}", self.op);
         self.arg(value)
