@@ -390,8 +390,8 @@ pub(crate) fn start_slice(steps: &mut Steps<'_, '_>, name: &[u8], ttl_ms: u64) -
 /// The rest of RQ.WORKER BEAT. Nothing is recorded: only the primary knows heartbeats.
 pub(crate) struct BeatRest {
     incarnation: u64,
-    /// The last key that was looked at.
-    last: Option<Place>,
+    /// The name of the last key that was looked at. Its database may be swapped between slices.
+    last: Option<Box<[u8]>>,
 }
 
 impl BeatRest {
@@ -403,7 +403,7 @@ impl BeatRest {
 
     pub(crate) fn step(&mut self, steps: &mut Steps<'_, '_>, out: &mut Replies<Payload>) -> Slice {
         let holder = Holder::Worker(self.incarnation);
-        let places = held_behind(steps, holder, self.last.as_ref());
+        let places = held_behind(steps, holder, self.last.as_deref());
         for place in &places {
             let name = steps.ctx.string(&place.1);
             match steps.ctx.open_to_read(name.as_str()).value() {
@@ -415,7 +415,7 @@ impl BeatRest {
             }
         }
         if places.len() == SLICE_KEYS {
-            self.last = places.into_iter().next_back();
+            self.last = last_name(places);
             return Slice::More;
         }
         let untold = look(steps.ctx, |table| {
@@ -442,18 +442,22 @@ pub(crate) fn note_lapses(ctx: Ctx<'_>, lapsed: Vec<(u64, Receipt)>) {
     });
 }
 
-/// The next keys of this database with tasks of a holder, at most a slice, behind `last`.
-fn held_behind(steps: &Steps<'_, '_>, holder: Holder, last: Option<&Place>) -> Vec<Place> {
+/// The next keys of this database with tasks of a holder, at most a slice, behind the name `last`.
+fn held_behind(steps: &Steps<'_, '_>, holder: Holder, last: Option<&[u8]>) -> Vec<Place> {
     let held = steps.process.schedule.held_behind(holder, steps.ctx.db(), last);
     held.take(SLICE_KEYS).cloned().collect()
+}
+
+fn last_name(places: Vec<Place>) -> Option<Box<[u8]>> {
+    places.into_iter().next_back().map(|(_, name)| name)
 }
 
 /// The rest of RQ.WORKER LIST.
 pub(crate) struct WorkersRest {
     /// The workers to list, the next one first.
     workers: VecDeque<WorkerRow>,
-    /// The last key of the next worker that was looked at.
-    last: Option<Place>,
+    /// The name of the last key of the next worker that was looked at. Its database may be swapped between slices.
+    last: Option<Box<[u8]>>,
 }
 
 impl WorkersRest {
@@ -478,7 +482,7 @@ impl WorkersRest {
                 return Slice::More;
             }
             let holder = Holder::Worker(worker.incarnation);
-            let places = held_behind(steps, holder, self.last.as_ref());
+            let places = held_behind(steps, holder, self.last.as_deref());
             for place in &places {
                 let name = steps.ctx.string(&place.1);
                 if let Value::Queue(object) = steps.ctx.open_to_read(name.as_str()).value() {
@@ -487,7 +491,7 @@ impl WorkersRest {
             }
             // A worker counts like a key, and one with many keys takes slices of its own.
             left = left.saturating_sub(places.len() + 1);
-            self.last = if places.len() == SLICE_KEYS { places.into_iter().next_back() } else { None };
+            self.last = if places.len() == SLICE_KEYS { last_name(places) } else { None };
             if self.last.is_none() {
                 out.workers.extend(self.workers.pop_front());
             }

@@ -313,6 +313,24 @@ fn leased_by_worker(workers: Value) -> String {
 }
 
 #[test]
+fn heartbeats_and_lists_of_workers_follow_their_database_when_it_is_swapped() {
+    for host in Host::ALL {
+        let mut scene = Scene::on(host);
+        let (worker, expected) = hold_in_many_queues(&mut scene.acting);
+        for db in [0, 1] {
+            scene.asking.say(&format!("SELECT {db}"));
+            scene.begin(&format!("RQ.WORKER BEAT {worker}"));
+            scene.acting.say("SWAPDB 0 1");
+            assert!(receipts(scene.answer()) == expected, "{host:?}, from database {db}");
+            scene.acting.say("SWAPDB 0 1");
+            scene.begin("RQ.WORKER LIST");
+            scene.acting.say("SWAPDB 0 1");
+            assert_eq!(leased_by_worker(scene.answer()), QUEUES.to_string(), "{host:?}, from database {db}");
+        }
+    }
+}
+
+#[test]
 fn without_blocking_all_slices_run_at_once() {
     for host in Host::ALL {
         let mut scene = Scene::on(host);
