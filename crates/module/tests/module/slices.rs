@@ -330,6 +330,29 @@ fn heartbeats_and_lists_of_workers_follow_their_database_when_it_is_swapped() {
     }
 }
 
+/// The table of workers is not copied when a list begins: it may have any number of them.
+#[test]
+fn a_list_of_very_many_workers_is_made_in_slices() {
+    const WORKERS: usize = 2_500;
+    for host in Host::ALL {
+        let mut scene = Scene::on(host);
+        let start = format!("for n=1,{WORKERS} do redis.call('rq.worker','start','w'..n,'ttl',600000) end");
+        scene.acting.try_words(&[b"EVAL", start.as_bytes(), b"0"]).expect("a script");
+        scene.begin("RQ.WORKER LIST");
+        scene.acting.say("RQ.WORKER FAIL w1");
+        scene.acting.say(&format!("RQ.WORKER FAIL w{WORKERS}"));
+        scene.acting.say("RQ.WORKER START late TTL 600000");
+        let names: Vec<String> = list(scene.answer()).into_iter().map(|row| shown(&list(row)[0])).collect();
+        let names: Vec<&str> = names.iter().filter_map(|worker| worker.split('#').next()).collect();
+        let expected = (1..WORKERS).map(|n| format!("w{n}")).chain(["late".to_owned()]);
+        assert!(
+            expected.eq(names.iter().map(|name| (*name).to_owned())),
+            "{host:?}: {} workers",
+            names.len()
+        );
+    }
+}
+
 #[test]
 fn without_blocking_all_slices_run_at_once() {
     for host in Host::ALL {
