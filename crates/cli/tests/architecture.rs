@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The dependencies that each of our crates may have. ARCHITECTURE.md has the reasons; a new dependency is added
 /// there and here.
@@ -116,6 +117,23 @@ fn only_the_simulator_counts_steps() {
     let workspace = crates().with_file_name("Cargo.toml");
     let workspace = fs::read_to_string(workspace).expect("the workspace has a manifest");
     assert!(!workspace.contains("\"meter\"") && workspace.contains("default-members = [\"crates/cli\"]"));
+}
+
+/// The simulator is tried on each of these patches. One that no longer fits the sources tests nothing, and ends
+/// `mutants/run`.
+#[test]
+fn every_injected_defect_can_be_applied() {
+    let root = crates().with_file_name("");
+    let entries = fs::read_dir(root.join("mutants")).expect("there are patches");
+    let paths = entries.map(|entry| entry.expect("it can be read").path());
+    let patches: Vec<_> =
+        paths.filter(|path| path.extension().is_some_and(|extension| extension == "patch")).collect();
+    let fits = |patch: &PathBuf| {
+        let output = Command::new("git").args(["apply", "--check"]).arg(patch).current_dir(&root).output();
+        output.expect("git runs").status.success()
+    };
+    let stale: Vec<_> = patches.iter().filter(|patch| !fits(patch)).collect();
+    assert!(stale.is_empty() && patches.len() > 40, "{stale:?} of {} patches", patches.len());
 }
 
 /// Rule 9: the disk and the clock are each accessed in one file. Unsafe code is only in the module, at the C API, and

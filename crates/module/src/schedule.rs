@@ -224,15 +224,15 @@ impl Schedule {
         self.held.get(&holder).into_iter().flatten()
     }
 
-    /// The keys of a database with tasks of a holder, behind `last`.
+    /// The keys of a database with tasks of a holder, behind the name `last`.
     pub(crate) fn held_behind(
         &self,
         holder: Holder,
         db: i32,
-        last: Option<&Place>,
+        last: Option<&[u8]>,
     ) -> impl Iterator<Item = &Place> {
-        let from =
-            last.map_or_else(|| Bound::Included((db, Box::default())), |last| Bound::Excluded(last.clone()));
+        let from = last
+            .map_or_else(|| Bound::Included((db, Box::default())), |last| Bound::Excluded((db, last.into())));
         let held = self.held.get(&holder).into_iter();
         held.flat_map(move |held| held.range((from.clone(), Bound::Unbounded)))
             .take_while(move |place| place.0 == db)

@@ -2,6 +2,8 @@
 //!
 //! A single Redis timer is set for the earliest deadline. A replica makes no decisions: it applies effects.
 
+use std::fs;
+
 use sureq_core::reply::Replies;
 use sureq_core::task::Holder;
 use sureq_core::{Now, limits};
@@ -22,7 +24,7 @@ use crate::workers;
 /// The maximum time of one call, in microseconds.
 const SLICE_US: u64 = 2_000;
 
-/// The retry interval while writes are paused, in milliseconds.
+/// The retry interval while writes are paused or a test holds back timed work, in milliseconds.
 const PAUSED_MS: u64 = 10;
 
 /// A period in which slices are executed back to back, before clients are served. Redis runs the next timer a
@@ -47,6 +49,13 @@ impl TimeSlice {
 fn pace_ms() -> u64 {
     let asked = || std::env::var("SUREQ_MODULE_PACE").ok()?.parse().ok();
     if cfg!(debug_assertions) { asked().unwrap_or(0) } else { 0 }
+}
+
+/// Whether a test holds back all timed work: as long as the file exists that the environment names. Only in debug
+/// builds.
+fn is_held() -> bool {
+    cfg!(debug_assertions)
+        && std::env::var_os("SUREQ_MODULE_HOLD").is_some_and(|file| fs::exists(file).is_ok_and(|it| it))
 }
 
 /// Sets the timer for the next deadline. Does nothing if it is set already.
@@ -91,7 +100,7 @@ pub(crate) fn ring(ctx: Ctx<'_>) {
             return;
         }
         let now = process.clock.now();
-        if !flags.is_replica() && redis::is_paused() {
+        if is_held() || !flags.is_replica() && redis::is_paused() {
             let timer = ctx.call_later(PAUSED_MS, Some(callbacks::alarm));
             process.schedule.alarm = process.next().map(|next| (next, timer));
             return;

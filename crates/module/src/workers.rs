@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::mem;
+use std::ops::Bound;
 
 use sureq_core::command::{Worker, WorkerRef};
 use sureq_core::event::QueueNo;
@@ -346,7 +347,7 @@ pub(crate) fn begin(steps: &mut Steps<'_, '_>, command: &Worker<'_>) -> Result<O
             Some(Work::Rest { queue, of, incarnation, has_said: false, fronts: Fronts::new(), count: 0 })
         }
         Worker::Beat(worker) => Some(Work::Beat(BeatRest::begin(steps, worker.incarnation))),
-        Worker::List => Some(Work::ListWorkers(WorkersRest::begin(steps))),
+        Worker::List => Some(Work::ListWorkers(WorkersRest::new())),
         Worker::Work(..) => None,
     })
 }
@@ -390,8 +391,8 @@ pub(crate) fn start_slice(steps: &mut Steps<'_, '_>, name: &[u8], ttl_ms: u64) -
 /// The rest of RQ.WORKER BEAT. Nothing is recorded: only the primary knows heartbeats.
 pub(crate) struct BeatRest {
     incarnation: u64,
-    /// The last key that was looked at.
-    last: Option<Place>,
+    /// The name of the last key that was looked at. Its database may be swapped between slices.
+    last: Option<Box<[u8]>>,
 }
 
 impl BeatRest {
@@ -403,7 +404,7 @@ impl BeatRest {
 
     pub(crate) fn step(&mut self, steps: &mut Steps<'_, '_>, out: &mut Replies<Payload>) -> Slice {
         let holder = Holder::Worker(self.incarnation);
-        let places = held_behind(steps, holder, self.last.as_ref());
+        let places = held_behind(steps, holder, self.last.as_deref());
         for place in &places {
             let name = steps.ctx.string(&place.1);
             match steps.ctx.open_to_read(name.as_str()).value() {
@@ -415,7 +416,7 @@ impl BeatRest {
             }
         }
         if places.len() == SLICE_KEYS {
-            self.last = places.into_iter().next_back();
+            self.last = last_name(places);
             return Slice::More;
         }
         let untold = look(steps.ctx, |table| {
@@ -442,43 +443,40 @@ pub(crate) fn note_lapses(ctx: Ctx<'_>, lapsed: Vec<(u64, Receipt)>) {
     });
 }
 
-/// The next keys of this database with tasks of a holder, at most a slice, behind `last`.
-fn held_behind(steps: &Steps<'_, '_>, holder: Holder, last: Option<&Place>) -> Vec<Place> {
+/// The next keys of this database with tasks of a holder, at most a slice, behind the name `last`.
+fn held_behind(steps: &Steps<'_, '_>, holder: Holder, last: Option<&[u8]>) -> Vec<Place> {
     let held = steps.process.schedule.held_behind(holder, steps.ctx.db(), last);
     held.take(SLICE_KEYS).cloned().collect()
 }
 
+fn last_name(places: Vec<Place>) -> Option<Box<[u8]>> {
+    places.into_iter().next_back().map(|(_, name)| name)
+}
+
 /// The rest of RQ.WORKER LIST.
 pub(crate) struct WorkersRest {
-    /// The workers to list, the next one first.
-    workers: VecDeque<WorkerRow>,
-    /// The last key of the next worker that was looked at.
-    last: Option<Place>,
+    /// The worker whose tasks are being counted.
+    worker: Option<WorkerRow>,
+    /// The name of its last key that was looked at. Its database may be swapped between slices.
+    last: Option<Box<[u8]>>,
+    /// The incarnation of the last worker.
+    upto: u64,
 }
 
 impl WorkersRest {
-    fn begin(steps: &Steps<'_, '_>) -> Self {
-        let (marks, now) = (&steps.process.marks, steps.now.log);
-        let alive = look(steps.ctx, |table| {
-            table.enter(marks);
-            let alive = table.alive.iter().filter(|(_, alive)| alive.expires > now);
-            let row = |(&incarnation, alive): (&u64, &Alive)| {
-                let (name, ttl_ms) = (alive.name.clone(), alive.ttl_ms);
-                WorkerRow { name, incarnation, ttl_ms, leased: 0 }
-            };
-            alive.map(row).collect()
-        });
-        Self { workers: alive.unwrap_or_default(), last: None }
+    pub(crate) const fn new() -> Self {
+        Self { worker: None, last: None, upto: 0 }
     }
 
     pub(crate) fn step(&mut self, steps: &mut Steps<'_, '_>, out: &mut Replies<Payload>) -> Slice {
         let mut left = SLICE_KEYS;
-        while let Some(worker) = self.workers.front_mut() {
+        while let Some(mut worker) = self.worker.take().or_else(|| self.next(steps)) {
             if left == 0 {
+                self.worker = Some(worker);
                 return Slice::More;
             }
             let holder = Holder::Worker(worker.incarnation);
-            let places = held_behind(steps, holder, self.last.as_ref());
+            let places = held_behind(steps, holder, self.last.as_deref());
             for place in &places {
                 let name = steps.ctx.string(&place.1);
                 if let Value::Queue(object) = steps.ctx.open_to_read(name.as_str()).value() {
@@ -487,12 +485,28 @@ impl WorkersRest {
             }
             // A worker counts like a key, and one with many keys takes slices of its own.
             left = left.saturating_sub(places.len() + 1);
-            self.last = if places.len() == SLICE_KEYS { places.into_iter().next_back() } else { None };
-            if self.last.is_none() {
-                out.workers.extend(self.workers.pop_front());
+            self.last = if places.len() == SLICE_KEYS { last_name(places) } else { None };
+            if self.last.is_some() {
+                self.worker = Some(worker);
+            } else {
+                out.workers.push(worker);
             }
         }
         Slice::Done(Ok(Reply::Workers(Span::new(0, out.workers.len()))))
+    }
+
+    /// The next worker that is alive.
+    fn next(&mut self, steps: &Steps<'_, '_>) -> Option<WorkerRow> {
+        let (marks, now) = (&steps.process.marks, steps.now.log);
+        let row = look(steps.ctx, |table| {
+            table.enter(marks);
+            let mut behind = table.alive.range((Bound::Excluded(self.upto), Bound::Unbounded));
+            let (&incarnation, alive) = behind.find(|(_, alive)| alive.expires > now)?;
+            Some(WorkerRow { name: alive.name.clone(), incarnation, ttl_ms: alive.ttl_ms, leased: 0 })
+        });
+        let row = row.flatten()?;
+        self.upto = row.incarnation;
+        Some(row)
     }
 }
 

@@ -12,6 +12,7 @@ use support::{answer, info, open, pop, pop_leased, push, run, wait_for};
 use sureq_core::Reply;
 use sureq_core::command::{Add, Command, LeaseAsk, Pop, When};
 use sureq_redis::{Clock, RedisHome, SystemClock, Target};
+use sureq_testkit::machine_watch::MachineWatch;
 use sureq_testkit::process::free_port;
 use sureq_testkit::proxy::FaultyProxy;
 use sureq_testkit::redis_server::RedisServer;
@@ -110,7 +111,7 @@ fn a_delay_under_load_is_neither_early_nor_late() {
                 });
             }
         }
-        let waiter = open(&server.url());
+        let (waiter, machine) = (open(&server.url()), MachineWatch::start());
         let since = Instant::now();
         add_delayed(&waiter, b"q", DELAY_MS);
         let added = Instant::now();
@@ -120,7 +121,7 @@ fn a_delay_under_load_is_neither_early_nor_late() {
         println!("after {least:?} and {} commands", count.load(Ordering::Acquire));
         assert_eq!(replies.tasks.len(), 1);
         assert!(most >= Duration::from_millis(DELAY_MS), "delivered early, after {most:?}");
-        assert!(least < Duration::from_millis(DELAY_MS + 1_000), "delivered late, after {least:?}");
+        machine.assert_within(least, Duration::from_millis(DELAY_MS + 1_000), "the delay");
         waiter.close();
     });
     homes.iter().for_each(RedisHome::close);
@@ -142,7 +143,7 @@ fn a_call_that_is_late_twice_shortens_neither_a_delay_nor_a_lease() {
     // It learns log time from this answer.
     info(&slow, b"leased");
     proxy.delay(SLOW);
-    let since = Instant::now();
+    let (machine, since) = (MachineWatch::start(), Instant::now());
     let lease = LeaseAsk { ms: Some(MS), ..LeaseAsk::NONE };
     let replies = slow.send(&[
         Command::Add(Add { when: When::After(MS), ..Add::plain(b"delayed", b"x") }),
@@ -157,7 +158,7 @@ fn a_call_that_is_late_twice_shortens_neither_a_delay_nor_a_lease() {
         assert_eq!(answer.replies.tasks.len(), 1, "{:?}", answer.replies.list);
         let after = answer.at - since;
         assert!(after >= due, "ended early, after {after:?} of {due:?}");
-        assert!(after < due + Duration::from_secs(2), "ended late, after {after:?} of {due:?}");
+        machine.assert_within(after, due + Duration::from_secs(2), "the delay or the lease");
     }
     proxy.delay(Duration::ZERO);
     slow.close();

@@ -14,6 +14,7 @@ use sureq_core::command::{Add, Block, Command, IdForm, LeaseAsk, Pop, Return, Ta
 use sureq_core::settings::{Change, Changes, Expired, Place};
 use sureq_home_api::Home as _;
 use sureq_redis::{Clock, RedisHome, SystemClock, Target};
+use sureq_testkit::machine_watch::MachineWatch;
 use sureq_testkit::process::free_port;
 use sureq_testkit::proxy::FaultyProxy;
 use sureq_testkit::redis_cluster::RedisCluster;
@@ -131,9 +132,9 @@ fn a_task_for_a_time_that_comes_early_since_the_wall_clock_is_set() {
             add();
         }
         clock.us.store(60_000_000, Ordering::Release);
-        let since = Instant::now();
+        let (machine, since) = (MachineWatch::start(), Instant::now());
         assert_eq!(answer(&ticket).tasks.len(), 1);
-        assert!(since.elapsed() < Duration::from_secs(5), "late, after {:?}", since.elapsed());
+        machine.assert_within(since.elapsed(), Duration::from_secs(5), "the wake-up");
         waiter.close();
         actor.close();
     }
@@ -342,9 +343,9 @@ fn a_pop_is_served_right_after_very_many_others_stopped_waiting() {
     until("it waits", || waiter.waiters() == 1);
     waiter.look();
     push(&other, b"last", b"x");
-    let since = Instant::now();
+    let (machine, since) = (MachineWatch::start(), Instant::now());
     assert_eq!(answer(&ticket).tasks.len(), 1);
-    assert!(since.elapsed() < Duration::from_secs(2), "late, after {:?}", since.elapsed());
+    machine.assert_within(since.elapsed(), Duration::from_secs(2), "the wake-up");
     proxy.delay(Duration::ZERO);
     until("only what is needed is left", || channels(&server) <= 2);
     waiter.close();

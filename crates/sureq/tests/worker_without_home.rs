@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sureq::{Failure, Home, State, Stop, Tally, Token, Worker, WorkerHandle, WorkerStatus};
+use sureq_testkit::machine_watch::MachineWatch;
 use sureq_testkit::patience::until;
 use sureq_testkit::process::{free_port, unread_bytes};
 use sureq_testkit::redis_server::RedisServer;
@@ -119,10 +120,10 @@ async fn a_handler_is_aborted_at_run_max_while_the_home_hangs() {
     let worker = worker.work("q", handler);
     let worker = AtWork::start(worker);
     worker.until(|status| status.running == 1).await;
-    let since = Instant::now();
+    let (machine, since) = (MachineWatch::start(), Instant::now());
     redis.suspend();
     let ended = timeout(PATIENCE, told.recv()).await.expect("it is ended").expect("it says so");
-    assert!(ended - since < Duration::from_secs(7), "after {:?}", ended - since);
+    machine.assert_within(ended - since, Duration::from_secs(7), "the end of the handler");
     redis.resume();
     worker.until(|status| status.tally.failed == 1).await;
     worker.stop().await;

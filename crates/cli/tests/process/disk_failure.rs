@@ -177,7 +177,7 @@ fn a_disk_that_hangs_delays_confirmations_and_nothing_else() {
 }
 
 /// Whether no byte of a reply has arrived.
-fn is_unanswered(client: &RespClient) -> bool {
+pub(crate) fn is_unanswered(client: &RespClient) -> bool {
     client.stream().set_nonblocking(true).expect("it is open");
     let peeked = client.stream().peek(&mut [0]);
     client.stream().set_nonblocking(false).expect("it is open");

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use sureq_testkit::client::{RespClient, Value};
 use sureq_testkit::load::scale;
 use sureq_testkit::loop_image::LoopImage;
+use sureq_testkit::machine_watch::MachineWatch;
 use sureq_testkit::server_process::{Launch, Server};
 
 use crate::{await_line, scratch, serve};
@@ -169,11 +170,13 @@ fn check_soon(mut delays: Vec<Duration>, what: &str) {
 #[test]
 fn leases_end_at_their_deadline_and_with_their_connection_and_their_worker() {
     let dir = scratch();
-    let server = serve(dir.path()).start();
+    // The time until a reply is on disk is that of the disk.
+    let server = serve(dir.path()).args(["--durability", "none"]).start();
     let (mut client, mut next) = (server.client(), server.client());
-    let mut delays = [Vec::new(), Vec::new(), Vec::new()];
+    let (machine, mut delays) = (MachineWatch::start(), [Vec::new(), Vec::new(), Vec::new()]);
     for _ in 0..5 {
         for (kind, delays) in delays.iter_mut().enumerate() {
+            let late = machine.late();
             client.push("q", "x");
             let mut holder = server.client();
             let begun = Instant::now();
@@ -189,7 +192,7 @@ fn leases_end_at_their_deadline_and_with_their_connection_and_their_worker() {
             } else {
                 begun + Duration::from_secs(1)
             };
-            delays.push(delay(&mut next, due));
+            delays.push(delay(&mut next, due).saturating_sub(machine.late().saturating_sub(late)));
             assert!(client.ack("q", &id));
         }
     }
@@ -203,15 +206,15 @@ fn count(tasks: usize) -> i64 {
     i64::try_from(tasks).expect("the number is small")
 }
 
-/// The longest command of another client until `is_over` returns true.
+/// The longest command of another client until `is_over` returns true, apart from the delay of the machine.
 fn longest_wait(client: &mut RespClient, mut is_over: impl FnMut(&mut RespClient) -> bool) -> Duration {
-    let mut longest = Duration::ZERO;
+    let (machine, mut longest) = (MachineWatch::start(), Duration::ZERO);
     loop {
         for _ in 0..100 {
-            let since = Instant::now();
+            let (since, late) = (Instant::now(), machine.late());
             let id = client.push("other", "x");
             assert!(client.pop("other", 1)[0].id == id && client.ack("other", &id));
-            longest = longest.max(since.elapsed());
+            longest = longest.max(since.elapsed().saturating_sub(machine.late().saturating_sub(late)));
         }
         if is_over(client) {
             return longest;

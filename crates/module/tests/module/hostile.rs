@@ -5,6 +5,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
 use redis::Value;
+use rustix::process::Signal;
 use sureq_testkit::redis_module::Host;
 use sureq_testkit::redis_server::RedisServer;
 
@@ -210,10 +211,11 @@ fn a_primary_that_lies(host: Host) {
     assert_sound(&replica);
 }
 
-/// Checks that the server runs, and that no panic was caught.
+/// Checks that the server runs, and that no panic was caught. Kills it, so that its log is complete.
 fn assert_sound(server: &RedisServer) {
     assert!(!server.process().has_ended());
-    let log = server.process().stdout_so_far();
+    server.process().signal(Signal::KILL);
+    let log = server.process().stdout();
     let panic = log.lines().find(|line| line.contains("a panic in"));
     assert_eq!(panic, None, "all damage is found by checks");
 }

@@ -25,10 +25,9 @@ fn tasks_popped_for_a_lost_client_return_to_the_renamed_queue() {
             (&["SWAPDB 0 1"], 1, "q"),
             (&["RENAME q moved", "SWAPDB 0 1"], 1, "moved"),
         ] {
-            let mut scene = Scene::paced(host, "200");
+            let mut scene = Scene::on(host);
             push(&mut scene.acting, "q");
             scene.begin("RQ.POP COUNT 5000 q");
-            // Before the last slice.
             scene.acting.say("MULTI");
             for line in then {
                 scene.acting.say(line);
@@ -49,10 +48,14 @@ fn tasks_are_requeued_in_order_though_the_queue_is_renamed_between_slices() {
         let mut scene = Scene::paced(host, "200");
         push(&mut scene.acting, "q");
         scene.begin("RQ.POP COUNT 5000 q");
+        scene.go_on();
         until("three slices are popped", || scene.acting.counts("q")[2] >= 3_000);
+        scene.hold();
         let popped = scene.acting.counts("q")[2];
         scene.kill_asking();
+        scene.go_on();
         until("some are requeued", || scene.acting.counts("q")[2] < popped);
+        scene.hold();
         scene.acting.say("RENAME q moved");
         scene.wait_until_over();
         assert_eq!(scene.acting.counts("moved"), [TASKS, 0, 0, 0], "{host:?}");

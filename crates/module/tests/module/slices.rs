@@ -1,6 +1,6 @@
 //! Large commands are executed in slices: other clients are served in between, and any change in between is safe.
 
-use std::collections::BTreeSet;
+use std::fs;
 use std::path::PathBuf;
 
 use redis::Value;
@@ -14,7 +14,7 @@ use crate::support::{Client, list, shown, text};
 /// The number of tasks of the large commands: five slices.
 pub(crate) const TASKS: i64 = 5_000;
 
-/// The pause between slices in milliseconds, long enough to act in between.
+/// The pause between slices in milliseconds, so that others can be served in between.
 const PACE: &str = "40";
 
 /// A client that sends a large command, and another one that acts in the meantime.
@@ -24,6 +24,9 @@ pub(crate) struct Scene {
     id: i64,
     pub(crate) acting: Client,
 }
+
+/// As long as the directory of the server contains this file, it executes no slice but the first one of a command.
+const HOLD: &str = "hold";
 
 impl Scene {
     pub(crate) fn on(host: Host) -> Self {
@@ -40,23 +43,38 @@ impl Scene {
     }
 
     fn start(host: Host, options: &[&str], pace: &str) -> Self {
-        let server = host.start(options, &[("SUREQ_MODULE_PACE", PathBuf::from(pace))]);
+        let environment = [("SUREQ_MODULE_PACE", pace), ("SUREQ_MODULE_HOLD", HOLD)];
+        let server = host.start(options, &environment.map(|(name, value)| (name, PathBuf::from(value))));
         let (mut asking, acting) = (Client::of(&server), Client::of(&server));
         let id = asking.number("CLIENT ID");
         Self { server, asking, id, acting }
     }
 
-    /// Sends a command, and returns when a part of it is done.
+    /// Sends a command, and returns when its first slice is done. The next one is executed after [`Self::go_on`].
     pub(crate) fn begin(&mut self, command: &str) {
+        self.hold();
         self.asking.ask(command);
         self.acting.wait_until("sureq", "sureq_under_way", "1");
     }
 
+    /// Holds back all further slices, so that a command is still under way however late the machine runs this test.
+    pub(crate) fn hold(&self) {
+        fs::write(self.server.dir().join(HOLD), "").expect("the file can be written");
+    }
+
+    /// Lets the server continue, slice by slice.
+    pub(crate) fn go_on(&self) {
+        // The server may not be held back.
+        let _ = fs::remove_file(self.server.dir().join(HOLD));
+    }
+
     pub(crate) fn wait_until_over(&mut self) {
+        self.go_on();
         self.acting.wait_until("sureq", "sureq_under_way", "0");
     }
 
     pub(crate) fn answer(&mut self) -> Value {
+        self.go_on();
         self.asking.answer().expect("no error")
     }
 
@@ -129,19 +147,12 @@ fn others_are_served_between_two_slices() {
             prepare(&mut scene.acting);
             let before = scene.acting.counts("q");
             let worker = current(&mut scene.acting);
-            scene.asking.ask(&command.replace("@w", &worker));
-            let mut seen = BTreeSet::new();
             let moved = |counts: [i64; 4]| (0..4).map(|n| (counts[n] - before[n]).abs()).max().unwrap_or(0);
-            until("all is done", || {
-                let moved = moved(scene.acting.counts("q"));
-                seen.insert(moved);
-                moved == TASKS
-            });
-            assert!(
-                seen.iter().any(|&moved| moved > 0 && moved < TASKS),
-                "{host:?} {command}: a part of it was seen: {seen:?}"
-            );
+            scene.begin(&command.replace("@w", &worker));
+            let part = moved(scene.acting.counts("q"));
+            assert!(part > 0 && part < TASKS, "{host:?} {command}: {part} of {TASKS}");
             let answer = scene.answer();
+            assert_eq!(moved(scene.acting.counts("q")), TASKS, "{host:?} {command}");
             match *reply {
                 "list" => assert_eq!(payloads(answer), all(), "{host:?} {command}"),
                 "text" => assert!(text(&answer).starts_with("w#"), "{host:?} {command}"),
@@ -258,25 +269,87 @@ fn a_large_recovery_is_whole() {
 
 #[test]
 fn heartbeats_and_lists_of_workers_with_very_many_queues_are_executed_in_slices() {
-    const QUEUES: usize = 2_500;
     for host in Host::ALL {
         let mut scene = Scene::on(host);
-        let worker = scene.acting.text("RQ.WORKER START w TTL 600000");
-        let mut expected = BTreeSet::new();
-        for n in 0..QUEUES {
-            let id = text(&list(scene.acting.say(&format!("RQ.PUSH q{n} x")))[0]);
-            let popped = list(scene.acting.say(&format!("RQ.POP WORKER {worker} q{n}"))).swap_remove(0);
-            if n % 2 == 0 {
-                scene.acting.say(&format!("RQ.CANCEL q{n} ID {id}"));
-                expected.insert(text(&list(popped)[3]));
-            }
-        }
+        let (worker, expected) = hold_in_many_queues(&mut scene.acting);
         scene.begin(&format!("RQ.WORKER BEAT {worker}"));
-        let cancelled: BTreeSet<String> = list(scene.answer()).iter().map(text).collect();
-        assert_eq!(cancelled, expected, "{host:?}");
+        assert!(receipts(scene.answer()) == expected, "{host:?}");
         scene.begin("RQ.WORKER LIST");
-        let row = list(list(scene.answer()).swap_remove(0));
-        assert!(row.iter().any(|field| shown(field) == QUEUES.to_string()), "{host:?}: {row:?}");
+        assert_eq!(leased_by_worker(scene.answer()), QUEUES.to_string(), "{host:?}");
+    }
+}
+
+/// The number of queues in which a worker holds a task each: three slices.
+const QUEUES: usize = 2_500;
+
+/// Lets a worker hold a task in each of many queues. Returns the worker, and the receipts of those that are then
+/// cancelled.
+fn hold_in_many_queues(client: &mut Client) -> (String, Vec<String>) {
+    let worker = client.text("RQ.WORKER START w TTL 600000");
+    let mut cancelled = Vec::new();
+    for n in 0..QUEUES {
+        let id = text(&list(client.say(&format!("RQ.PUSH q{n} x")))[0]);
+        let popped = list(client.say(&format!("RQ.POP WORKER {worker} q{n}"))).swap_remove(0);
+        if n % 2 == 0 {
+            client.say(&format!("RQ.CANCEL q{n} ID {id}"));
+            cancelled.push(text(&list(popped)[3]));
+        }
+    }
+    cancelled.sort();
+    (worker, cancelled)
+}
+
+/// The receipts in a reply to a heartbeat, sorted.
+fn receipts(beat: Value) -> Vec<String> {
+    let mut receipts: Vec<String> = list(beat).iter().map(text).collect();
+    receipts.sort();
+    receipts
+}
+
+/// The number of tasks that the only worker in a list holds.
+fn leased_by_worker(workers: Value) -> String {
+    let row = list(list(workers).swap_remove(0));
+    shown(row.last().expect("a row has fields"))
+}
+
+#[test]
+fn heartbeats_and_lists_of_workers_follow_their_database_when_it_is_swapped() {
+    for host in Host::ALL {
+        let mut scene = Scene::on(host);
+        let (worker, expected) = hold_in_many_queues(&mut scene.acting);
+        for db in [0, 1] {
+            scene.asking.say(&format!("SELECT {db}"));
+            scene.begin(&format!("RQ.WORKER BEAT {worker}"));
+            scene.acting.say("SWAPDB 0 1");
+            assert!(receipts(scene.answer()) == expected, "{host:?}, from database {db}");
+            scene.acting.say("SWAPDB 0 1");
+            scene.begin("RQ.WORKER LIST");
+            scene.acting.say("SWAPDB 0 1");
+            assert_eq!(leased_by_worker(scene.answer()), QUEUES.to_string(), "{host:?}, from database {db}");
+        }
+    }
+}
+
+/// The table of workers is not copied when a list begins: it may have any number of them.
+#[test]
+fn a_list_of_very_many_workers_is_made_in_slices() {
+    const WORKERS: usize = 2_500;
+    for host in Host::ALL {
+        let mut scene = Scene::on(host);
+        let start = format!("for n=1,{WORKERS} do redis.call('rq.worker','start','w'..n,'ttl',600000) end");
+        scene.acting.try_words(&[b"EVAL", start.as_bytes(), b"0"]).expect("a script");
+        scene.begin("RQ.WORKER LIST");
+        scene.acting.say("RQ.WORKER FAIL w1");
+        scene.acting.say(&format!("RQ.WORKER FAIL w{WORKERS}"));
+        scene.acting.say("RQ.WORKER START late TTL 600000");
+        let names: Vec<String> = list(scene.answer()).into_iter().map(|row| shown(&list(row)[0])).collect();
+        let names: Vec<&str> = names.iter().filter_map(|worker| worker.split('#').next()).collect();
+        let expected = (1..WORKERS).map(|n| format!("w{n}")).chain(["late".to_owned()]);
+        assert!(
+            expected.eq(names.iter().map(|name| (*name).to_owned())),
+            "{host:?}: {} workers",
+            names.len()
+        );
     }
 }
 
@@ -357,6 +430,7 @@ fn a_disconnect_ends_the_command_but_not_the_end_of_a_worker() {
         let worker = current(&mut scene.acting);
         scene.begin(&format!("RQ.WORKER STOP {worker}"));
         scene.kill_asking();
+        scene.go_on();
         until("all are requeued", || scene.acting.counts("q") == [TASKS, 0, 0, 0]);
         until("it is removed", || current(&mut scene.acting).is_empty());
     }
@@ -456,6 +530,7 @@ fn an_ending_worker_pops_nothing_and_its_successor_waits() {
         scene.begin(&format!("RQ.WORKER STOP {worker}"));
         let error = scene.acting.error(&format!("RQ.POP WORKER {worker} q"));
         assert!(error.contains("GONE"), "{host:?}: {error}");
+        scene.go_on();
         let successor = scene.acting.text("RQ.WORKER START w");
         assert_ne!(successor, worker);
         assert_eq!(scene.answered_number(), TASKS, "{host:?}");
@@ -563,11 +638,12 @@ fn a_crash_between_slices_leaves_the_rest_unchanged() {
     hold(&mut scene.acting);
     let worker = current(&mut scene.acting);
     let mut stopping = Client::of(&scene.server);
+    scene.hold();
     stopping.ask(&format!("RQ.WORKER STOP {worker}"));
     scene.asking.ask("RQ.PURGE d");
     scene.acting.wait_until("sureq", "sureq_under_way", "2");
-    scene.server.process().signal(rustix::process::Signal::KILL);
     scene.server.crash();
+    scene.go_on();
     let mut client = Client::of(&scene.server);
     let left = client.counts("d")[3];
     assert!(left > 0 && left < TASKS, "{left}");

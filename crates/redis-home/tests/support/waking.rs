@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use sureq_home_api::Home as _;
 use sureq_redis::RedisHome;
+use sureq_testkit::machine_watch::MachineWatch;
 use sureq_testkit::redis_server::RedisServer;
 
 use super::{answer, open, until, wait_for};
 
-/// How late a task may arrive: a busy machine is slow, while a lost wake-up never comes.
+/// How late a task may arrive, apart from the delay of the machine.
 const LATE: Duration = Duration::from_secs(2);
 
 /// A home with a waiting pop, and a home that makes its task ready; the same, or another process.
@@ -43,14 +44,14 @@ impl Waking {
         until("it waits", || self.waiter.waiters() == 1);
         // All commands that lead to waiting have been sent when this returns.
         self.waiter.look();
-        let before = Instant::now();
+        let (machine, before) = (MachineWatch::start(), Instant::now());
         let due = act(actor);
         let after = Instant::now();
         let replies = answer(&ticket);
         let (most, least) = (before.elapsed(), after.elapsed());
         assert_eq!(replies.tasks.len(), 1, "{:?}", replies.list);
         assert!(most >= Duration::from_millis(*due.start()), "early, after {most:?}");
-        assert!(least < Duration::from_millis(*due.end()) + LATE, "late, after {least:?}");
+        machine.assert_within(least, Duration::from_millis(*due.end()) + LATE, "the wake-up");
         println!("woken after {least:?}");
         self.actor.iter().chain([&self.waiter]).for_each(RedisHome::close);
     }
