@@ -314,7 +314,9 @@ pub struct LeaseTerms {
     pub lapse: Option<LapsePolicy>,
 }
 
-/// The options of a task. Their encoding can be extended without a new format.
+/// The options of a task, as they are recorded: a push resolves those of an [`Add`](crate::command::Add) to these, a
+/// record keeps them in its [`Extras`](crate::task::Extras), and [`FullTask::fields`] are these again, of a whole task.
+/// The [`codec`](crate::codec) says how to add one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fields<'a> {
     /// The due time, if the task is delayed.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use sureq_core::Command;
-use sureq_core::command::Worker;
+use sureq_core::command::ReplyKind;
 use sureq_core::limits;
 
 /// The expected bytes of all replies to a batch. A single command may ask for more.
@@ -64,12 +64,23 @@ impl Default for ReplySizes {
 impl SizePlace {
     /// The place of a command whose reply carries tasks.
     pub fn of(command: &Command<'_>) -> Option<Self> {
-        match command {
-            Command::Pop(pop) => Some(Self::of_queues(pop.queues)),
-            Command::Recover { queue, .. } | Command::Inspect { queue, .. } => {
+        match command.reply_kind() {
+            ReplyKind::Popped(pop) => Some(Self::of_queues(pop.queues)),
+            ReplyKind::Recovered { queue, .. } | ReplyKind::Inspected { queue, .. } => {
                 Some(Self::of_queues(&[queue]))
             }
-            _ => None,
+            ReplyKind::Ids(_)
+            | ReplyKind::Added
+            | ReplyKind::Acked(_)
+            | ReplyKind::Outcome
+            | ReplyKind::CountOrOk
+            | ReplyKind::Info
+            | ReplyKind::Settings
+            | ReplyKind::Explained
+            | ReplyKind::Queues { .. }
+            | ReplyKind::Started(_)
+            | ReplyKind::Receipts
+            | ReplyKind::Workers => None,
         }
     }
 
@@ -140,16 +151,22 @@ impl ReplySizes {
 
     /// The expected bytes of the reply to a command.
     pub fn expected_bytes(&self, command: &Command<'_>) -> usize {
-        match command {
-            Command::Push { payloads, .. } => REPLY_BYTES + payloads.len() * ID_BYTES,
-            Command::Ack { tasks, .. } => REPLY_BYTES + tasks.list.len() * ID_BYTES,
-            Command::Pop(pop) => self.tasks_bytes(command, pop.count),
-            Command::Recover { count, .. } | Command::Inspect { count, .. } => {
-                self.tasks_bytes(command, *count)
+        match command.reply_kind() {
+            ReplyKind::Ids(count) => REPLY_BYTES + count * ID_BYTES,
+            ReplyKind::Acked(tasks) => REPLY_BYTES + tasks.list.len() * ID_BYTES,
+            ReplyKind::Popped(pop) => self.tasks_bytes(command, pop.count),
+            ReplyKind::Recovered { count, .. } | ReplyKind::Inspected { count, .. } => {
+                self.tasks_bytes(command, count)
             }
-            Command::Queues { count, .. } => (*count as usize).saturating_mul(TASK_BYTES).min(UNSEEN_BYTES),
-            Command::Worker(Worker::Beat(_) | Worker::List) => UNSEEN_BYTES / 16,
-            _ => REPLY_BYTES,
+            ReplyKind::Queues { count } => (count as usize).saturating_mul(TASK_BYTES).min(UNSEEN_BYTES),
+            ReplyKind::Receipts | ReplyKind::Workers => UNSEEN_BYTES / 16,
+            ReplyKind::Added
+            | ReplyKind::Outcome
+            | ReplyKind::CountOrOk
+            | ReplyKind::Info
+            | ReplyKind::Settings
+            | ReplyKind::Explained
+            | ReplyKind::Started(_) => REPLY_BYTES,
         }
     }
 
