@@ -218,9 +218,16 @@ pub enum ReplyKind<'a> {
     /// Tasks leased by this pop.
     Popped(Pop<'a>),
     /// Up to `count` tasks of the queue, leased again.
-    Recovered { queue: &'a [u8], count: u32 },
+    Recovered {
+        queue: &'a [u8],
+        count: u32,
+    },
     /// Up to `count` tasks of the queue in one state.
-    Inspected { queue: &'a [u8], view: View, count: u32 },
+    Inspected {
+        queue: &'a [u8],
+        view: View,
+        count: u32,
+    },
     /// Those of these tasks that were finished.
     Acked(TaskRefs<'a>),
     /// Whether the lease was still held, and the task not cancelled.
@@ -230,7 +237,9 @@ pub enum ReplyKind<'a> {
     Settings,
     Explained,
     /// Up to `count` queues, and the cursor of the next ones.
-    Queues { count: u32 },
+    Queues {
+        count: u32,
+    },
     /// The incarnation of the worker with this name.
     Started(&'a [u8]),
     /// The receipts of leases that a worker lost.

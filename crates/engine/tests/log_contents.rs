@@ -13,7 +13,7 @@ use log_support::{
 };
 use sureq_engine::disk::{DirDisk, Disk};
 use sureq_engine::fault::OpenError;
-use sureq_engine::log::{Durability, LogOptions, Place, Position, Reader, recover};
+use sureq_engine::log::{Durability, LogAddress, LogOptions, Position, Reader, recover};
 use sureq_testkit::sim_disk::{Kept, SimDisk};
 
 /// The room for frames in a segment of this size: all but its header and its seal.
@@ -83,7 +83,7 @@ fn a_log_moves_on_to_smaller_and_larger_segments() {
 fn bodies_are_read_back_from_their_places() {
     let mut run = Run::new(4096, Durability::Always);
     run.session(60);
-    let mut places: Vec<Place> = Vec::new();
+    let mut places: Vec<LogAddress> = Vec::new();
     let disk = run.disk.shared();
     let mut log = recover(&disk, &run.options, &mut |frame| {
         places.push(frame.place);

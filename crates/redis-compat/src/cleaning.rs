@@ -14,7 +14,7 @@ use sureq_core::Refusal;
 use sureq_home_api::elsewhere::PopOf;
 use sureq_home_api::{CleanReport, CleanedQueue};
 pub(crate) use sureq_home_api::{Cleaned, Cleaning};
-use sureq_redis::layout::{Call, HomeThread, ReplyForm, bytes, fields, list};
+use sureq_redis::layout::{AnswerForm, Call, HomeThread, bytes, fields, list};
 use tokio::sync::Notify;
 
 /// How long a task must look abandoned before it counts as such: foreign clients take several steps.
@@ -69,7 +69,7 @@ impl Cleaner {
     pub(crate) fn watch_pops(
         &self,
         home: &HomeThread,
-        calls: &[Result<(Call, ReplyForm), Refusal>],
+        calls: &[Result<(Call, AnswerForm), Refusal>],
         pops: &[PopOf],
     ) {
         let is_sent = |pop: &&PopOf| matches!(calls.get(pop.command), Some(Ok(_)));

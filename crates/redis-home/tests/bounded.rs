@@ -178,8 +178,8 @@ fn the_heartbeat_of_a_worker_of_many_queues_takes_small_scripts() {
         let beat = in_small_scripts(&server, || run(&home, &Command::Worker(Worker::Beat(worker))));
         assert!(matches!(beat.list[0], Reply::Receipts(_)), "{:?}", beat.list);
         assert_eq!(beat.receipts.len(), queues.len(), "each is reported once");
-        let told: BTreeSet<String> = beat.receipts.iter().map(ToString::to_string).collect();
-        assert!(told == receipts.iter().cloned().collect(), "each cancelled task is reported");
+        let reported: BTreeSet<String> = beat.receipts.iter().map(ToString::to_string).collect();
+        assert!(reported == receipts.iter().cloned().collect(), "each cancelled task is reported");
     }
     home.close();
 }

@@ -23,7 +23,7 @@ use crate::conn::{Conn, ConnectError};
 use crate::listener::{ListenerChannels, listen};
 use crate::pipe::{Batch, BatchEntry, Pipe, receipt_text};
 use crate::target::Target;
-use crate::waiting::{Common, Place, WAITING_MAX, Waiting, unreachable};
+use crate::waiting::{Common, PopPermit, WAITING_MAX, WaitingPop, unreachable};
 
 /// The backoff between attempts to connect, at first and at most.
 const RETRY_MIN: Duration = Duration::from_millis(20);
@@ -71,7 +71,7 @@ struct Shared {
 
 /// A job for the thread.
 enum Job {
-    Wait(Option<ConnId>, Waiting),
+    Wait(Option<ConnId>, WaitingPop),
     CloseConn(ConnId),
     Listen(Arc<NoticeQueue>, mpsc::UnboundedReceiver<Subscription>),
     /// Opens the connection for commands that must not wait behind large payloads.
@@ -171,13 +171,13 @@ impl RemoteHome {
         if shared.pipe.is_closed() {
             return slot.refuse(1, &Refusal::Closed);
         }
-        let Some(place) = Place::take(&shared.waiting) else {
+        let Some(permit) = PopPermit::take(&shared.waiting) else {
             let why = format!("{WAITING_MAX} pops are waiting already: try again later").into();
             return slot.refuse(1, &Refusal::Unavailable { why });
         };
         let dismissals = *shared.dismissals.borrow();
         let is_answered = Cell::new(false);
-        let pop = Waiting { bytes, form, block: own.block, slot, dismissals, _place: place, is_answered };
+        let pop = WaitingPop { bytes, form, block: own.block, slot, dismissals, _permit: permit, is_answered };
         if let Err(mpsc::error::SendError(Job::Wait(_, pop))) = shared.jobs.send(Job::Wait(own.conn, pop)) {
             pop.refuse(&Refusal::Closed);
         }
@@ -391,7 +391,7 @@ async fn work(
     mut jobs: mpsc::UnboundedReceiver<Job>,
     pipe: tokio::task::JoinHandle<()>,
 ) {
-    let mut lanes: HashMap<ConnId, mpsc::UnboundedSender<Waiting>> = HashMap::new();
+    let mut lanes: HashMap<ConnId, mpsc::UnboundedSender<WaitingPop>> = HashMap::new();
     let (mut under_way, mut listeners) = (JoinSet::new(), Vec::<Arc<NoticeQueue>>::new());
     let (mut closed, mut control) = (None, None);
     while closed.is_none() {

@@ -65,7 +65,7 @@ impl Thread {
     }
 
     /// Registers the waker of a connection.
-    pub(crate) fn meet(&self, conn: ConnId, waker: &Waker) {
+    pub(crate) fn register_waker(&self, conn: ConnId, waker: &Waker) {
         let mut wakers = self.wakers();
         if wakers.get(&conn).is_none_or(|known| !known.will_wake(waker)) {
             wakers.insert(conn, waker.clone());

@@ -230,7 +230,7 @@ impl Dialect for RespSession {
                 (progress.consumed, if again { Then::Again } else { Then::Read })
             }
             (None, Err(error)) => {
-                if error.is_told() {
+                if error.is_reported() {
                     Writer::new(cx.out.bytes_mut(), self.version).error(format_args!("ERR {error}"));
                     cx.out.gate(Position::START);
                 }
@@ -622,7 +622,7 @@ mod tests {
     fn a_subscriber_that_was_given_up_cannot_leave_without_noticing() {
         for leaves in ["UNSUBSCRIBE", "UNSUBSCRIBE sureq:work:q", "RESET"] {
             let thread = thread_of(Arc::new(Engine::in_memory(&Options::default())));
-            thread.meet(ConnId(1), Waker::noop());
+            thread.register_waker(ConnId(1), Waker::noop());
             let mut session = RespSession::new(ConnId(1), Ipv4Addr::LOCALHOST.into(), &thread);
             let (said, _) = take(&mut session, &thread, "SUBSCRIBE sureq:work:q\r\n");
             assert_eq!(said, "*3 $9 subscribe $12 sureq:work:q :1 ");
@@ -639,7 +639,7 @@ mod tests {
     fn a_subscriber_that_misses_nothing_can_leave() {
         for leaves in ["UNSUBSCRIBE", "RESET"] {
             let thread = thread_of(Arc::new(Engine::in_memory(&Options::default())));
-            thread.meet(ConnId(1), Waker::noop());
+            thread.register_waker(ConnId(1), Waker::noop());
             let mut session = RespSession::new(ConnId(1), Ipv4Addr::LOCALHOST.into(), &thread);
             take(&mut session, &thread, "SUBSCRIBE sureq:work:q\r\n");
             let (said, closes) = take(&mut session, &thread, &format!("{leaves}\r\n"));

@@ -187,7 +187,7 @@ impl Server {
             let mut stopped = self.stop.subscribe();
             tokio::select! {
                 _ = stopped.wait_for(|stop| *stop) => Ok(()),
-                () = self.common.subscriptions.tell_all() => Ok(()),
+                () = self.common.subscriptions.deliver_all() => Ok(()),
                 failure = failure_of(&*self.common.home) => Err(ServerError::Home(failure)),
                 error = accept_all(self.resp.as_ref(), Protocol::Resp, &hand_over) => Err(error),
                 error = accept_all(self.text.as_ref(), Protocol::Text, &hand_over) => Err(error),

@@ -160,6 +160,6 @@ mod tests {
             assert!(error.is_unknown() && !error.can_be_asked_again(), "{error}");
         }
         let error = queue.push("later").await.expect_err("a failed home confirms nothing");
-        assert!(matches!(error, Error::Over(Refusal::Poisoned)) && !error.is_unknown(), "{error}");
+        assert!(matches!(error, Error::Closed(Refusal::Poisoned)) && !error.is_unknown(), "{error}");
     }
 }

@@ -32,6 +32,7 @@ use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
 
 use crate::event::{Event, QueueNo, Recorder};
+use crate::fnv::Fnv;
 use crate::id::TaskId;
 use crate::index::Dictionary;
 use crate::limits;
@@ -499,14 +500,14 @@ impl<B: Body> Broker<B> {
 
     /// A digest of all data that is not volatile. Equal states have equal digests, whatever their history.
     pub fn digest(&self) -> u64 {
-        let mut hasher = Fnv(FNV_START);
+        let mut hasher = Fnv::default();
         (self.last_id, self.logged_digest()).hash(&mut hasher);
         hasher.finish()
     }
 
     /// The same without the last id, which a start may raise without an event.
     pub fn logged_digest(&self) -> u64 {
-        let mut hasher = Fnv(FNV_START);
+        let mut hasher = Fnv::default();
         (self.clock, self.incarnation, &self.marks).hash(&mut hasher);
         for slot in self.slots.iter().flatten() {
             slot.name.hash(&mut hasher);
@@ -514,23 +515,6 @@ impl<B: Body> Broker<B> {
         }
         self.workers.digest(&mut hasher);
         hasher.finish()
-    }
-}
-
-/// FNV-1a. A hasher from a dependency might change with its version.
-struct Fnv(u64);
-
-const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
-
-impl Hasher for Fnv {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
     }
 }
 

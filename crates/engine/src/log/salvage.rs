@@ -7,7 +7,7 @@ use super::segment::{
     SEGMENT_HEADER_BYTES, SegmentHeader, parse_segment_name, parse_spare_name, segment_name, uuid_in,
 };
 use super::walk::{Step, Walk};
-use super::{Place, Position};
+use super::{LogAddress, Position};
 use crate::disk::Disk;
 use crate::fault::{Damage, Fault, OpenError};
 
@@ -164,7 +164,7 @@ pub(crate) struct Piece<'a> {
     /// The number of its events.
     pub(crate) events: u32,
     /// The place of its body.
-    pub(crate) place: Place,
+    pub(crate) place: LogAddress,
     pub(crate) body: &'a [u8],
     /// Whether the body matches its checksum.
     pub(crate) is_sound: bool,
@@ -282,7 +282,7 @@ impl Content {
         body: &'a [u8],
         is_sound: bool,
     ) -> Piece<'a> {
-        let place = Place { segment: self.number, offset: (offset + FRAME_HEADER_BYTES) as u64 };
+        let place = LogAddress { segment: self.number, offset: (offset + FRAME_HEADER_BYTES) as u64 };
         Piece { first, events, place, body, is_sound }
     }
 

@@ -9,7 +9,7 @@ use super::segment::{
     SEGMENT_HEADER_BYTES, SegmentHeader, SegmentInfo, parse_segment_name, segment_bytes_for, segment_name,
 };
 use super::walk::{SegmentEnd, SoundFrame, Step, Walk};
-use super::{LogOptions, Place, Position};
+use super::{LogAddress, LogOptions, Position};
 use crate::disk::Disk;
 use crate::fault::{Damage, Fault, OpenError, ReplayError};
 
@@ -21,7 +21,7 @@ pub struct ReplayFrame<'a> {
     /// The number of its events.
     pub events: u32,
     /// The place of the body after the recovery of the log.
-    pub place: Place,
+    pub place: LogAddress,
     /// The batch as it was appended.
     pub body: &'a [u8],
 }
@@ -397,7 +397,7 @@ fn hand_over(
     if header.first.after(header.events).is_some_and(|end| end <= from) {
         return Ok(());
     }
-    let place = Place { segment: number_then, offset: frame.body_offset() };
+    let place = LogAddress { segment: number_then, offset: frame.body_offset() };
     replay(ReplayFrame { first: header.first, events: header.events, place, body }).map_err(|source| {
         OpenError::Replay {
             file: segment_name(number),

@@ -5,11 +5,13 @@
 //! as a quarter of the budget, so that only a few commands are sent before its sizes are known. Another process may
 //! have pushed larger tasks since; so the number of commands that request tasks is limited, too.
 
+use std::hash::Hasher as _;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use sureq_core::Command;
 use sureq_core::command::ReplyKind;
+use sureq_core::fnv::Fnv;
 use sureq_core::limits;
 
 /// The expected bytes of all replies to a batch. A single command may ask for more.
@@ -85,10 +87,9 @@ impl SizePlace {
     }
 
     fn of_queues(queues: &[&[u8]]) -> Self {
-        // FNV-1a.
-        let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        let all = queues.iter().flat_map(|queue| queue.iter());
-        let hash = all.fold(0xcbf2_9ce4_8422_2325, mix);
+        let mut hasher = Fnv::default();
+        queues.iter().for_each(|queue| hasher.write(queue));
+        let hash = hasher.finish();
         Self(((hash ^ (hash >> 32)) % PLACES) as usize)
     }
 }

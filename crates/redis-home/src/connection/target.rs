@@ -1,7 +1,7 @@
 //! The target of a home, read from a URL: which servers, with which credentials, prefix and layout. `layout::keys`
 //! names the keys.
 
-use crate::layout::{Layout, LayoutOptions, Layouts, SharedLayout, Waiting};
+use crate::layout::{Layout, LayoutOptions, Layouts, SharedLayout, WakeUp};
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
     Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError,
@@ -191,7 +191,7 @@ impl Target {
                 if !path.is_empty() {
                     return Err(BadTarget::Database);
                 }
-                if layout.waiting() == Waiting::Watched {
+                if layout.wake_up() == WakeUp::Watched {
                     return Err(BadTarget::TrackedInCluster { layout: layout.name() });
                 }
                 check_tag(&prefix, &*layout)?;

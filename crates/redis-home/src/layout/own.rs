@@ -10,8 +10,8 @@ use sureq_core::command::Command;
 use sureq_home_api::{CleanReport, Cleaning};
 
 use super::{
-    Call, Channels, Exchange, HeaderContext, HomeThread, Ids, Late, Layout, LayoutSession, ListForm, PopForm,
-    PopRoom, ReplyForm, SliceForm, Waiting,
+    AnswerForm, Call, Channels, Exchange, HeaderContext, HomeThread, Ids, Late, Layout, LayoutSession,
+    ListForm, PopForm, PopRoom, SliceForm, WakeUp,
 };
 use crate::connection::target::Target;
 use crate::script::call::call_of;
@@ -44,7 +44,7 @@ impl Layout for OwnLayout {
         (header() + include_str!("../script/lua/queue.lua")).into()
     }
 
-    fn call_of(&self, command: &Command<'_>, home: &str) -> Result<(Call, ReplyForm), Refusal> {
+    fn call_of(&self, command: &Command<'_>, home: &str) -> Result<(Call, AnswerForm), Refusal> {
         call_of(command, home)
     }
 
@@ -101,8 +101,8 @@ impl Layout for OwnLayout {
         Some(Channels { prefix, layout: self }.name("wake", b""))
     }
 
-    fn waiting(&self) -> Waiting {
-        Waiting::Published
+    fn wake_up(&self) -> WakeUp {
+        WakeUp::Published
     }
 
     fn has_deadlines(&self) -> bool {

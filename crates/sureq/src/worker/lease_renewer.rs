@@ -144,7 +144,7 @@ impl LeaseRenewer {
     fn incarnation(&self) -> Option<u64> {
         match *self.shared.registration.borrow() {
             Registration::As(incarnation) => Some(incarnation),
-            Registration::Pending | Registration::Unneeded | Registration::Over(_) => None,
+            Registration::Pending | Registration::Unneeded | Registration::Ended(_) => None,
         }
     }
 
@@ -403,6 +403,6 @@ mod tests {
         assert!(renewer.incarnation().is_some_and(|second| second > first), "it has registered anew");
         start_another(&home).await;
         renewer.beat().await;
-        assert_eq!(*shared.registration.borrow(), Registration::Over(Error::WorkerReplaced));
+        assert_eq!(*shared.registration.borrow(), Registration::Ended(Error::WorkerReplaced));
     }
 }
