@@ -22,21 +22,21 @@ fn room(segment_bytes: usize) -> usize {
 }
 
 #[test]
-fn an_empty_log_goes_on() {
+fn an_empty_log_can_be_continued() {
     let mut run = Run::new(4096, Durability::Always);
     run.session(0).session(0);
     assert_goes_on(&run.disk, &run.options, &[]);
 }
 
 #[test]
-fn a_log_of_one_batch_goes_on() {
+fn a_log_of_one_batch_can_be_continued() {
     let mut run = Run::new(4096, Durability::Always);
     run.session(1).session(0);
     assert_goes_on(&run.disk, &run.options, &run.batches);
 }
 
 #[test]
-fn a_log_that_ends_with_its_segment_goes_on() {
+fn a_log_that_ends_with_its_segment_can_be_continued() {
     let mut run = Run::new(4096, Durability::Always);
     run.session_of(vec![vec![1; room(4096) - 64]]);
     assert_eq!(run.segments().len(), 1);

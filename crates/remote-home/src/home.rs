@@ -177,7 +177,8 @@ impl RemoteHome {
         };
         let dismissals = *shared.dismissals.borrow();
         let is_answered = Cell::new(false);
-        let pop = WaitingPop { bytes, form, block: own.block, slot, dismissals, _permit: permit, is_answered };
+        let pop =
+            WaitingPop { bytes, form, block: own.block, slot, dismissals, _permit: permit, is_answered };
         if let Err(mpsc::error::SendError(Job::Wait(_, pop))) = shared.jobs.send(Job::Wait(own.conn, pop)) {
             pop.refuse(&Refusal::Closed);
         }

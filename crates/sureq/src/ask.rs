@@ -70,7 +70,7 @@ impl Home {
         match replies.list.pop() {
             Some(Reply::Refused(no)) => Err(no.into()),
             Some(reply) => Ok((reply, replies, since)),
-            None => Err(Error::out_of_turn()),
+            None => Err(Error::unexpected_reply()),
         }
     }
 

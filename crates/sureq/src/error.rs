@@ -103,10 +103,8 @@ impl Error {
     }
 
     /// A reply that does not match the command.
-    pub(crate) fn out_of_turn() -> Self {
-        Self::Unknown {
-            why: "the reply does not match the command: does the home run another release?".into(),
-        }
+    pub(crate) fn unexpected_reply() -> Self {
+        Self::Unknown { why: "unexpected reply: the home may run an incompatible release".into() }
     }
 }
 

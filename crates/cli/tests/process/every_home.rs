@@ -486,7 +486,7 @@ fn refused_credentials_exit_with_no_permission() {
 }
 
 #[test]
-fn an_idle_worker_prints_what_it_waits_for() {
+fn an_idle_worker_prints_the_queues_that_it_waits_for() {
     let homes = Homes::start();
     for home in &homes.urls[1..] {
         lines(home, &["push", "q", "x", "--delay", "1h"]);

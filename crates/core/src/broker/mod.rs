@@ -124,8 +124,8 @@ struct QueueSlot<B> {
     awake: bool,
     /// Whether it counts as a queue with tasks.
     has_tasks: bool,
-    /// The number of images begun when the queue first changed after its last image. If it is smaller than the
-    /// current number, the image under way needs the queue as it is now, before the next change.
+    /// The number of images that had begun when the queue first changed after its last image; `None` if it has not
+    /// changed since. An image that began later must copy the queue before the next change.
     touched: Option<u64>,
     /// Its share of the broker's memory count, and [`Queue::motion`] at that time.
     memory: usize,
@@ -342,7 +342,8 @@ impl<B: Body> Broker<B> {
         released
     }
 
-    /// Releases as many bodies of dropped and purged queues as this call may still move tasks. The next tick goes on.
+    /// Releases bodies of dropped and purged queues within the call's remaining budget of tasks. The next tick
+    /// continues.
     fn release_within_budget<R: Recorder<Body = B>>(&mut self, rec: &mut Stamp<'_, R>) {
         while rec.budget() > 0 && !self.dropped.is_empty() {
             let released = self.release_dropped(rec.budget(), rec);

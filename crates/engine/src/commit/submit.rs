@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipeline_is_not_held_up_by_what_is_due_in_other_queues() {
+    fn a_pipeline_is_not_held_up_by_due_tasks_of_other_queues() {
         type Begin = fn(&Engine, &Hand);
         let begins: [Begin; 2] = [
             |_, clock| end_the_hour(clock),

@@ -88,7 +88,9 @@ impl SizePlace {
 
     fn of_queues(queues: &[&[u8]]) -> Self {
         let mut hasher = Fnv::default();
-        queues.iter().for_each(|queue| hasher.write(queue));
+        for queue in queues {
+            hasher.write(queue);
+        }
         let hash = hasher.finish();
         Self(((hash ^ (hash >> 32)) % PLACES) as usize)
     }

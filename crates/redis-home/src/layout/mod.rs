@@ -161,12 +161,12 @@ impl dyn Layout {
 /// How waiting pops are woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WakeUp {
-    /// The home subscribes to the channels `work` and `wake` of each queue that is waited for.
+    /// The home subscribes to the channels `work` and `wake` of each queue with waiters; their messages wake these.
     Published,
-    /// The session notices that a queue may have something, and calls [`Waiters::try_soon`]. It gets a request for each
-    /// queue that is waited for ([`LayoutSession::wake_waiters`]).
+    /// The session watches each queue with waiters ([`LayoutSession::wake_waiters`]) and calls [`Waiters::try_soon`]
+    /// when one may have a task.
     Watched,
-    /// The session takes tasks from the queue itself and answers waiters ([`LayoutSession::wake_waiters`]).
+    /// The session pops tasks from the queue itself and hands them to waiters ([`LayoutSession::wake_waiters`]).
     Taken,
 }
 

@@ -23,16 +23,17 @@ use crate::waiting::index::{Agenda, Waiter, WaiterIndex};
 use crate::waiting::serving::serve;
 use crate::waiting::subscription::SubscriptionRequest;
 
-/// When to retry after Redis did not answer.
+/// The delay of a retry after Redis did not answer.
 const RETRY_MS: u64 = 2_000;
 
-/// How often to look at a queue whose messages may be lost.
+/// The polling interval of a queue whose messages may be lost.
 const LOOK_MS: u64 = 15_000;
 
-/// How often to look at a queue whose messages Redis forbids this user.
+/// The polling interval of a queue whose messages Redis forbids this user.
 const UNSUBSCRIBED_MS: u64 = 1_000;
 
-/// How often to look at a queue with tasks for a time of the wall clock: a step of that clock sends no message.
+/// The polling interval of a queue that has tasks with a time of the wall clock (`AT`), because Redis sends no message
+/// when that clock is set.
 const WALL_CLOCK_LOOK_MS: u64 = 1_000;
 
 /// How many queues one `tick` covers.

@@ -162,7 +162,7 @@ impl LeaseRenewer {
                 Err(no.into())
             }
             Some(reply) => Ok((reply, replies)),
-            None => Err(Error::out_of_turn()),
+            None => Err(Error::unexpected_reply()),
         }
     }
 
@@ -217,7 +217,7 @@ impl LeaseRenewer {
             }
             Reply::Refused(Refusal::NotThere { .. }) => Ok(Registration::Unneeded),
             Reply::Refused(no) => Err(no.into()),
-            _ => Err(Error::out_of_turn()),
+            _ => Err(Error::unexpected_reply()),
         }
     }
 
@@ -249,7 +249,7 @@ impl LeaseRenewer {
             Ok((Reply::Refused(Refusal::WorkerGone), _)) => return self.register_anew(incarnation).await,
             Ok((Reply::Refused(Refusal::WorkerReplaced), _)) => return self.replaced(incarnation).await,
             Ok((Reply::Refused(no), _)) => no.into(),
-            Ok(_) => Error::out_of_turn(),
+            Ok(_) => Error::unexpected_reply(),
             Err(error) => error,
         };
         if shared.is_final(&error) {
