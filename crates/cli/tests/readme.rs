@@ -50,7 +50,7 @@ fn play_after(prelude: &str, file: &str) -> Ids {
             let mut lines = step.lines().map(here);
             let mut command = lines.next().expect("a step begins with its command");
             while command.ends_with('\\') {
-                command = format!("{command}\n{}", lines.next().expect("a command goes on"));
+                command = format!("{command}\n{}", lines.next().expect("a command continues"));
             }
             let expected: Vec<String> = lines.filter(|line| !line.is_empty()).collect();
             let certain = expected.iter().filter(|line| *line != "…").count();

@@ -577,7 +577,7 @@ impl Shared {
         }
     }
 
-    /// Goes on with pops that have not looked at all their queues yet, in order of arrival.
+    /// Continues with pops that have not looked at all their queues yet, in order of arrival.
     fn go_on_searching(&self, state: &mut EngineState, now: Now) {
         while state.may_serve()
             && let Some((number, left)) = state.searches.pop_first()

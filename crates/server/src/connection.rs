@@ -298,8 +298,8 @@ impl<D: Dialect> Connection<D> {
         }
     }
 
-    /// Sends the replies that are durable. Returns the position that the other replies wait for. Pending, if there is
-    /// so much to send that other connections get their turn first.
+    /// Sends the replies that are durable. Returns the position that the other replies wait for. Pending after some
+    /// writes, so that other connections get their turn.
     fn flush(&mut self, cx: &mut Context<'_>) -> io::Result<Poll<Option<Position>>> {
         for _ in 0..WRITES_PER_TURN {
             let waits_for = self.out.release(self.thread.home.durable());

@@ -25,7 +25,7 @@ use sureq_proto::verbs::By;
 
 use crate::matches::Matches;
 
-/// The number of matching steps after which new connections are accepted before matching goes on.
+/// The number of matching steps after which new connections are accepted before matching continues.
 const STEPS_PER_YIELD: usize = 1 << 16;
 
 /// The number of steps that a notice counts as, besides those of matching.

@@ -180,7 +180,7 @@ fn log_reply(
 ) {
     match (form, reply) {
         (TextReplyForm::Added { .. }, Reply::Added { id, .. }) => {
-            log(format_args!("New task {}", letters(*id)))
+            log(format_args!("New task {}", letters(*id)));
         }
         (TextReplyForm::Reserved, Reply::Tasks(span)) => {
             for task in &replies.tasks[span.range()] {

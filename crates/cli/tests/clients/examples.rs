@@ -7,7 +7,7 @@ use sureq_proto::verbs::TABLE;
 use crate::Fixture;
 use crate::redis_cli::redis_cli;
 
-/// Shorter numbers are compared literally; longer ones are ids, times and the like.
+/// Shorter numbers are compared literally; longer ones are ids or times.
 const NAMED_DIGITS: usize = 4;
 
 /// Numbers of an example, and the values that they have in this run.

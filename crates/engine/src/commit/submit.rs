@@ -460,7 +460,7 @@ mod tests {
             execute(&engine, &vec![Command::Push { queue: b"q", payloads: &[b"x"] }; 4_000]);
             let locks = LOCKS.get() - before;
             assert!(locks <= 4, "{locks} locks for a pipeline");
-            assert!(engine.shared.lock().broker.next_deadline().is_due(now), "the flood goes on");
+            assert!(engine.shared.lock().broker.next_deadline().is_due(now), "the flood is not over");
             engine.close().expect("nothing is kept");
         }
     }

@@ -206,7 +206,7 @@ fn pop_slice(
 ) -> Result<Progress, Refusal> {
     let count = left.tasks.min(SLICE_TASKS as u32);
     let slice = PopSlice { from: left.from, count, bytes: SLICE_BYTES.min(left.bytes), first_bytes };
-    let SlicePopped { popped, goes_on_at } = broker.pop_slice(pop, &slice, now, buffer, replies)?;
+    let SlicePopped { popped, next_queue } = broker.pop_slice(pop, &slice, now, buffer, replies)?;
     let Popped { tasks, bytes, is_cut } = popped;
     left.tasks -= tasks;
     left.bytes = left.bytes.saturating_sub(bytes);
@@ -214,7 +214,7 @@ fn pop_slice(
         left.from = replies.tasks.last().map_or(left.from, |task| task.queue as usize);
     }
     let mut is_over = tasks == 0 || tasks < count && !is_cut;
-    if let Some(at) = goes_on_at {
+    if let Some(at) = next_queue {
         // The queues from there on have not been looked at, because this slice has moved enough tasks.
         (left.from, is_over) = (at, false);
     }

@@ -25,7 +25,7 @@ impl Default for Limits {
 pub enum Item<'b> {
     /// A request to execute.
     Request(Request<'b>),
-    /// An error reply. The connection goes on.
+    /// An error reply. The connection stays open.
     Complaint(Complaint),
 }
 
@@ -33,7 +33,7 @@ pub enum Item<'b> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParsedLine<'b> {
     pub item: Item<'b>,
-    /// The offset after its last byte. A caller that executes only the lines up to this one goes on from here, after
+    /// The offset after its last byte. A caller that executes only the lines up to this one continues from here, after
     /// [`Parser::restart`].
     pub end: usize,
 }

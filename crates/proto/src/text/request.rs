@@ -41,7 +41,7 @@ pub enum Request<'b> {
     Stats,
 }
 
-/// The reason why a line is refused. The connection goes on.
+/// The reason why a line is refused. The connection stays open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Complaint {
     /// The line begins with none of the five commands.

@@ -1,4 +1,4 @@
-//! Errors of RESP commands that cannot be parsed. Such a command is not executed, and the connection goes on.
+//! Errors of RESP commands that cannot be parsed. Such a command is not executed, and the connection stays open.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};

@@ -26,7 +26,7 @@ const PAUSE: Row = Row {
     group: Group::Queue,
     summary: "Stops delivering tasks of a queue.",
     reply: "OK.",
-    notes: "Everything else goes on. A pause lasts until RQ.RESUME, over restarts, and also while the queue is empty.",
+    notes: "All other commands still work. A pause lasts until RQ.RESUME, over restarts, and also while the queue is empty.",
     example: "> RQ.PAUSE emails\nOK",
     parse: pause,
     encode: Some(encode_pause),
@@ -105,7 +105,7 @@ fn encode_purge(command: &Command<'_>, words: &mut CommandWords) -> bool {
     words.word(queue);
     if let Some(view) = state {
         let at = PURGED_VIEWS.iter().position(|purged| *purged == view);
-        // The server refuses the word for leased tasks; without a word it would purge the others.
+        // The server refuses the word for leased tasks; with no word it would purge the others.
         words.word(at.map_or("PENDING", |at| PURGED[at]));
     }
     true

@@ -280,7 +280,7 @@ const REVIVE: Row = Row {
     group: Group::Queue,
     summary: "Moves dead tasks to the end of the queue, ready again.",
     reply: "The number of tasks.",
-    notes: "Their tries start from zero; their delivery numbers go on.",
+    notes: "Their tries start from zero; their delivery numbers continue.",
     example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.BURY emails 1601155608777-1\n(integer) 1\n\
               > RQ.REVIVE emails ALL\n(integer) 1",
     parse: revive,
