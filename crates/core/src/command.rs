@@ -347,7 +347,6 @@ pub struct Pop<'a> {
     pub count: u32,
     /// How long to wait if there is no task; `None` means not at all.
     pub block: Option<Block>,
-    /// The terms of the leases.
     pub lease: LeaseAsk<'a>,
     /// Whether the reply includes the details of each task (`META`).
     pub meta: bool,
@@ -433,7 +432,6 @@ pub struct Return<'a> {
     pub is_last: bool,
 }
 
-/// The tasks to cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancel<'a> {
     Ids(TaskRefs<'a>),

@@ -66,7 +66,6 @@ pub enum ReplyStyle {
 }
 
 impl<'a> ReplyForm<'a> {
-    /// The form of the reply to `command`.
     pub const fn of(command: &Command<'a>, style: ReplyStyle) -> Self {
         match style {
             ReplyStyle::Native => Self::native(command),
@@ -140,7 +139,6 @@ impl<'a> ReplyForm<'a> {
         }
     }
 
-    /// The number of heap bytes that it owns.
     pub fn heap_bytes(&self) -> usize {
         match self {
             Self::Popped { queues: words, .. } | Self::Acked(words) => words.heap_bytes(),
@@ -155,7 +153,6 @@ impl<'a> ReplyForm<'a> {
 pub enum Words<'a> {
     /// Slices of the input.
     Borrowed(&'a [&'a [u8]]),
-    /// A copy.
     Packed(Cow<'a, PackedWords>),
 }
 

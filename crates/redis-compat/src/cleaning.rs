@@ -105,7 +105,6 @@ impl Cleaner {
 
 /// A session that cleans the queues that its home pops from.
 pub(crate) trait Cleans {
-    /// The state of this cleaning.
     fn cleaner(&self) -> &Cleaner;
 
     /// Cleans queues. Returns for each how many ids must be looked at again soon.
@@ -150,7 +149,6 @@ pub(crate) async fn gap() {
     tokio::time::sleep(Duration::from_millis(GAP_MS + 1)).await;
 }
 
-/// The names of all queues.
 pub(crate) async fn all_queues(home: &HomeThread) -> Result<BTreeSet<Vec<u8>>, Refusal> {
     let mut queues = BTreeSet::new();
     let call = |cursor| Call::new("queues", None).arg(cursor).arg("1000");

@@ -55,7 +55,6 @@ const CONNS_AT_ONCE: usize = 16;
 /// A store: the queues of a slot tag in a cluster, or all queues if there is none.
 pub(crate) type Store = Option<Vec<u8>>;
 
-/// A job for the thread.
 #[derive(Debug)]
 pub(crate) enum Job {
     Run(Batch),
@@ -364,7 +363,6 @@ impl HomeThread {
         }
     }
 
-    /// Learns the sizes of replies.
     fn learn_sizes(&self, places: &[Option<SizePlace>], replies: &Replies<Payload>) {
         for (place, reply) in places.iter().zip(&replies.list) {
             if let (Some(place), Reply::Tasks(span) | Reply::Inspected(span)) = (place, reply) {

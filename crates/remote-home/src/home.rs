@@ -29,7 +29,6 @@ use crate::waiting::{Common, PopPermit, WAITING_MAX, WaitingPop, unreachable};
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// The error of [`RemoteHome::open`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -38,7 +37,6 @@ pub enum OpenError {
     Server {
         /// The host and port.
         address: String,
-        /// The reason.
         source: ConnectError,
     },
     /// The thread that talks to the server could not be started.
@@ -69,7 +67,6 @@ struct Shared {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// A job for the thread.
 enum Job {
     Wait(Option<ConnId>, WaitingPop),
     CloseConn(ConnId),

@@ -24,7 +24,6 @@ use crate::net_thread::Thread;
 use crate::output::Output;
 use crate::users::User;
 
-/// The size of one read in bytes.
 const READ_BYTES: usize = 64 << 10;
 
 /// The maximum number of bytes that are read ahead while a command waits for its reply. Reading ahead is how the end
@@ -135,7 +134,6 @@ impl<F: ReplyRecord> Awaited<F> {
     }
 }
 
-/// One connection and its dialect.
 pub(crate) struct Connection<D: Dialect> {
     stream: TcpStream,
     dialect: D,

@@ -79,7 +79,6 @@ pub(crate) trait ReplyRecord {
     /// client is gone.
     fn popped_queue(&self, number: u32) -> Option<&[u8]>;
 
-    /// The number of heap bytes that it owns.
     fn heap_bytes(&self) -> usize;
 }
 

@@ -41,7 +41,6 @@ pub(crate) struct Thread {
 
 /// A message to a network thread.
 pub(crate) enum Message {
-    /// Serve this connection.
     Serve(StdStream, Protocol, ConnId),
     /// Execute no more requests, send the remaining replies, and end.
     Drain,

@@ -43,7 +43,6 @@ pub(crate) struct RespSession {
     bounds: Bounds,
     /// How to reply to the login in progress if it succeeds.
     login_reply: LoginReply,
-    /// The number of consecutive wrong passwords.
     wrong_passwords: u32,
 }
 
@@ -59,7 +58,6 @@ enum Identity {
 /// The reply to a login that succeeds.
 #[derive(Default)]
 enum LoginReply {
-    /// The reply to AUTH.
     #[default]
     Ok,
     /// The reply to HELLO, with the requested version and name.
@@ -128,7 +126,6 @@ impl RespSession {
         thread.clients().note(self.conn, |client| client.user = user);
     }
 
-    /// The name of its user.
     fn user(&self) -> Option<&str> {
         match &self.identity {
             Identity::Unneeded => Some(DEFAULT_USER),

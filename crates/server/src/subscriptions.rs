@@ -42,7 +42,6 @@ pub(crate) type Name = Arc<[u8]>;
 
 type Audience = BTreeMap<ConnId, Arc<Mailbox>>;
 
-/// All subscriptions of a server.
 #[derive(Debug)]
 pub(crate) struct Subscriptions {
     listener: Listener,
@@ -135,7 +134,6 @@ impl Subscriptions {
         name
     }
 
-    /// Removes a subscription.
     pub(crate) fn remove(&self, by: By, name: &Name, conn: ConnId) {
         let mut index = self.lock();
         let mut invalid = None;

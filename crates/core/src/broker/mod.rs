@@ -192,7 +192,6 @@ impl<B: Body> Broker<B> {
         self.last_id
     }
 
-    /// The incarnation of the store.
     pub const fn incarnation(&self) -> u64 {
         self.incarnation
     }
@@ -222,22 +221,18 @@ impl<B: Body> Broker<B> {
         self.refresh_all();
     }
 
-    /// The queue with this name.
     pub fn queue(&self, name: &[u8]) -> Option<&Queue<B>> {
         self.names.get(name).and_then(|&no| self.slot(no)).map(|slot| &slot.queue)
     }
 
-    /// The number of the queue with this name.
     pub fn number_of(&self, name: &[u8]) -> Option<QueueNo> {
         self.names.get(name).copied()
     }
 
-    /// The name of the queue with this number.
     pub fn name_of(&self, no: QueueNo) -> Option<&[u8]> {
         self.slot(no).map(|slot| &*slot.name)
     }
 
-    /// The queue with this number.
     pub fn queue_at(&self, no: QueueNo) -> Option<&Queue<B>> {
         self.slot(no).map(|slot| &slot.queue)
     }

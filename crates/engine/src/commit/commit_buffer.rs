@@ -69,7 +69,6 @@ struct OpenFrame {
     events: u32,
     /// Where it will be written.
     room: Room,
-    /// Whether it holds payloads.
     has_payloads: bool,
     /// Whether places were handed out for payloads that were recorded since the mark.
     is_placed: bool,

@@ -16,9 +16,7 @@ use crate::fault::{Damage, Fault, OpenError, ReplayError};
 /// A batch as it was read from the log.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplayFrame<'a> {
-    /// The position of its first event.
     pub first: Position,
-    /// The number of its events.
     pub events: u32,
     /// The place of the body after the recovery of the log.
     pub place: LogAddress,
@@ -32,7 +30,6 @@ pub type Replay<'r> = dyn FnMut(ReplayFrame<'_>) -> Result<(), ReplayError> + 'r
 /// The end of the log where a crash interrupted a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// The file that was cut.
     pub file: String,
     /// The offset of the first frame that was cut off.
     pub offset: u64,
@@ -117,7 +114,6 @@ pub(super) struct Headed {
     pub(super) crc: u32,
 }
 
-/// The segments of a directory.
 struct Directory {
     /// The segments that make up the log, in order.
     live: Vec<Headed>,
@@ -202,7 +198,6 @@ enum Fate {
     Sealed,
 }
 
-/// A scan in progress.
 struct Scan<'a, 'r> {
     disk: &'a dyn Disk,
     from: Position,

@@ -92,7 +92,6 @@ impl Writer {
         self.bytes
     }
 
-    /// The open segment.
     pub fn segment(&self) -> SegmentInfo {
         self.tail.header.info()
     }

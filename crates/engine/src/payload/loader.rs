@@ -511,7 +511,6 @@ fn read_each<T>(
     }
 }
 
-/// The payload at a place of a span that was read.
 fn find(loader: &Loader, span: &ReadSpan, bytes: &Arc<[u8]>, place: Stored) -> Result<Payload, Reason> {
     let range = span.find(place);
     if is_whole(bytes, range.start, place) {

@@ -35,7 +35,6 @@ pub(crate) fn payloads_in(
     Ok(())
 }
 
-/// The payloads of an event.
 pub(crate) fn payloads_of<'a>(event: &Event<'a>, visit: &mut dyn FnMut(QueueNo, TaskId, &'a [u8])) {
     match event {
         Event::Pushed { queue, first, payloads, .. } => {

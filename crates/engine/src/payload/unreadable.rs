@@ -41,7 +41,6 @@ pub(crate) struct ReadFaults {
 pub(crate) enum ReadFailure {
     /// It does not match its checksum.
     Damaged,
-    /// The read failed.
     Failed,
     /// It was not read at all, after too many other failures or for lack of a file descriptor.
     Untried,

@@ -358,9 +358,8 @@ fn bytes_of(replies: &Replies<Body>) -> usize {
     replies.tasks.iter().map(|task| task.body.len()).sum()
 }
 
-/// The form of a reply.
 #[derive(Clone, Copy)]
-enum ReplyKind {
+enum SlicedReply {
     Tasks,
     Inspected,
     Queues,
@@ -384,19 +383,19 @@ impl Sliced {
     /// The function that makes one reply of all slices so far.
     fn reply_so_far(&self) -> impl FnOnce(&Replies<Body>) -> Reply + use<> {
         let (kind, cursor, count) = match self {
-            Self::Pop(_) | Self::Recover(_) => (ReplyKind::Tasks, 0, 0),
-            Self::Inspect(_) => (ReplyKind::Inspected, 0, 0),
-            Self::Queues(rest) => (ReplyKind::Queues, rest.cursor, 0),
-            Self::List(ListRest { act: ListAct::Ack(..), .. }) => (ReplyKind::Acked, 0, 0),
-            Self::List(rest) => (ReplyKind::Count, 0, rest.count),
-            Self::Bulk(rest) => (ReplyKind::Count, 0, rest.bulk.count()),
+            Self::Pop(_) | Self::Recover(_) => (SlicedReply::Tasks, 0, 0),
+            Self::Inspect(_) => (SlicedReply::Inspected, 0, 0),
+            Self::Queues(rest) => (SlicedReply::Queues, rest.cursor, 0),
+            Self::List(ListRest { act: ListAct::Ack(..), .. }) => (SlicedReply::Acked, 0, 0),
+            Self::List(rest) => (SlicedReply::Count, 0, rest.count),
+            Self::Bulk(rest) => (SlicedReply::Count, 0, rest.bulk.count()),
         };
         move |replies| match kind {
-            ReplyKind::Tasks => Reply::Tasks(Span::new(0, replies.tasks.len())),
-            ReplyKind::Inspected => Reply::Inspected(Span::new(0, replies.tasks.len())),
-            ReplyKind::Queues => Reply::Queues { cursor, rows: Span::new(0, replies.queues.len()) },
-            ReplyKind::Acked => Reply::Acked(Span::new(0, replies.indexes.len())),
-            ReplyKind::Count => Reply::Count(count),
+            SlicedReply::Tasks => Reply::Tasks(Span::new(0, replies.tasks.len())),
+            SlicedReply::Inspected => Reply::Inspected(Span::new(0, replies.tasks.len())),
+            SlicedReply::Queues => Reply::Queues { cursor, rows: Span::new(0, replies.queues.len()) },
+            SlicedReply::Acked => Reply::Acked(Span::new(0, replies.indexes.len())),
+            SlicedReply::Count => Reply::Count(count),
         }
     }
 

@@ -12,7 +12,6 @@ use sureq_core::owned::OwnedPop;
 
 use crate::waiting::ticket::TicketCell;
 
-/// A waiting pop.
 #[derive(Debug)]
 pub(crate) struct WaitingPop {
     pub(crate) pop: OwnedPop,
@@ -92,7 +91,6 @@ impl Waiters {
         self.waiting.get(&number).map(|waiting| (number, waiting))
     }
 
-    /// The waiter of this number.
     pub(crate) fn get(&self, number: u64) -> Option<&WaitingPop> {
         self.waiting.get(&number)
     }

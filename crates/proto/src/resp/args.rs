@@ -40,7 +40,6 @@ struct Mark {
 }
 
 impl<'b> Args<'b> {
-    /// The number of commands.
     pub fn len(&self) -> usize {
         self.commands.len()
     }

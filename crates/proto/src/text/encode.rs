@@ -13,7 +13,6 @@ use sureq_core::reply::{Info, Outcome, Refusal, Replies, Reply, TaskView};
 /// The figures of STATS that describe the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gauges {
-    /// The number of open connections.
     pub connections: usize,
     /// The resident memory in bytes.
     pub memory_bytes: u64,

@@ -46,7 +46,6 @@ impl<'b> TextReplyForm<'b> {
         }
     }
 
-    /// The number of heap bytes that it owns.
     pub fn heap_bytes(&self) -> usize {
         match self {
             Self::Deleted { id: Cow::Owned(id) } | Self::Returned { id: Cow::Owned(id) } => id.capacity(),

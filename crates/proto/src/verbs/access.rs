@@ -76,7 +76,6 @@ impl Rights {
         self
     }
 
-    /// The name of the user.
     pub fn user(&self) -> &str {
         &self.user
     }

@@ -49,7 +49,6 @@ const CANCELLED: usize = 2;
 
 const HERE: Foreign = Foreign("layout=work-queue");
 
-/// The layout `work-queue`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WorkQueue {
     /// The lease of a pop that does not set one.

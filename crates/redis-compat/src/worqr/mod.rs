@@ -49,7 +49,6 @@ pub(crate) const POP_QUEUES: usize = 4;
 
 const HERE: Foreign = Foreign("layout=worqr");
 
-/// The layout `worqr`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Worqr;
 

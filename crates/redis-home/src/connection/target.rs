@@ -22,7 +22,6 @@ const SENTINEL_PORT: u16 = 26_379;
 pub struct Target {
     /// How to reach the servers.
     pub(crate) servers: Servers,
-    /// The prefix of all keys.
     pub(crate) prefix: String,
     /// Whether a reply is sent only after a replica has confirmed the change.
     pub(crate) is_replicated: bool,
@@ -67,7 +66,6 @@ pub enum BadTarget {
     /// The value of `durability` is unknown.
     #[error("unknown durability {durability:?}: write durability=replicated, or omit it")]
     Durability { durability: String },
-    /// The layout is unknown.
     #[error("there is no layout {layout:?}: known are sureq{known}")]
     Layout {
         layout: String,
@@ -229,17 +227,14 @@ impl Target {
         }
     }
 
-    /// The layout of its keys.
     pub fn layout(&self) -> &dyn Layout {
         &*self.layout
     }
 
-    /// The prefix of all keys.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// Whether the servers are a cluster.
     pub const fn is_cluster(&self) -> bool {
         matches!(self.servers, Servers::Cluster(_))
     }

@@ -152,7 +152,6 @@ pub trait Layout: Any + fmt::Debug + Send + Sync {
 }
 
 impl dyn Layout {
-    /// Downcasts to a concrete layout.
     pub fn downcast<L: Layout>(&self) -> Option<&L> {
         (self as &dyn Any).downcast_ref()
     }
@@ -178,16 +177,13 @@ pub struct HeaderContext<'a> {
     pub home: &'a str,
     /// The id of this run of the server.
     pub run_id: &'a str,
-    /// The clocks of this home.
     pub clock: &'a dyn Clock,
 }
 
 /// When a call was sent and answered, in microseconds of the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Exchange {
-    /// When it was sent.
     pub sent_us: u64,
-    /// When it was answered.
     pub answered_us: u64,
 }
 

@@ -27,7 +27,6 @@ pub(crate) const POP_ROOM: PopRoom =
 pub(crate) const POP: PopForm =
     PopForm { count: argument("pop", "count"), room: Some(POP_ROOM), queues: argument("pop", "queues...") };
 
-/// The layout `sureq`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OwnLayout;
 

@@ -363,7 +363,6 @@ pub fn fields<const N: usize>(value: Value) -> Read<[Value; N]> {
     list(value)?.try_into().map_err(|_| UnexpectedAnswer)
 }
 
-/// A string.
 pub fn bytes(value: Value) -> Read<Vec<u8>> {
     match value {
         Value::BulkString(bytes) => Ok(bytes),

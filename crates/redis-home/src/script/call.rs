@@ -87,25 +87,20 @@ pub enum AnswerForm {
     Outcome,
     /// Tasks as in [`Self::Tasks`], without a delivery.
     Inspected,
-    /// The fields of `INFO`.
     Info,
     /// The numbers of ready and leased tasks, in layouts that know no more.
     Lengths,
-    /// A number.
     Count,
     /// A cursor and a number. The call is repeated with the cursor as the argument at this index, or as it is, until
     /// the cursor is 0; the numbers are added.
     Counts(Option<usize>),
-    /// Nothing.
     Done,
-    /// The settings of a queue.
     Settings,
     /// A cursor, then for each queue its name and the numbers of ready, delayed, leased and dead tasks.
     Queues {
         /// The glob that names must match.
         pattern: Option<Vec<u8>>,
     },
-    /// The fields of `EXPLAIN`.
     Explained,
     /// The incarnation of a worker.
     Started,
@@ -159,14 +154,10 @@ pub enum SliceForm {
     Steps {
         /// The index of the limit of payload bytes, which the first task may exceed.
         room: usize,
-        /// The index of the cursor.
         cursor: usize,
     },
     /// Each call answers a cursor, then numbers, which are added to those of the calls before.
-    Sums {
-        /// The index of the cursor.
-        cursor: usize,
-    },
+    Sums { cursor: usize },
 }
 
 /// The list among the arguments of a call. It is their end.
@@ -224,7 +215,6 @@ impl Call {
         self
     }
 
-    /// Adds a number.
     #[must_use]
     pub fn number(self, n: u64) -> Self {
         self.arg(n.to_string())

@@ -11,7 +11,6 @@ use std::time::SystemTime;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The clocks of a home.
 pub trait Clock: Send + Sync + 'static {
     /// Milliseconds since an arbitrary time; never goes back and cannot be set.
     fn monotonic_ms(&self) -> u64;

@@ -132,12 +132,10 @@ impl Waiters {
         self.changed.notify_one();
     }
 
-    /// The queues with waiters.
     pub fn queues(&self) -> BTreeSet<Vec<u8>> {
         self.index.borrow().queues()
     }
 
-    /// The number of queues with waiters.
     pub(crate) fn queue_count(&self) -> usize {
         self.index.borrow().queue_count()
     }
@@ -191,7 +189,6 @@ impl Waiters {
         self.looks.take().into_iter().map(|(_, done)| done).collect()
     }
 
-    /// Tries the waiters for this queue soon.
     pub fn try_soon(&self, queue: &[u8]) {
         self.to_try.borrow_mut().insert(queue.to_vec());
         self.changed.notify_one();
@@ -292,7 +289,6 @@ impl Waiters {
         }
     }
 
-    /// Whether this queue has a waiter.
     pub fn is_wanted(&self, queue: &[u8]) -> bool {
         self.index.borrow().is_wanted(queue)
     }
