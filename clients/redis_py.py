@@ -132,7 +132,7 @@ def listens():
     def heard(pubsub):
         while True:
             message = pubsub.get_message(timeout=20)
-            assert message is not None, "nothing was heard"
+            assert message is not None, "no message has arrived"
             if message["type"] in ("message", "pmessage"):
                 return message["type"], message["pattern"], message["channel"], message["data"]
 

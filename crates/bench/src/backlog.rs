@@ -11,7 +11,7 @@ use crate::backlog_report::{self, Row};
 use crate::fill::{First, drain, fill, first_pop};
 use crate::load::{self, LoadShape, Measured, SHAPES};
 use crate::procstat::{self, Memory};
-use crate::servers::{Place, Server};
+use crate::servers::{Installation, Server};
 use crate::tables::{count, parse_count, short};
 use crate::targets::{Program, Target};
 use crate::{Common, Outcome, footprint, machine, salt};
@@ -91,7 +91,12 @@ fn targets(only: &[String]) -> Result<Vec<Target>, String> {
     Ok(targets)
 }
 
-fn measure(arguments: &Arguments, place: &Place, target: Target, size: u64) -> Result<Row, Box<dyn Error>> {
+fn measure(
+    arguments: &Arguments,
+    place: &Installation,
+    target: Target,
+    size: u64,
+) -> Result<Row, Box<dyn Error>> {
     let mut server = place.start(target)?;
     let mut account = Account::new(salt());
     let empty = procstat::memory(server.pid())?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::account::Account;
 use crate::load::{LoadShape, SHAPES};
 use crate::report::{self, LATENCY, Run};
-use crate::servers::Place;
+use crate::servers::Installation;
 use crate::targets::Target;
 use crate::{Common, Outcome, latency, load, machine, salt};
 
@@ -81,7 +81,7 @@ struct Plan {
     rate: u32,
     loads: Vec<Load>,
     targets: Vec<Target>,
-    place: Place,
+    place: Installation,
 }
 
 impl Plan {

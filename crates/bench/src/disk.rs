@@ -18,7 +18,7 @@ use crate::dialect::misfit;
 use crate::payload::{PAYLOAD_BYTES, Payloads, mix};
 use crate::queues::{Length, Queues};
 use crate::resp::{self, Token};
-use crate::servers::{Place, Server};
+use crate::servers::{Installation, Server};
 use crate::tables::{count, megabytes, parse_count, parse_size};
 use crate::targets::{Settings, Target};
 use crate::text::Text;
@@ -102,7 +102,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
     Ok(Outcome::Sound)
 }
 
-fn start(arguments: &Arguments, place: &Place, target: Target) -> Result<Server, Box<dyn Error>> {
+fn start(arguments: &Arguments, place: &Installation, target: Target) -> Result<Server, Box<dyn Error>> {
     let settings = Settings {
         segment_bytes: Some(arguments.segment_bytes.clone()),
         text_port: arguments.churn.then_some(0),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::client::Client;
 use crate::dialect::misfit;
 use crate::resp::{self, Token};
-use crate::servers::{Place, Server};
+use crate::servers::{Installation, Server};
 use crate::tables::{count, parse_count, short, table};
 use crate::targets::{Settings, Target};
 use crate::{Common, Outcome, machine};
@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
 }
 
 /// Tasks that are all due at once.
-fn due(place: &Place, tasks: u64) -> Result<Row, Box<dyn Error>> {
+fn due(place: &Installation, tasks: u64) -> Result<Row, Box<dyn Error>> {
     let server = place.start_with(Target::SureqNone, Settings::default())?;
     let mut client = Client::open(server.address, server.dialect, 0)?;
     let lead = Duration::from_secs(5) + Duration::from_micros(20 * tasks);
@@ -68,7 +68,7 @@ fn due(place: &Place, tasks: u64) -> Result<Row, Box<dyn Error>> {
 }
 
 /// Workers that are all lost at once: a start of the server gives each of them its full time to live.
-fn lost(place: &Place, workers: u64) -> Result<Row, Box<dyn Error>> {
+fn lost(place: &Installation, workers: u64) -> Result<Row, Box<dyn Error>> {
     let mut server = place.start_with(Target::SureqNone, Settings::default())?;
     let mut client = Client::open(server.address, server.dialect, 0)?;
     let ttl = (5000 + workers / 10).to_string();

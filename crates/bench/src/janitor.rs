@@ -39,15 +39,15 @@ impl Janitor {
 
     /// Adds a process that must not outlive the benchmark.
     pub(crate) fn process(&self, pid: u32) -> io::Result<()> {
-        self.tell(&format!("process {pid}"))
+        self.send_line(&format!("process {pid}"))
     }
 
     /// Adds a directory that must not outlive the benchmark.
     pub(crate) fn directory(&self, path: &Path) -> io::Result<()> {
-        self.tell(&format!("directory {}", path.display()))
+        self.send_line(&format!("directory {}", path.display()))
     }
 
-    fn tell(&self, line: &str) -> io::Result<()> {
+    fn send_line(&self, line: &str) -> io::Result<()> {
         let mut child = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         child.stdin.as_mut().map_or(Ok(()), |pipe| writeln!(pipe, "{line}"))
     }

@@ -8,7 +8,7 @@ use crate::client::Client;
 use crate::dialect::LeasedRq;
 use crate::load::{self, LoadShape, Measured, SHAPES};
 use crate::resp::{self, Token};
-use crate::servers::{Place, Server};
+use crate::servers::{Installation, Server};
 use crate::tables::{median, micros, table, times};
 use crate::targets::Target;
 use crate::{Common, Outcome, machine, salt};
@@ -71,7 +71,7 @@ enum Kind {
 }
 
 fn measure(
-    place: &Place,
+    place: &Installation,
     target: Target,
     shape: LoadShape,
     aim: Duration,

@@ -53,7 +53,7 @@ use std::process::ExitCode;
 
 use account::Wrong;
 use clap::{Parser, Subcommand};
-use servers::Place;
+use servers::Installation;
 
 /// Measure sureq: beside redis-server under load, or with a subcommand
 #[derive(Parser)]
@@ -107,8 +107,8 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    pub(crate) fn place(&self) -> io::Result<Place> {
-        Place::new(self.sureq.as_deref(), self.dir.as_deref())
+    pub(crate) fn place(&self) -> io::Result<Installation> {
+        Installation::new(self.sureq.as_deref(), self.dir.as_deref())
     }
 
     pub(crate) fn journal(&self) -> io::Result<Journal> {

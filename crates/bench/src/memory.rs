@@ -8,7 +8,7 @@ use crate::memory_cases::{CASES, Case, TaskState};
 use crate::payload::Payloads;
 use crate::procstat::{self, Memory};
 use crate::queues::Queues;
-use crate::servers::{Place, Server};
+use crate::servers::{Installation, Server};
 use crate::tables::{count, megabytes, parse_count, parse_size, short, table};
 use crate::targets::{Settings, Target};
 use crate::text::{DELAY_MS_MAX, Text};
@@ -99,7 +99,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
 
 fn measure(
     arguments: &Arguments,
-    place: &Place,
+    place: &Installation,
     target: Target,
     settings: Settings,
     case: Case,

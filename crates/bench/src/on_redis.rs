@@ -12,7 +12,7 @@ use sureq::home_api::{Payload, Replies, Reply};
 use sureq::{Home, Worker};
 
 use crate::procstat::cpu_time;
-use crate::servers::{Place, Server};
+use crate::servers::{Installation, Server};
 use crate::tables::{count, median, micros, table, times};
 use crate::targets::Target;
 use crate::{Common, Outcome, machine};
@@ -120,7 +120,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
     Ok(Outcome::of(Vec::new()))
 }
 
-fn measure(place: &Place, kind: Kind, tasks: usize) -> Result<Run, Box<dyn Error>> {
+fn measure(place: &Installation, kind: Kind, tasks: usize) -> Result<Run, Box<dyn Error>> {
     let server = place.start(Target::Redis)?;
     let url = format!("redis://{}", server.address);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

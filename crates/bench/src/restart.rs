@@ -16,7 +16,7 @@ use crate::info::{CHECKPOINT_DUE, Info, SINCE_CHECKPOINT};
 use crate::load::{self, LoadShape, LoadStep};
 use crate::procstat::{self, Memory};
 use crate::resp::{self, Token};
-use crate::servers::{Place, Server};
+use crate::servers::{Installation, Server};
 use crate::tables::{count, median, megabytes, parse_count, short, table};
 use crate::targets::{Settings, Target};
 use crate::{Common, Outcome, footprint, machine, salt};
@@ -97,7 +97,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
 
 fn measure(
     arguments: &Arguments,
-    place: &Place,
+    place: &Installation,
     target: Target,
     shape: LoadShape,
 ) -> Result<Row, Box<dyn Error>> {
@@ -146,10 +146,10 @@ fn kill_under_load(
         &[SINCE_CHECKPOINT, CHECKPOINT_DUE],
         "killed after a fixed time, wherever the log is then",
     );
-    let told = read(&info).is_some();
+    let is_reported = read(&info).is_some();
     let limit = match arguments.seconds {
         Some(seconds) => Duration::try_from_secs_f64(seconds)?,
-        None if told => MOST,
+        None if is_reported => MOST,
         None => BLIND,
     };
     let pid = i32::try_from(server.pid()).ok().and_then(Pid::from_raw).ok_or("the server has no pid")?;
@@ -160,12 +160,12 @@ fn kill_under_load(
             return Ok(LoadStep::Produce);
         }
         asked = Instant::now();
-        if told {
+        if is_reported {
             since = read(&Info::get(&mut client)?);
         }
         let due = since.is_some_and(|(since, due)| since * 100 >= due * NEARLY_PERCENT);
         if start.elapsed() >= LEAST && (due || start.elapsed() >= limit) {
-            if told && !due {
+            if is_reported && !due {
                 eprintln!("no checkpoint was nearly due within {} s", limit.as_secs());
             }
             // A child that was not reaped, so that its id was not reused.

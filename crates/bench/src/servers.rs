@@ -27,17 +27,17 @@ const QUIET: Duration = Duration::from_millis(300);
 pub(crate) const OBSERVER: usize = 1_000_000;
 
 /// The paths of the programs, and the directory for their data.
-pub(crate) struct Place {
+pub(crate) struct Installation {
     sureq: PathBuf,
     module: PathBuf,
     directory: PathBuf,
     janitor: Arc<Janitor>,
 }
 
-impl Place {
+impl Installation {
     /// `sureq` is the one beside this program by default, and `directory` the system's for temporary files.
     pub(crate) fn new(sureq: Option<&Path>, directory: Option<&Path>) -> io::Result<Self> {
-        Ok(Place {
+        Ok(Installation {
             module: std::env::current_exe()?.with_file_name("libsureq_module.so"),
             // The servers run in directories of their own, where a relative path would be wrong.
             sureq: match sureq {

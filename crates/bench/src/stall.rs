@@ -340,7 +340,7 @@ impl Stall {
         Finding {
             samples: std::mem::take(&mut self.samples),
             windows: std::mem::take(&mut self.windows),
-            told: self.latest.number(CHECKPOINT_RUNNING).is_some(),
+            is_reported: self.latest.number(CHECKPOINT_RUNNING).is_some(),
             checkpoints: grown(CHECKPOINTS_TAKEN),
             pushed_bytes: self.pushed * self.payload.len() as u64,
             process_bytes,

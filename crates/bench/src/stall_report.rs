@@ -44,7 +44,7 @@ pub(crate) struct Finding {
     pub(crate) samples: Vec<Sample>,
     pub(crate) windows: Vec<Window>,
     /// Whether the server reports its background work.
-    pub(crate) told: bool,
+    pub(crate) is_reported: bool,
     pub(crate) checkpoints: Option<u64>,
     pub(crate) pushed_bytes: u64,
     /// The bytes that the kernel has counted for the process.
@@ -108,7 +108,7 @@ impl Finding {
 
     fn verdict(&self, p99: Option<Duration>) -> &'static str {
         match p99 {
-            _ if !self.told => "not measured, the server does not report its background work",
+            _ if !self.is_reported => "not measured, the server does not report its background work",
             None => "not measured, there was none",
             Some(p99) if p99 <= P99 => "met",
             Some(_) => "missed",
@@ -185,7 +185,7 @@ mod tests {
                 Window { work: Work::Checkpoint, span: (millis(20), millis(26)) },
                 Window { work: Work::Compaction, span: (millis(39), millis(41)) },
             ],
-            told: true,
+            is_reported: true,
             checkpoints: Some(1),
             pushed_bytes: 5_000_000,
             process_bytes: 6_000_000,
@@ -216,7 +216,7 @@ mod tests {
         assert!(without.render().contains("during a checkpoint, at most 10 ms: met"), "{}", without.render());
         assert!(without.render().contains("not measured, there was none"), "{}", without.render());
         let mut silent = finding(None);
-        silent.told = false;
+        silent.is_reported = false;
         assert!(silent.render().contains("not measured"), "{}", silent.render());
         assert!(silent.json().contains("\"busy_max_ms\":5.000"), "{}", silent.json());
     }

@@ -60,7 +60,6 @@ fn refuse_huge_pages() {
     let _ = rustix::thread::disable_transparent_huge_pages(true);
 }
 
-/// Prints the warnings of the home.
 pub(crate) fn print_warnings(home: &Home) {
     home.warnings().iter().for_each(|warning| print::err(format_args!("sureq: {warning}")));
 }

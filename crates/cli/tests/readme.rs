@@ -50,7 +50,7 @@ fn play_after(prelude: &str, file: &str) -> Ids {
             let mut lines = step.lines().map(here);
             let mut command = lines.next().expect("a step begins with its command");
             while command.ends_with('\\') {
-                command = format!("{command}\n{}", lines.next().expect("a command goes on"));
+                command = format!("{command}\n{}", lines.next().expect("a command continues"));
             }
             let expected: Vec<String> = lines.filter(|line| !line.is_empty()).collect();
             let certain = expected.iter().filter(|line| *line != "…").count();
@@ -62,11 +62,12 @@ fn play_after(prelude: &str, file: &str) -> Ids {
 }
 
 /// The documents whose transcripts are run below. A test checks that none is missing.
-const PLAYED: [&str; 5] = [
+const PLAYED: [&str; 6] = [
     "README.md",
     "docs/operate/backup-and-repair.md",
     "docs/operate/module.md",
     "docs/reference/command-line.md",
+    "docs/reference/notifications.md",
     "docs/start/tutorial.md",
 ];
 
@@ -102,9 +103,15 @@ fn the_transcripts_of_the_command_line_run() {
 }
 
 #[test]
+fn the_transcripts_of_notifications_run() {
+    let ids = play_after("sureq serve &", PLAYED[4]);
+    assert_eq!(ids.0.len(), 2, "each task is reported when it is finished");
+}
+
+#[test]
 fn the_transcripts_of_the_tutorial_run() {
-    let ids = play(PLAYED[4]);
-    let transcripts = blocks(PLAYED[4], "console").concat();
+    let ids = play(PLAYED[5]);
+    let transcripts = blocks(PLAYED[5], "console").concat();
     assert!(
         transcripts.contains("kill -9") && ids.0.len() >= 4,
         "the transcripts must kill a server and show ids"

@@ -39,7 +39,7 @@ impl Bulk {
 
     /// Whether another slice may follow this one. `total` is the work at the beginning; it bounds the number of
     /// slices, so that tasks added in between cannot keep a command running for ever.
-    pub(crate) fn goes_on(&mut self, total: usize) -> bool {
+    pub(crate) fn may_continue(&mut self, total: usize) -> bool {
         let left = self.slices_left.get_or_insert(total.div_ceil(limits::SLICE_TASKS) + 1);
         *left = left.saturating_sub(1);
         *left > 0 && total > limits::SLICE_TASKS

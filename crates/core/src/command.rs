@@ -7,6 +7,10 @@
 use crate::settings::{Changes, Place};
 use crate::time::WallTime;
 
+/// One request to a home: the whole vocabulary, in which all dialects, the library and the homes meet.
+///
+/// CONTRIBUTING.md lists what a new variant needs ("Add a command"); its arguments are checked in
+/// [`bounds`](crate::bounds).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command<'a> {
     /// Adds tasks without options, in order.
@@ -120,6 +124,22 @@ pub enum Command<'a> {
 impl<'a> Command<'a> {
     /// The queue that the command is about, if it is about exactly one.
     pub const fn queue(&self) -> Option<&'a [u8]> {
+        match self.target() {
+            Target::Queue(queue) => Some(queue),
+            Target::Queues(_) | Target::NoQueue => None,
+        }
+    }
+
+    /// The queues of a command that names a list of them; empty for all others.
+    pub const fn queues(&self) -> &'a [&'a [u8]] {
+        match self.target() {
+            Target::Queues(queues) => queues,
+            Target::Queue(_) | Target::NoQueue => &[],
+        }
+    }
+
+    #[inline]
+    const fn target(&self) -> Target<'a> {
         match *self {
             Self::Push { queue, .. }
             | Self::Ack { queue, .. }
@@ -138,15 +158,93 @@ impl<'a> Command<'a> {
             | Self::Explain { queue, .. }
             | Self::Add(Add { queue, .. })
             | Self::Return(Return { queue, .. })
-            | Self::Worker(Worker::Work(_, queue) | Worker::Rest(_, queue)) => Some(queue),
-            Self::Pop(_)
-            | Self::Drop { .. }
-            | Self::Exists { .. }
-            | Self::Size
-            | Self::Queues { .. }
-            | Self::Worker(_) => None,
+            | Self::Worker(Worker::Work(_, queue) | Worker::Rest(_, queue)) => Target::Queue(queue),
+            Self::Pop(Pop { queues, .. }) | Self::Drop { queues } | Self::Exists { queues } => {
+                Target::Queues(queues)
+            }
+            Self::Size | Self::Queues { .. } | Self::Worker(_) => Target::NoQueue,
         }
     }
+
+    /// The kind of the reply, if the command is not refused.
+    #[inline]
+    pub const fn reply_kind(&self) -> ReplyKind<'a> {
+        match *self {
+            Self::Push { payloads, .. } => ReplyKind::Ids(payloads.len()),
+            Self::Add(_) => ReplyKind::Added,
+            Self::Pop(pop) => ReplyKind::Popped(pop),
+            Self::Recover { queue, count, .. } => ReplyKind::Recovered { queue, count },
+            Self::Inspect { queue, view, count, .. } => ReplyKind::Inspected { queue, view, count },
+            Self::Ack { tasks, .. } => ReplyKind::Acked(tasks),
+            Self::Extend { .. } | Self::Return(_) => ReplyKind::Outcome,
+            Self::Info { .. } => ReplyKind::Info,
+            Self::Config { .. } => ReplyKind::Settings,
+            Self::Explain { .. } => ReplyKind::Explained,
+            Self::Queues { count, .. } => ReplyKind::Queues { count },
+            Self::Worker(Worker::Start { name, .. }) => ReplyKind::Started(name),
+            Self::Worker(Worker::Beat(_)) => ReplyKind::Receipts,
+            Self::Worker(Worker::List) => ReplyKind::Workers,
+            Self::Cancel { .. }
+            | Self::Bury { .. }
+            | Self::Revive { .. }
+            | Self::Delete { .. }
+            | Self::Purge { .. }
+            | Self::Drop { .. }
+            | Self::Exists { .. }
+            | Self::Pause { .. }
+            | Self::Resume { .. }
+            | Self::Size
+            | Self::Worker(Worker::Work(..) | Worker::Rest(..) | Worker::Stop(_) | Worker::Fail { .. }) => {
+                ReplyKind::CountOrOk
+            }
+        }
+    }
+}
+
+/// The queues that a command names.
+enum Target<'a> {
+    Queue(&'a [u8]),
+    Queues(&'a [&'a [u8]]),
+    NoQueue,
+}
+
+/// The kind of reply to a command, with the arguments on which its encoding and its size depend.
+#[derive(Clone, Copy, Debug)]
+pub enum ReplyKind<'a> {
+    /// The ids of this many new tasks.
+    Ids(usize),
+    /// The id of one new task, or of the task that has its name.
+    Added,
+    /// Tasks leased by this pop.
+    Popped(Pop<'a>),
+    /// Up to `count` tasks of the queue, leased again.
+    Recovered {
+        queue: &'a [u8],
+        count: u32,
+    },
+    /// Up to `count` tasks of the queue in one state.
+    Inspected {
+        queue: &'a [u8],
+        view: View,
+        count: u32,
+    },
+    /// Those of these tasks that were finished.
+    Acked(TaskRefs<'a>),
+    /// Whether the lease was still held, and the task not cancelled.
+    Outcome,
+    CountOrOk,
+    Info,
+    Settings,
+    Explained,
+    /// Up to `count` queues, and the cursor of the next ones.
+    Queues {
+        count: u32,
+    },
+    /// The incarnation of the worker with this name.
+    Started(&'a [u8]),
+    /// The receipts of leases that a worker lost.
+    Receipts,
+    Workers,
 }
 
 /// The text form of a task reference.
@@ -249,7 +347,6 @@ pub struct Pop<'a> {
     pub count: u32,
     /// How long to wait if there is no task; `None` means not at all.
     pub block: Option<Block>,
-    /// The terms of the leases.
     pub lease: LeaseAsk<'a>,
     /// Whether the reply includes the details of each task (`META`).
     pub meta: bool,
@@ -335,7 +432,6 @@ pub struct Return<'a> {
     pub is_last: bool,
 }
 
-/// The tasks to cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancel<'a> {
     Ids(TaskRefs<'a>),

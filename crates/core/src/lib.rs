@@ -18,6 +18,7 @@
 //! | [`queue`] | one queue as a value: tasks, indexes, transitions; it knows no other queue |
 //! | [`broker`] | all queues of a store, and names, workers, ids, deadlines |
 //! | [`bulk`] | commands that are executed in slices |
+//! | [`fnv`] | a hash that stays the same in every release |
 //!
 //! # The driver's contract
 //!
@@ -101,6 +102,7 @@ pub mod command;
 #[cfg(test)]
 mod costs;
 pub mod event;
+pub mod fnv;
 pub mod id;
 mod index;
 pub mod limits;

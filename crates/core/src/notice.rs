@@ -32,7 +32,6 @@ impl Kind {
     }
 }
 
-/// A set of kinds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kinds(u8);
 

@@ -90,23 +90,19 @@ impl PackedWords {
         packed
     }
 
-    /// Appends a word.
     pub fn push(&mut self, word: &[u8]) {
         self.bytes.extend_from_slice(word);
         self.ends.push(self.bytes.len() as u32);
     }
 
-    /// The number of words.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Word `n`.
     pub fn get(&self, n: usize) -> &[u8] {
         let start = n.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.bytes[start as usize..self.ends[n] as usize]

@@ -17,7 +17,6 @@ pub trait Body: Clone {
     /// The length of the payload in bytes.
     fn len(&self) -> usize;
 
-    /// Whether the payload is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -65,14 +64,11 @@ pub enum StateKind {
 pub struct Tries {
     /// The worker reported a failure.
     pub failed: u32,
-    /// The lease lapsed.
     pub lapsed: u32,
-    /// The worker was lost.
     pub lost: u32,
 }
 
 impl Tries {
-    /// The number of all tries.
     pub const fn total(self) -> u32 {
         self.failed.saturating_add(self.lapsed).saturating_add(self.lost)
     }
@@ -103,7 +99,6 @@ pub enum Cause {
     Failed,
     /// The deadline of the lease passed.
     Lapsed,
-    /// The worker was lost.
     Lost,
 }
 
@@ -165,7 +160,6 @@ impl Rank {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Due {
     Log(LogTime),
-    /// By the wall clock.
     Wall(WallTime),
 }
 
@@ -220,7 +214,6 @@ struct StartAndTerms {
 }
 
 impl Lease {
-    /// The size of its box in bytes.
     pub(crate) const fn boxed_bytes(&self) -> usize {
         match &self.0 {
             LeaseForm::Plain { .. } => 0,
@@ -237,7 +230,6 @@ impl Lease {
         })
     }
 
-    /// The time of the delivery.
     pub const fn start(&self) -> LogTime {
         match &self.0 {
             LeaseForm::Plain { start, .. } => *start,
@@ -303,7 +295,6 @@ impl Lease {
     }
 }
 
-/// The terms of a lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Terms {
     /// The time at which the lease lapses.
@@ -321,7 +312,6 @@ impl Terms {
     }
 }
 
-/// The deadline of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Deadline {
     /// The time at which the lease lapses.
@@ -336,7 +326,6 @@ pub struct Deadline {
 pub enum Holder {
     /// A worker, by its incarnation.
     Worker(u64),
-    /// A connection.
     Conn(ConnId),
 }
 
@@ -347,9 +336,7 @@ pub struct Past {
     pub delivery: u32,
     /// The incarnation of the store when it began.
     pub incarnation: u64,
-    /// The time at which it began.
     pub start: LogTime,
-    /// The time at which it ended.
     pub end: LogTime,
     /// The reason why it ended.
     pub cause: Cause,
@@ -403,7 +390,6 @@ pub struct Task<B> {
     pub state: TaskState,
     /// The incarnation of the store at the last delivery.
     pub incarnation: u64,
-    /// The number of deliveries.
     pub deliveries: u32,
     /// Larger priorities are delivered first.
     pub priority: i8,
@@ -432,7 +418,6 @@ impl<B> Task<B> {
         }
     }
 
-    /// The lease, if the task is leased.
     pub const fn lease(&self) -> Option<&Lease> {
         match &self.state {
             TaskState::Leased(lease) => Some(lease),

@@ -179,7 +179,7 @@ prop_state_machine! {
     #![proptest_config(config())]
 
     #[test]
-    fn the_core_does_what_the_model_does(sequential 1..120 => Verified);
+    fn the_core_behaves_like_the_model(sequential 1..120 => Verified);
 
     #[test]
     fn bodies_that_cannot_be_packed_are_kept_unchanged(sequential 1..120 => Mixed);

@@ -394,7 +394,7 @@ fn no_expired_task_is_delivered_in_a_flood_of_expiries() {
 }
 
 #[test]
-fn nothing_is_early_if_the_wall_clock_goes_back_in_a_flood() {
+fn no_task_is_early_if_the_wall_clock_goes_back_in_a_flood() {
     let mut home = Home::default();
     let wall = home.now.wall.0;
     for n in 0..FLOOD {

@@ -36,7 +36,6 @@ pub trait Disk: Send + Sync {
     /// Renames a file. The caller ensures that the new name is free.
     fn rename(&self, from: &str, to: &str) -> Result<(), Fault>;
 
-    /// Removes a file.
     fn remove(&self, name: &str) -> Result<(), Fault>;
 
     /// Makes all earlier creates, renames and removes durable.

@@ -89,11 +89,9 @@ impl Fault {
 pub struct Damage {
     /// The file's name in its directory.
     pub file: String,
-    /// The offset in the file.
     pub offset: u64,
     /// The first event that cannot be trusted, if it is known.
     pub position: Option<Position>,
-    /// A description.
     pub what: String,
 }
 
@@ -113,7 +111,6 @@ pub enum OpenError {
     /// Another process serves the directory.
     #[error("{} is in use by another sureq (pid {pid})", path.display())]
     InUse {
-        /// The directory.
         path: PathBuf,
         /// The id of that process, or `unknown` if it has not written its id yet.
         pid: String,
@@ -124,10 +121,7 @@ pub enum OpenError {
          remove the directory, and run the command again",
         path.display()
     )]
-    Unfinished {
-        /// The directory.
-        path: PathBuf,
-    },
+    Unfinished { path: PathBuf },
     /// The directory has no files of a store.
     #[error("there is no store in this directory")]
     NoStore,
@@ -155,7 +149,6 @@ pub enum OpenError {
         offset: u64,
         /// The position of the frame's first event, or of the checkpoint.
         position: Position,
-        /// The reason.
         source: ReplayError,
     },
 }

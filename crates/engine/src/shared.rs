@@ -38,7 +38,7 @@ use crate::waiting::listener::Listeners;
 use crate::waiting::sliced::{self, Left, PopRest, Sliced};
 use crate::waiting::ticker;
 use crate::waiting::ticket::{PendingAnswer, TicketCell, poisoned};
-use crate::waiting::waiters::{Waiters, Waiting};
+use crate::waiting::waiters::{Waiters, WaitingPop};
 
 /// When the ids are this close to their durable mark, the preallocator raises it at once.
 const MARK_NEAR_MS: u64 = 20_000;
@@ -231,7 +231,7 @@ impl EngineState {
     }
 
     /// Ends the wait of a pop. That is as much work as it names queues.
-    pub(crate) fn end_wait(&mut self, number: u64) -> Option<Waiting> {
+    pub(crate) fn end_wait(&mut self, number: u64) -> Option<WaitingPop> {
         let waiting = self.waiters.remove(number)?;
         self.note_served(waiting.pop.queues().len().max(1));
         Some(waiting)
@@ -577,7 +577,7 @@ impl Shared {
         }
     }
 
-    /// Goes on with pops that have not looked at all their queues yet, in order of arrival.
+    /// Continues with pops that have not looked at all their queues yet, in order of arrival.
     fn go_on_searching(&self, state: &mut EngineState, now: Now) {
         while state.may_serve()
             && let Some((number, left)) = state.searches.pop_first()
@@ -642,7 +642,7 @@ impl Shared {
         } else if all {
             Self::answer(state, waiting, replies, position);
         } else {
-            let Waiting { pop, cell, .. } = waiting;
+            let WaitingPop { pop, cell, .. } = waiting;
             self.load_into(&cell, PendingAnswer::new(pop.into_queues(), replies, position));
         }
         Search::Answered
@@ -651,11 +651,11 @@ impl Shared {
     /// Answers a waiting pop. [`Self::unlock_and_wake`] wakes its caller once the position is durable.
     pub(crate) fn answer(
         state: &mut EngineState,
-        waiting: Waiting,
+        waiting: WaitingPop,
         replies: Replies<Body>,
         position: Position,
     ) {
-        let Waiting { pop, cell, .. } = waiting;
+        let WaitingPop { pop, cell, .. } = waiting;
         let mut cell = cell.lock();
         cell.answer = Some(PendingAnswer::new(pop.into_queues(), replies, position));
         state.woken.extend(cell.waker.take().map(|waker| (position, waker)));
@@ -664,12 +664,12 @@ impl Shared {
     /// Answers a waiting pop with its first tasks and wakes its caller, which fetches the rest.
     fn answer_in_part(
         state: &mut EngineState,
-        waiting: Waiting,
+        waiting: WaitingPop,
         left: Left,
         replies: Replies<Body>,
         position: Position,
     ) -> Arc<TicketCell> {
-        let Waiting { pop, cell, .. } = waiting;
+        let WaitingPop { pop, cell, .. } = waiting;
         let answer = PendingAnswer::new(pop.queues().to_vec(), replies, position);
         cell.begin(answer, Some(Sliced::Pop(PopRest::new(pop, left))));
         let waker = cell.lock().waker.take();

@@ -15,7 +15,7 @@ use sureq_core::{Broker, Command, Event, Recorder, TaskId};
 use sureq_engine::Body;
 use sureq_engine::check::{Finding, QueueReport, Report, Severity};
 use sureq_engine::checkpoint::{Blob, Checkpoints};
-use sureq_engine::log::{LogOptions, Place, Position, scan};
+use sureq_engine::log::{LogAddress, LogOptions, Position, scan};
 use sureq_engine::store::Store;
 use sureq_testkit::sim_disk::SimDisk;
 
@@ -74,7 +74,7 @@ fn find(files: &Files, payload: &[u8]) -> (String, usize) {
 /// Builds an index as a start does, except for the wrong places.
 struct Indexer<'a> {
     frame: &'a [u8],
-    place: Place,
+    place: LogAddress,
     astray: Astray<'a>,
     /// The places of all payloads.
     known: &'a BTreeMap<Vec<u8>, At>,

@@ -91,7 +91,7 @@ fn crash_everywhere(durability: Durability, at_least: impl Fn(&Recorded, usize, 
 }
 
 #[test]
-fn a_cut_at_any_moment_keeps_what_was_confirmed() {
+fn a_cut_at_any_moment_keeps_confirmed_changes() {
     crash_everywhere(Durability::Always, |recorded, change, _| recorded.promised(change));
 }
 

@@ -59,7 +59,7 @@ fn an_ack_that_was_answered_is_true_once_whenever_the_process_is_killed() {
 
 /// Rule 5: leases survive a restart.
 #[test]
-fn a_lease_that_was_answered_goes_on_whenever_the_process_is_killed() {
+fn a_confirmed_lease_survives_a_kill_at_any_time() {
     let (mut disk, clock) = (SimDisk::new(7), Arc::new(ManualClock::default()));
     let mut engine = open(&disk.shared(), &clock, Durability::Interval);
     push(&engine, &[b"one", b"two", b"three"]);

@@ -233,7 +233,7 @@ fn many_due_tasks_are_published_slice_by_slice() {
 
 /// Rule 2, for listeners: a notice is not delivered before its change is durable.
 #[test]
-fn nothing_is_heard_before_it_is_durable() {
+fn a_notice_is_published_only_once_it_is_durable() {
     let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
     let engine = open(&valve.shared(), &clock, Durability::Always);
     let ids = push(&engine, &[b"x"]);

@@ -504,7 +504,7 @@ fn very_many_pops_that_time_out_together_are_answered_in_slices() {
     engine.close().unwrap();
 }
 
-/// The pops that time out are so much work that no other pop is served under the same lock.
+/// The pops that time out use up the work under the lock, so that no other pop is served under it.
 #[test]
 fn a_task_that_is_pushed_while_pops_time_out_is_delivered_to_a_waiting_pop() {
     let clock = Arc::new(ManualClock::default());

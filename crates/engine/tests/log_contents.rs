@@ -13,7 +13,7 @@ use log_support::{
 };
 use sureq_engine::disk::{DirDisk, Disk};
 use sureq_engine::fault::OpenError;
-use sureq_engine::log::{Durability, LogOptions, Place, Position, Reader, recover};
+use sureq_engine::log::{Durability, LogAddress, LogOptions, Position, Reader, recover};
 use sureq_testkit::sim_disk::{Kept, SimDisk};
 
 /// The room for frames in a segment of this size: all but its header and its seal.
@@ -22,21 +22,21 @@ fn room(segment_bytes: usize) -> usize {
 }
 
 #[test]
-fn an_empty_log_goes_on() {
+fn an_empty_log_can_be_continued() {
     let mut run = Run::new(4096, Durability::Always);
     run.session(0).session(0);
     assert_goes_on(&run.disk, &run.options, &[]);
 }
 
 #[test]
-fn a_log_of_one_batch_goes_on() {
+fn a_log_of_one_batch_can_be_continued() {
     let mut run = Run::new(4096, Durability::Always);
     run.session(1).session(0);
     assert_goes_on(&run.disk, &run.options, &run.batches);
 }
 
 #[test]
-fn a_log_that_ends_with_its_segment_goes_on() {
+fn a_log_that_ends_with_its_segment_can_be_continued() {
     let mut run = Run::new(4096, Durability::Always);
     run.session_of(vec![vec![1; room(4096) - 64]]);
     assert_eq!(run.segments().len(), 1);
@@ -83,7 +83,7 @@ fn a_log_moves_on_to_smaller_and_larger_segments() {
 fn bodies_are_read_back_from_their_places() {
     let mut run = Run::new(4096, Durability::Always);
     run.session(60);
-    let mut places: Vec<Place> = Vec::new();
+    let mut places: Vec<LogAddress> = Vec::new();
     let disk = run.disk.shared();
     let mut log = recover(&disk, &run.options, &mut |frame| {
         places.push(frame.place);

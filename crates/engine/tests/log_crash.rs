@@ -42,12 +42,12 @@ fn crash_a_run_everywhere(durability: Durability) {
 }
 
 #[test]
-fn a_cut_at_any_moment_keeps_what_was_synced_always() {
+fn a_cut_at_any_moment_keeps_synced_events_always() {
     crash_a_run_everywhere(Durability::Always);
 }
 
 #[test]
-fn a_cut_at_any_moment_keeps_what_was_synced_at_intervals() {
+fn a_cut_at_any_moment_keeps_synced_events_at_intervals() {
     crash_a_run_everywhere(Durability::Interval);
 }
 

@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use sureq_core::command::{Command, IdForm, LeaseAsk, Pop, TaskRef, TaskRefs, View, Worker};
+use sureq_core::command::{Command, IdForm, LeaseAsk, Pop, ReplyKind, TaskRef, TaskRefs, View};
 use sureq_core::id::IdText;
 use sureq_core::owned::PackedWords;
 
@@ -66,7 +66,6 @@ pub enum ReplyStyle {
 }
 
 impl<'a> ReplyForm<'a> {
-    /// The form of the reply to `command`.
     pub const fn of(command: &Command<'a>, style: ReplyStyle) -> Self {
         match style {
             ReplyStyle::Native => Self::native(command),
@@ -77,24 +76,24 @@ impl<'a> ReplyForm<'a> {
     }
 
     const fn native(command: &Command<'a>) -> Self {
-        match *command {
-            Command::Push { .. } => Self::Ids,
-            Command::Add(_) => Self::Added,
-            Command::Pop(pop) => {
+        match command.reply_kind() {
+            ReplyKind::Ids(_) => Self::Ids,
+            ReplyKind::Added => Self::Added,
+            ReplyKind::Popped(pop) => {
                 Self::Popped { queues: Words::Borrowed(pop.queues), fields: PopFields::of(&pop) }
             }
-            Command::Recover { .. } => Self::Recovered,
-            Command::Inspect { view, .. } => Self::Inspected(view),
-            Command::Ack { tasks, .. } => Self::Acked(Words::Borrowed(tasks.list)),
-            Command::Extend { .. } | Command::Return(_) => Self::Outcome,
-            Command::Info { .. } => Self::Info,
-            Command::Config { .. } => Self::Settings,
-            Command::Queues { .. } => Self::Queues,
-            Command::Explain { .. } => Self::Explained,
-            Command::Worker(Worker::Start { name, .. }) => Self::Started(Cow::Borrowed(name)),
-            Command::Worker(Worker::Beat(_)) => Self::Receipts,
-            Command::Worker(Worker::List) => Self::Workers,
-            _ => Self::Done,
+            ReplyKind::Recovered { .. } => Self::Recovered,
+            ReplyKind::Inspected { view, .. } => Self::Inspected(view),
+            ReplyKind::Acked(tasks) => Self::Acked(Words::Borrowed(tasks.list)),
+            ReplyKind::Outcome => Self::Outcome,
+            ReplyKind::CountOrOk => Self::Done,
+            ReplyKind::Info => Self::Info,
+            ReplyKind::Settings => Self::Settings,
+            ReplyKind::Explained => Self::Explained,
+            ReplyKind::Queues { .. } => Self::Queues,
+            ReplyKind::Started(name) => Self::Started(Cow::Borrowed(name)),
+            ReplyKind::Receipts => Self::Receipts,
+            ReplyKind::Workers => Self::Workers,
         }
     }
 
@@ -140,7 +139,6 @@ impl<'a> ReplyForm<'a> {
         }
     }
 
-    /// The number of heap bytes that it owns.
     pub fn heap_bytes(&self) -> usize {
         match self {
             Self::Popped { queues: words, .. } | Self::Acked(words) => words.heap_bytes(),
@@ -155,7 +153,6 @@ impl<'a> ReplyForm<'a> {
 pub enum Words<'a> {
     /// Slices of the input.
     Borrowed(&'a [&'a [u8]]),
-    /// A copy.
     Packed(Cow<'a, PackedWords>),
 }
 

@@ -211,7 +211,7 @@ fn http_and_tls_are_refused_before_any_later_command() {
         let parsed = whole(format!("{http}*1\r\n$4\r\nPING\r\nPING\r\n").as_bytes());
         assert_eq!((parsed.commands.len(), parsed.error), (0, Some(ProtocolError::Http)), "{http:?}");
     }
-    assert!(!ProtocolError::Http.is_told());
+    assert!(!ProtocolError::Http.is_reported());
     check("ECHO HTTP/1.1\nGET x\n", &["ECHO|HTTP/1.1", "GET|x"], None);
     assert_eq!(whole(b"\x16\x03\x01\x02\x00").error, Some(ProtocolError::Tls));
 }
@@ -250,7 +250,7 @@ fn a_header_reserves_no_memory() {
 }
 
 #[test]
-fn a_giant_array_costs_linear_time_and_its_memory_is_freed() {
+fn a_large_array_costs_linear_time_and_its_memory_is_freed() {
     let count = 1 << 20;
     let mut input = format!("*{count}\r\n").into_bytes();
     (0..count).for_each(|_| input.extend_from_slice(b"$1\r\nx\r\n"));

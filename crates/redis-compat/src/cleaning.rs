@@ -14,7 +14,7 @@ use sureq_core::Refusal;
 use sureq_home_api::elsewhere::PopOf;
 use sureq_home_api::{CleanReport, CleanedQueue};
 pub(crate) use sureq_home_api::{Cleaned, Cleaning};
-use sureq_redis::layout::{Call, HomeThread, ReplyForm, bytes, fields, list};
+use sureq_redis::layout::{AnswerForm, Call, HomeThread, bytes, fields, list};
 use tokio::sync::Notify;
 
 /// How long a task must look abandoned before it counts as such: foreign clients take several steps.
@@ -69,7 +69,7 @@ impl Cleaner {
     pub(crate) fn watch_pops(
         &self,
         home: &HomeThread,
-        calls: &[Result<(Call, ReplyForm), Refusal>],
+        calls: &[Result<(Call, AnswerForm), Refusal>],
         pops: &[PopOf],
     ) {
         let is_sent = |pop: &&PopOf| matches!(calls.get(pop.command), Some(Ok(_)));
@@ -105,7 +105,6 @@ impl Cleaner {
 
 /// A session that cleans the queues that its home pops from.
 pub(crate) trait Cleans {
-    /// The state of this cleaning.
     fn cleaner(&self) -> &Cleaner;
 
     /// Cleans queues. Returns for each how many ids must be looked at again soon.
@@ -150,7 +149,6 @@ pub(crate) async fn gap() {
     tokio::time::sleep(Duration::from_millis(GAP_MS + 1)).await;
 }
 
-/// The names of all queues.
 pub(crate) async fn all_queues(home: &HomeThread) -> Result<BTreeSet<Vec<u8>>, Refusal> {
     let mut queues = BTreeSet::new();
     let call = |cursor| Call::new("queues", None).arg(cursor).arg("1000");

@@ -5,7 +5,7 @@
 use sureq_core::command::{Add, Command, Pop, Return, View, When};
 use sureq_core::settings::Place;
 use sureq_core::{Refusal, limits};
-use sureq_redis::layout::{Call, ListForm, ReplyForm, SliceForm, is_long};
+use sureq_redis::layout::{AnswerForm, Call, ListForm, SliceForm, is_long};
 
 /// The positions of two arguments of INSPECT: the limit of payload bytes, and the cursor.
 const INSPECT_ROOM: usize = 4;
@@ -22,7 +22,7 @@ impl Foreign {
     }
 
     /// The call for a command that all these layouts support in the same way, or none does.
-    pub(crate) fn call_of(self, command: &Command<'_>) -> Result<(Call, ReplyForm), Refusal> {
+    pub(crate) fn call_of(self, command: &Command<'_>) -> Result<(Call, AnswerForm), Refusal> {
         Ok(match *command {
             Command::Inspect { queue, view, start, count } => {
                 let view = match view {
@@ -34,15 +34,15 @@ impl Foreign {
                 let count = count.min(limits::REPLY_TASKS_MAX);
                 let call = Call::about("inspect", queue).arg(view).arg(start.to_string());
                 let call = call.number(count.into()).number(limits::REPLY_BYTES_MAX as u64).arg("0");
-                (call, ReplyForm::Inspected)
+                (call, AnswerForm::Inspected)
             }
-            Command::Info { queue } => (Call::about("info", queue), ReplyForm::Lengths),
-            Command::Drop { queues } => (Call::over("drop", queues), ReplyForm::Counts(None)),
-            Command::Exists { queues } => (Call::over("exists", queues), ReplyForm::Count),
-            Command::Size => (Call::new("size", None).arg("0"), ReplyForm::Counts(Some(0))),
+            Command::Info { queue } => (Call::about("info", queue), AnswerForm::Lengths),
+            Command::Drop { queues } => (Call::over("drop", queues), AnswerForm::Counts(None)),
+            Command::Exists { queues } => (Call::over("exists", queues), AnswerForm::Count),
+            Command::Size => (Call::new("size", None).arg("0"), AnswerForm::Counts(Some(0))),
             Command::Queues { pattern, cursor, count } => {
                 let call = Call::new("queues", None).number(cursor).number(count.max(1).into());
-                (call, ReplyForm::Queues { pattern: pattern.map(<[u8]>::to_vec) })
+                (call, AnswerForm::Queues { pattern: pattern.map(<[u8]>::to_vec) })
             }
             Command::Push { .. } | Command::Add(_) | Command::Pop(_) | Command::Ack { .. } => {
                 return self.no("tasks of this kind");
@@ -140,7 +140,7 @@ pub(crate) fn new_id() -> Result<String, Refusal> {
 
 /// The code and text of a refusal.
 #[cfg(test)]
-pub(crate) fn refused(answer: Result<(Call, ReplyForm), Refusal>) -> String {
+pub(crate) fn refused(answer: Result<(Call, AnswerForm), Refusal>) -> String {
     let no = answer.expect_err("it is refused");
     format!("{} {no}", no.code())
 }

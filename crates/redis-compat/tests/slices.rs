@@ -76,7 +76,7 @@ fn with_refs<T>(ids: &[String], act: impl FnOnce(TaskRefs<'_>) -> T) -> T {
     act(TaskRefs { list: &list, form: IdForm::Long })
 }
 
-/// KEYS has no cursor to go on from: it asks for all queues at once. Redis can only be asked for some keys of the
+/// KEYS has no cursor to continue from: it asks for all queues at once. Redis can only be asked for some keys of the
 /// database at a time, most of which are not those of queues.
 #[test]
 fn all_queues_are_listed_among_thousands_of_other_keys() {

@@ -42,7 +42,6 @@ pub enum OpenError {
     /// Redis does not answer, or not as it should.
     #[error("Redis at {address}: {source}")]
     Redis { address: String, source: RedisError },
-    /// Redis is too old.
     #[error("Redis at {address} is version {version}: sureq needs 6.2 or later, or Valkey")]
     TooOld { address: String, version: String },
     /// The thread could not be started.
@@ -162,7 +161,6 @@ impl RedisHome {
         Ticket::new(n, pending)
     }
 
-    /// The layout of its keys.
     pub fn layout(&self) -> &dyn Layout {
         self.shared.target.layout()
     }

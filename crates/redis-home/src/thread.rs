@@ -24,10 +24,10 @@ use crate::connection::link::Link;
 use crate::connection::link::Patience;
 use crate::connection::node::About;
 use crate::connection::target::Target;
-use crate::layout::Waiting;
+use crate::layout::WakeUp;
 use crate::layout::deliveries::Deliveries;
 use crate::script::answer::{bytes, fields, is_again, number, read, refusal};
-use crate::script::call::{Call, ReplyForm, conn_name, fail_call, receipt_text};
+use crate::script::call::{AnswerForm, Call, conn_name, fail_call, receipt_text};
 use crate::script::clock::Clock;
 use crate::script::operations::argument;
 use crate::script::slices::partly_done;
@@ -55,7 +55,6 @@ const CONNS_AT_ONCE: usize = 16;
 /// A store: the queues of a slot tag in a cluster, or all queues if there is none.
 pub(crate) type Store = Option<Vec<u8>>;
 
-/// A job for the thread.
 #[derive(Debug)]
 pub(crate) enum Job {
     Run(Batch),
@@ -72,7 +71,7 @@ pub(crate) enum Job {
 /// Commands that are sent together.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    pub(crate) calls: Vec<Result<(Call, ReplyForm), Refusal>>,
+    pub(crate) calls: Vec<Result<(Call, AnswerForm), Refusal>>,
     /// The last command takes several calls.
     pub(crate) is_sliced: bool,
     /// Where the reply size of each command is learned.
@@ -167,14 +166,14 @@ pub(crate) fn run(
 /// Starts the tasks that run while the home is open.
 fn begin_serving(home: &Rc<HomeThread>, requests: SubscriptionRequests) {
     let (session, own) = (|| Rc::clone(&home.link.session), || Rc::clone(home));
-    let waiting = home.link.target.layout().waiting();
+    let waiting = home.link.target.layout().wake_up();
     match waiting {
-        Waiting::Published => _ = tokio::task::spawn_local(receive(own(), requests)),
-        Waiting::Watched | Waiting::Taken => {
+        WakeUp::Published => _ = tokio::task::spawn_local(receive(own(), requests)),
+        WakeUp::Watched | WakeUp::Taken => {
             _ = tokio::task::spawn_local(session().wake_waiters(own(), requests));
         }
     }
-    if waiting != Waiting::Taken {
+    if waiting != WakeUp::Taken {
         tokio::task::spawn_local(serve_waiters(own()));
     }
     if home.link.target.is_spread() {
@@ -310,18 +309,18 @@ impl HomeThread {
             };
             let mut answer = answers.next().unwrap_or(Err(Refusal::Closed));
             // A sliced call has been continued already, and its answer is the sum.
-            if let ReplyForm::Counts(next) = form
+            if let AnswerForm::Counts(next) = form
                 && !matches!(answer, Ok(Value::Int(_)))
             {
                 answer = self.continue_steps(call, *next, answer).await;
             }
-            if *form == ReplyForm::StartedInSteps {
+            if *form == AnswerForm::StartedInSteps {
                 answer = self.end_predecessor(call, answer).await;
             }
-            if *form == ReplyForm::Tasks {
+            if *form == AnswerForm::Tasks {
                 answer = self.retry_pop(call, answer).await;
             }
-            if *form == ReplyForm::ReceiptsInSteps {
+            if *form == AnswerForm::ReceiptsInSteps {
                 answer = self.finish_beat(call, answer).await;
             }
             match answer {
@@ -339,7 +338,7 @@ impl HomeThread {
     }
 
     /// Reads an answer. A long list of tasks is read in parts, since all commands of the home share this thread.
-    async fn read_answer(&self, form: &ReplyForm, answer: Value, replies: &mut Replies<Payload>) {
+    async fn read_answer(&self, form: &AnswerForm, answer: Value, replies: &mut Replies<Payload>) {
         let ids = self.link.target.layout().ids();
         let mut tasks = match answer {
             Value::Array(tasks) if form.is_tasks() && tasks.len() > READ_AT_ONCE => tasks.into_iter(),
@@ -364,7 +363,6 @@ impl HomeThread {
         }
     }
 
-    /// Learns the sizes of replies.
     fn learn_sizes(&self, places: &[Option<SizePlace>], replies: &Replies<Payload>) {
         for (place, reply) in places.iter().zip(&replies.list) {
             if let (Some(place), Reply::Tasks(span) | Reply::Inspected(span)) = (place, reply) {
@@ -380,7 +378,7 @@ impl HomeThread {
             Block::Millis(ms) => Some(self.link.clock.monotonic_ms().saturating_add(ms)),
         };
         let queues = slot.pops().iter().flat_map(|pop| &*pop.queues).map(|queue| queue.to_vec()).collect();
-        let is_taken = self.link.target.layout().waiting() == Waiting::Taken;
+        let is_taken = self.link.target.layout().wake_up() == WakeUp::Taken;
         // There Redis counts from a later part of this millisecond.
         let until_ms = until_ms.map(|at| at.saturating_add(is_taken.into()));
         let waiter = Waiter::new(call, queues, until_ms, slot);

@@ -178,8 +178,8 @@ fn the_heartbeat_of_a_worker_of_many_queues_takes_small_scripts() {
         let beat = in_small_scripts(&server, || run(&home, &Command::Worker(Worker::Beat(worker))));
         assert!(matches!(beat.list[0], Reply::Receipts(_)), "{:?}", beat.list);
         assert_eq!(beat.receipts.len(), queues.len(), "each is reported once");
-        let told: BTreeSet<String> = beat.receipts.iter().map(ToString::to_string).collect();
-        assert!(told == receipts.iter().cloned().collect(), "each cancelled task is reported");
+        let reported: BTreeSet<String> = beat.receipts.iter().map(ToString::to_string).collect();
+        assert!(reported == receipts.iter().cloned().collect(), "each cancelled task is reported");
     }
     home.close();
 }
@@ -264,7 +264,7 @@ fn delayed(raw: &mut Connection, queues: &[String]) -> usize {
 }
 
 #[test]
-fn the_beat_of_a_worker_in_whose_queues_much_is_due_goes_in_small_scripts() {
+fn a_heartbeat_with_many_due_tasks_takes_small_scripts() {
     let (server, world) = (RedisServer::start(), Arc::new(World::default()));
     let home = world.home(&server, 1_000_000);
     let names_of_workers = names("w", 1);
@@ -292,7 +292,7 @@ fn configure_sources(home: &RedisHome, graves: &[String], sources: &[String]) {
 }
 
 #[test]
-fn a_pop_over_dead_letter_queues_in_whose_sources_much_is_due_goes_in_small_scripts() {
+fn a_pop_over_dead_letter_queues_with_many_due_sources_takes_small_scripts() {
     let (server, world) = (RedisServer::start(), Arc::new(World::default()));
     let home = world.home(&server, 1_000_000);
     let (graves, sources) = (names("grave", 60), names("source", 60));
@@ -308,7 +308,7 @@ fn a_pop_over_dead_letter_queues_in_whose_sources_much_is_due_goes_in_small_scri
 }
 
 #[test]
-fn dead_letter_queues_in_whose_sources_much_is_due_are_waited_for_in_small_scripts() {
+fn waiting_for_dead_letter_queues_with_many_due_sources_takes_small_scripts() {
     let (server, world) = (RedisServer::start(), Arc::new(World::default()));
     let home = world.home(&server, 1_000_000);
     let (graves, sources) = (names("grave", 60), names("source", 60));

@@ -272,7 +272,7 @@ fn pops_over_queues_of_several_slots_keep_the_order_of_queues() {
     other.close();
 }
 
-/// KEYS has no cursor to go on from: it asks for all queues at once.
+/// KEYS has no cursor to continue from: it asks for all queues at once.
 #[test]
 fn all_queues_are_listed_however_many_slot_tags_they_have() {
     let cluster = RedisCluster::start();

@@ -279,7 +279,7 @@ fn acked(home: &RedisHome, queue: &[u8], receipt: &str) -> usize {
 /// A home is silent for too long and then continues. Its connections lose the tasks that they held, and keep those
 /// that they take afterwards, until they are closed.
 #[test]
-fn a_connection_that_counted_as_lost_keeps_what_it_takes_afterwards() {
+fn a_connection_that_counted_as_lost_keeps_tasks_that_it_pops_afterwards() {
     let (server, world) = (RedisServer::start(), Arc::new(World::default()));
     let (home, other) = (world.home(&server, 1_000_000), world.home(&server, 2_000_000));
     let queues = names(800);

@@ -60,7 +60,7 @@ fn tasks_of_a_lost_worker_are_requeued_in_slices_and_in_order_and_their_leases_e
 }
 
 #[test]
-fn a_worker_that_rests_keeps_what_it_takes_afterwards() {
+fn a_worker_that_rests_keeps_tasks_that_it_pops_afterwards() {
     let server = RedisServer::start();
     let home = open(&server.url());
     push_many(&home, 2_500);

@@ -122,9 +122,9 @@ fn a_heartbeat_reports_very_many_cancelled_tasks_in_small_scripts() {
         run(&home, &Command::Cancel { queue, which: Cancel::Payload(b"x") });
     }
     let monitor = Monitor::new(&server);
-    let told = run(&home, &Command::Worker(Worker::Beat(worker)));
+    let beat = run(&home, &Command::Worker(Worker::Beat(worker)));
     let words = monitor.most_words_of_a_script(&server);
-    assert_eq!(told.receipts.len(), 2 * TASKS);
+    assert_eq!(beat.receipts.len(), 2 * TASKS);
     assert!(words <= 5_000, "a script did {words} words of work");
     server.check("sureq:");
     home.close();

@@ -421,9 +421,9 @@ fn many_queues_and_workers_are_listed_in_slices() {
         run(&home, &Command::Worker(Worker::Start { name: name.as_bytes(), ttl_ms: 600_000 }));
     }
     let workers = in_small_scripts(&server, "workers", || run(&home, &Command::Worker(Worker::List)));
-    let told: Vec<String> =
+    let names: Vec<String> =
         workers.workers.iter().map(|row| String::from_utf8_lossy(&row.name).into()).collect();
-    assert!(told == starts, "all {} in the order of their start", told.len());
+    assert!(names == starts, "all {} in the order of their start", names.len());
     server.check("sureq:");
     home.close();
 }

@@ -102,7 +102,6 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    /// Connects and authenticates.
     pub(crate) async fn open(target: &Target, patience: Patience) -> Result<Self, ConnectError> {
         let silent = |_| ConnectError::Silent(patience.connect);
         let connecting = TcpStream::connect((target.host.as_str(), target.port));

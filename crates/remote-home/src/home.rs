@@ -23,13 +23,12 @@ use crate::conn::{Conn, ConnectError};
 use crate::listener::{ListenerChannels, listen};
 use crate::pipe::{Batch, BatchEntry, Pipe, receipt_text};
 use crate::target::Target;
-use crate::waiting::{Common, Place, WAITING_MAX, Waiting, unreachable};
+use crate::waiting::{Common, PopPermit, WAITING_MAX, WaitingPop, unreachable};
 
 /// The backoff between attempts to connect, at first and at most.
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// The error of [`RemoteHome::open`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -38,7 +37,6 @@ pub enum OpenError {
     Server {
         /// The host and port.
         address: String,
-        /// The reason.
         source: ConnectError,
     },
     /// The thread that talks to the server could not be started.
@@ -69,9 +67,8 @@ struct Shared {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// A job for the thread.
 enum Job {
-    Wait(Option<ConnId>, Waiting),
+    Wait(Option<ConnId>, WaitingPop),
     CloseConn(ConnId),
     Listen(Arc<NoticeQueue>, mpsc::UnboundedReceiver<Subscription>),
     /// Opens the connection for commands that must not wait behind large payloads.
@@ -171,13 +168,14 @@ impl RemoteHome {
         if shared.pipe.is_closed() {
             return slot.refuse(1, &Refusal::Closed);
         }
-        let Some(place) = Place::take(&shared.waiting) else {
+        let Some(permit) = PopPermit::take(&shared.waiting) else {
             let why = format!("{WAITING_MAX} pops are waiting already: try again later").into();
             return slot.refuse(1, &Refusal::Unavailable { why });
         };
         let dismissals = *shared.dismissals.borrow();
         let is_answered = Cell::new(false);
-        let pop = Waiting { bytes, form, block: own.block, slot, dismissals, _place: place, is_answered };
+        let pop =
+            WaitingPop { bytes, form, block: own.block, slot, dismissals, _permit: permit, is_answered };
         if let Err(mpsc::error::SendError(Job::Wait(_, pop))) = shared.jobs.send(Job::Wait(own.conn, pop)) {
             pop.refuse(&Refusal::Closed);
         }
@@ -391,7 +389,7 @@ async fn work(
     mut jobs: mpsc::UnboundedReceiver<Job>,
     pipe: tokio::task::JoinHandle<()>,
 ) {
-    let mut lanes: HashMap<ConnId, mpsc::UnboundedSender<Waiting>> = HashMap::new();
+    let mut lanes: HashMap<ConnId, mpsc::UnboundedSender<WaitingPop>> = HashMap::new();
     let (mut under_way, mut listeners) = (JoinSet::new(), Vec::<Arc<NoticeQueue>>::new());
     let (mut closed, mut control) = (None, None);
     while closed.is_none() {

@@ -111,9 +111,9 @@ mod tests {
     }
 
     #[test]
-    fn splits_input_into_replies_and_frees_the_memory_of_a_giant_one() {
+    fn splits_input_into_replies_and_frees_the_memory_of_a_large_one() {
         let mut inbox = Inbox::new();
-        let giant = [b"$1000000\r\n", &vec![b'x'; 1_000_000][..], b"\r\n"].concat();
+        let large = [b"$1000000\r\n", &vec![b'x'; 1_000_000][..], b"\r\n"].concat();
         for _ in 0..3 {
             fill(&mut inbox, b":1\r\n:2\r\n$2\r\na");
             check(&mut inbox, &b":1\r\n"[..]);
@@ -121,8 +121,8 @@ mod tests {
             assert_eq!(inbox.take(), Ok(false));
             fill(&mut inbox, b"b\r\n");
             check(&mut inbox, &b"$2\r\nab\r\n"[..]);
-            fill(&mut inbox, &giant);
-            check(&mut inbox, &giant[..]);
+            fill(&mut inbox, &large);
+            check(&mut inbox, &large[..]);
             assert_eq!(inbox.take(), Ok(false));
             inbox.room();
             assert!(inbox.room.capacity() <= KEPT_BYTES, "{}", inbox.room.capacity());

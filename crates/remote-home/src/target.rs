@@ -23,7 +23,6 @@ pub(crate) struct Login {
 /// Why a `sureq://` URL is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadTarget {
-    /// The host is missing.
     #[error("the host is missing: write sureq://[user:password@]host[:port]")]
     NoHost,
     /// The port is not a number from 1 to 65535.
@@ -44,7 +43,6 @@ pub enum BadTarget {
 }
 
 impl Target {
-    /// The scheme of URLs.
     pub const SCHEME: &str = "sureq://";
 
     /// Parses `sureq://[user:password@]host[:port]`.

@@ -25,7 +25,7 @@ const IDLE_MAX: usize = 8;
 pub(crate) const WAITING_MAX: usize = 512;
 
 /// A pop on a dedicated connection.
-pub(crate) struct Waiting {
+pub(crate) struct WaitingPop {
     pub(crate) bytes: Vec<u8>,
     pub(crate) form: ReplyForm<'static>,
     pub(crate) block: Option<Block>,
@@ -33,11 +33,11 @@ pub(crate) struct Waiting {
     /// The value of [`Common::dismissals`] when the pop was submitted: a larger one dismisses it.
     pub(crate) dismissals: u64,
     /// Counts the pop against [`WAITING_MAX`] until it is dropped.
-    pub(crate) _place: Place,
+    pub(crate) _permit: PopPermit,
     pub(crate) is_answered: Cell<bool>,
 }
 
-impl Waiting {
+impl WaitingPop {
     /// Resolves its ticket. Returns the deliveries to requeue if the ticket was dropped.
     fn fill(&self, replies: Replies<Payload>, began: Instant) -> Vec<Undelivered> {
         self.is_answered.set(true);
@@ -50,7 +50,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingPop {
     /// Closing a home drops pops that the server has not answered in time; their tickets must still resolve.
     fn drop(&mut self) {
         if !self.is_answered.get() {
@@ -61,9 +61,9 @@ impl Drop for Waiting {
 }
 
 /// One pop in the count of pops in progress. Dropping it decrements the count.
-pub(crate) struct Place(Arc<AtomicUsize>);
+pub(crate) struct PopPermit(Arc<AtomicUsize>);
 
-impl Place {
+impl PopPermit {
     /// Increments the count; `None` if it is [`WAITING_MAX`] already.
     pub(crate) fn take(count: &Arc<AtomicUsize>) -> Option<Self> {
         let more = |n: usize| (n < WAITING_MAX).then_some(n + 1);
@@ -72,7 +72,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for PopPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
@@ -92,7 +92,7 @@ pub(crate) struct Common {
 
 impl Common {
     /// Serves a pop on any connection.
-    pub(crate) async fn serve(self: Rc<Self>, pop: Waiting) {
+    pub(crate) async fn serve(self: Rc<Self>, pop: WaitingPop) {
         if let Some(conn) = self.pop(None, &pop).await {
             let mut idle = self.idle.borrow_mut();
             if idle.len() < IDLE_MAX {
@@ -102,7 +102,7 @@ impl Common {
     }
 
     /// Serves pops on one connection, in order, until the sender is dropped.
-    pub(crate) async fn serve_lane(self: Rc<Self>, mut pops: mpsc::UnboundedReceiver<Waiting>) {
+    pub(crate) async fn serve_lane(self: Rc<Self>, mut pops: mpsc::UnboundedReceiver<WaitingPop>) {
         let mut conn = None;
         while let Some(pop) = pops.recv().await {
             let kept = conn.take().map(Ok);
@@ -115,7 +115,7 @@ impl Common {
     }
 
     /// Answers one pop. Returns its connection if that can serve another one.
-    async fn pop(&self, own: Option<Result<Conn, ConnectError>>, pop: &Waiting) -> Option<Conn> {
+    async fn pop(&self, own: Option<Result<Conn, ConnectError>>, pop: &WaitingPop) -> Option<Conn> {
         let opened = match own {
             Some(own) => own,
             None => self.any().await,
@@ -161,7 +161,7 @@ impl Common {
 
     /// Resolves the ticket of a pop; no frame means that the pop timed out. If the ticket was dropped, the tasks in
     /// the reply are requeued.
-    fn answer(&self, pop: &Waiting, frame: Result<Option<Frame<'_>>, Refusal>) {
+    fn answer(&self, pop: &WaitingPop, frame: Result<Option<Frame<'_>>, Refusal>) {
         let mut replies = Replies::default();
         let began = frame.as_ref().ok().and_then(|frame| Some(frame.as_ref()?.began));
         match frame {

@@ -27,12 +27,12 @@ pub(crate) struct Checker {
 /// The passwords to check, and the condition variable that signals a new one.
 #[derive(Default)]
 struct PasswordQueue {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingChecks>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct WaitingChecks {
     /// One queue of jobs per address. The first job of the first queue is next; its queue then moves behind the
     /// others.
     by_peer: VecDeque<(IpAddr, VecDeque<Job>)>,
@@ -75,7 +75,7 @@ impl Drop for Checker {
 }
 
 impl PasswordQueue {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, WaitingChecks> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -111,7 +111,7 @@ impl PasswordQueue {
     }
 }
 
-impl Waiting {
+impl WaitingChecks {
     fn join(&mut self, peer: IpAddr, job: Job) -> bool {
         if self.len >= PASSWORDS_WAITING_MAX {
             return false;
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn addresses_take_turns() {
-        let mut waiting = Waiting::default();
+        let mut waiting = WaitingChecks::default();
         for (peer, name) in [(1, "a1"), (1, "a2"), (1, "a3"), (2, "b1"), (1, "a4"), (3, "c1"), (2, "b2")] {
             assert!(waiting.join(IpAddr::from([10, 0, 0, peer]), job(name)));
         }
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn refuses_passwords_when_too_many_wait() {
-        let mut waiting = Waiting::default();
+        let mut waiting = WaitingChecks::default();
         let peer = IpAddr::from([127, 0, 0, 1]);
         for _ in 0..PASSWORDS_WAITING_MAX {
             assert!(waiting.join(peer, job("x")));

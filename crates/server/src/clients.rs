@@ -8,7 +8,6 @@ use std::time::Instant;
 
 use sureq_core::command::ConnId;
 
-/// The protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Resp,
@@ -96,7 +95,6 @@ impl Clients {
         self.lock().len()
     }
 
-    /// The number of text connections.
     pub(crate) fn text_len(&self) -> usize {
         self.text.load(Ordering::Relaxed)
     }
@@ -129,7 +127,6 @@ impl Clients {
         lines(entries_of(&self.lock(), &ids).filter(|(_, client)| wanted(client)))
     }
 
-    /// The line of one connection.
     pub(crate) fn line_of(&self, conn: ConnId) -> Vec<u8> {
         lines(self.lock().get_key_value(&conn.0).into_iter())
     }

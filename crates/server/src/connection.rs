@@ -18,13 +18,12 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::bounds::Allowance;
 use crate::checker::Login;
-use crate::execute::{LateReplies, ReplyRecord, SessionCx, Waiting};
+use crate::execute::{LateReplies, PendingReplies, ReplyRecord, SessionCx};
 use crate::input::Input;
 use crate::net_thread::Thread;
 use crate::output::Output;
 use crate::users::User;
 
-/// The size of one read in bytes.
 const READ_BYTES: usize = 64 << 10;
 
 /// The maximum number of bytes that are read ahead while a command waits for its reply. Reading ahead is how the end
@@ -80,7 +79,7 @@ pub(crate) enum Then<F> {
     /// replies.
     Later,
     /// Wait for the home to answer, then hand over the rest of the input.
-    Wait(Waiting<F>),
+    Wait(PendingReplies<F>),
     /// Wait until the login succeeds or fails.
     LogIn(Login),
     /// Send the remaining replies, then close.
@@ -124,7 +123,7 @@ pub(crate) trait Dialect {
 
 /// The answer that a connection waits for before it executes more input.
 enum Awaited<F> {
-    Replies(Waiting<F>),
+    Replies(PendingReplies<F>),
     Login(Login),
 }
 
@@ -135,7 +134,6 @@ impl<F: ReplyRecord> Awaited<F> {
     }
 }
 
-/// One connection and its dialect.
 pub(crate) struct Connection<D: Dialect> {
     stream: TcpStream,
     dialect: D,
@@ -158,9 +156,9 @@ pub(crate) struct Connection<D: Dialect> {
     /// Closes the connection if its client does not authenticate in time.
     login_ends: Option<Pin<Box<Sleep>>>,
     /// The thread has registered the waker of this connection.
-    is_met: bool,
+    is_registered: bool,
     /// Yield to other connections before going on.
-    gives_way: bool,
+    must_yield: bool,
     /// The memory of this connection that the home currently accounts for.
     charged: usize,
 }
@@ -201,8 +199,8 @@ impl<D: Dialect> Connection<D> {
             reading: Reading::Open,
             idle: idle.map(|limit| Idle { limit, timer: Box::pin(sleep(limit)) }),
             login_ends: None,
-            is_met: false,
-            gives_way: false,
+            is_registered: false,
+            must_yield: false,
             charged: 0,
         }
     }
@@ -231,8 +229,8 @@ impl<D: Dialect> Connection<D> {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if !mem::replace(&mut self.is_met, true) {
-            self.thread.meet(self.conn, cx.waker());
+        if !mem::replace(&mut self.is_registered, true) {
+            self.thread.register_waker(self.conn, cx.waker());
         }
         for _ in 0..READS_PER_TURN {
             if self.thread.home.failure().is_some() {
@@ -259,7 +257,7 @@ impl<D: Dialect> Connection<D> {
             } else {
                 self.dialect.check_messages()?;
             }
-            if progress && mem::take(&mut self.gives_way) {
+            if progress && mem::take(&mut self.must_yield) {
                 // The served waiters have waited longer, so their replies are sent before the reply to the push.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
@@ -298,8 +296,8 @@ impl<D: Dialect> Connection<D> {
         }
     }
 
-    /// Sends the replies that are durable. Returns the position that the other replies wait for. Pending, if there is
-    /// so much to send that other connections get their turn first.
+    /// Sends the replies that are durable. Returns the position that the other replies wait for. Pending after some
+    /// writes, so that other connections get their turn.
     fn flush(&mut self, cx: &mut Context<'_>) -> io::Result<Poll<Option<Position>>> {
         for _ in 0..WRITES_PER_TURN {
             let waits_for = self.out.release(self.thread.home.durable());
@@ -345,7 +343,7 @@ impl<D: Dialect> Connection<D> {
             if self.dialect.write(late, (&mut self.out, &self.thread)) {
                 self.late = None;
             } else {
-                self.gives_way = true;
+                self.must_yield = true;
             }
         }
     }
@@ -446,7 +444,7 @@ impl<D: Dialect> Connection<D> {
             replies.clear();
             consumed += taken.bytes;
             self.hold = taken.hold.or(self.hold);
-            self.gives_way |= taken.served;
+            self.must_yield |= taken.served;
             match taken.next {
                 Then::Again => {}
                 Then::Read => return consumed,

@@ -19,7 +19,7 @@ pub(crate) struct DurabilityWaiters {
 
 #[derive(Debug, Default)]
 struct Inner {
-    waiting: Vec<Waiting>,
+    waiting: Vec<DurabilityWaiter>,
     /// The task that runs [`DurabilityWaiters::wake_connections`].
     task: Option<Waker>,
     /// The position at which the home will wake the task.
@@ -27,7 +27,7 @@ struct Inner {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct DurabilityWaiter {
     position: Position,
     waker: Waker,
     /// Whether the waiter is a connection, which will probably send another request.
@@ -41,10 +41,10 @@ impl DurabilityWaiters {
 
     /// Wakes a connection once the position is durable or the home has failed.
     pub(crate) fn park(&self, home: &dyn Home, position: Position, waker: &Waker) {
-        self.wait(home, Waiting { position, waker: waker.clone(), is_connection: true });
+        self.wait(home, DurabilityWaiter { position, waker: waker.clone(), is_connection: true });
     }
 
-    fn wait(&self, home: &dyn Home, waiting: Waiting) {
+    fn wait(&self, home: &dyn Home, waiting: DurabilityWaiter) {
         let position = waiting.position;
         let mut inner = self.lock();
         inner.waiting.push(waiting);
@@ -62,7 +62,7 @@ impl DurabilityWaiters {
             if home.durable() >= position || home.failure().is_some() {
                 return Poll::Ready(());
             }
-            self.wait(home, Waiting { position, waker: cx.waker().clone(), is_connection: false });
+            self.wait(home, DurabilityWaiter { position, waker: cx.waker().clone(), is_connection: false });
             Poll::Pending
         })
         .await;
@@ -78,8 +78,8 @@ impl DurabilityWaiters {
         inner.task = Some(cx.waker().clone());
         inner.armed = None;
         let (durable, failed) = (home.durable(), home.failure().is_some());
-        let may_go = |waiting: &mut Waiting| failed || waiting.position <= durable;
-        let woken: Vec<Waiting> = inner.waiting.extract_if(.., may_go).collect();
+        let may_go = |waiting: &mut DurabilityWaiter| failed || waiting.position <= durable;
+        let woken: Vec<DurabilityWaiter> = inner.waiting.extract_if(.., may_go).collect();
         if let Some(next) = inner.waiting.iter().map(|waiting| waiting.position).min() {
             inner.armed = Some(next);
             drop(inner);
@@ -91,7 +91,7 @@ impl DurabilityWaiters {
         if answered > 0 {
             group_commit.expect(answered);
         }
-        for Waiting { waker, .. } in woken {
+        for DurabilityWaiter { waker, .. } in woken {
             waker.wake();
         }
         Poll::Pending

@@ -79,7 +79,6 @@ pub(crate) trait ReplyRecord {
     /// client is gone.
     fn popped_queue(&self, number: u32) -> Option<&[u8]>;
 
-    /// The number of heap bytes that it owns.
     fn heap_bytes(&self) -> usize;
 }
 
@@ -108,7 +107,7 @@ pub(crate) struct Executed<F> {
 /// The reason why a batch stopped before its end.
 pub(crate) enum Stop<F> {
     /// The home will answer the last of the consumed requests later.
-    Waits(Waiting<F>),
+    Waits(PendingReplies<F>),
     /// The next request has to wait for the home, or for room in the output.
     Later,
     /// The following requests wait until the login succeeds or fails.
@@ -194,7 +193,7 @@ fn submit<S: Session>(
                 let sent = &requests[done..][..ticket.commands()];
                 let forms = sent.iter().map(|request| S::into_owned(session.form(request))).collect();
                 executed.requests += sent.len();
-                executed.stop = Some(Stop::Waits(Waiting { ticket, forms }));
+                executed.stop = Some(Stop::Waits(PendingReplies { ticket, forms }));
                 return;
             }
         }
@@ -227,12 +226,12 @@ fn encode<S: Session>(
 }
 
 /// Commands that the home answers later, with the forms of their replies.
-pub(crate) struct Waiting<F> {
+pub(crate) struct PendingReplies<F> {
     ticket: Ticket,
     forms: Vec<F>,
 }
 
-impl<F: ReplyRecord> Waiting<F> {
+impl<F: ReplyRecord> PendingReplies<F> {
     /// The replies, once they are available.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<LateReplies<F>> {
         self.ticket.poll(cx).map(|answer| LateReplies::new(std::mem::take(&mut self.forms), answer))

@@ -41,7 +41,6 @@ pub(crate) struct Thread {
 
 /// A message to a network thread.
 pub(crate) enum Message {
-    /// Serve this connection.
     Serve(StdStream, Protocol, ConnId),
     /// Execute no more requests, send the remaining replies, and end.
     Drain,
@@ -65,7 +64,7 @@ impl Thread {
     }
 
     /// Registers the waker of a connection.
-    pub(crate) fn meet(&self, conn: ConnId, waker: &Waker) {
+    pub(crate) fn register_waker(&self, conn: ConnId, waker: &Waker) {
         let mut wakers = self.wakers();
         if wakers.get(&conn).is_none_or(|known| !known.will_wake(waker)) {
             wakers.insert(conn, waker.clone());

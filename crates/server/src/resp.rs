@@ -43,7 +43,6 @@ pub(crate) struct RespSession {
     bounds: Bounds,
     /// How to reply to the login in progress if it succeeds.
     login_reply: LoginReply,
-    /// The number of consecutive wrong passwords.
     wrong_passwords: u32,
 }
 
@@ -59,7 +58,6 @@ enum Identity {
 /// The reply to a login that succeeds.
 #[derive(Default)]
 enum LoginReply {
-    /// The reply to AUTH.
     #[default]
     Ok,
     /// The reply to HELLO, with the requested version and name.
@@ -128,7 +126,6 @@ impl RespSession {
         thread.clients().note(self.conn, |client| client.user = user);
     }
 
-    /// The name of its user.
     fn user(&self) -> Option<&str> {
         match &self.identity {
             Identity::Unneeded => Some(DEFAULT_USER),
@@ -231,7 +228,7 @@ impl Dialect for RespSession {
                 (progress.consumed, if again { Then::Again } else { Then::Read })
             }
             (None, Err(error)) => {
-                if error.is_told() {
+                if error.is_reported() {
                     Writer::new(cx.out.bytes_mut(), self.version).error(format_args!("ERR {error}"));
                     cx.out.gate(Position::START);
                 }
@@ -623,7 +620,7 @@ mod tests {
     fn a_subscriber_that_was_given_up_cannot_leave_without_noticing() {
         for leaves in ["UNSUBSCRIBE", "UNSUBSCRIBE sureq:work:q", "RESET"] {
             let thread = thread_of(Arc::new(Engine::in_memory(&Options::default())));
-            thread.meet(ConnId(1), Waker::noop());
+            thread.register_waker(ConnId(1), Waker::noop());
             let mut session = RespSession::new(ConnId(1), Ipv4Addr::LOCALHOST.into(), &thread);
             let (said, _) = take(&mut session, &thread, "SUBSCRIBE sureq:work:q\r\n");
             assert_eq!(said, "*3 $9 subscribe $12 sureq:work:q :1 ");
@@ -640,7 +637,7 @@ mod tests {
     fn a_subscriber_that_misses_nothing_can_leave() {
         for leaves in ["UNSUBSCRIBE", "RESET"] {
             let thread = thread_of(Arc::new(Engine::in_memory(&Options::default())));
-            thread.meet(ConnId(1), Waker::noop());
+            thread.register_waker(ConnId(1), Waker::noop());
             let mut session = RespSession::new(ConnId(1), Ipv4Addr::LOCALHOST.into(), &thread);
             take(&mut session, &thread, "SUBSCRIBE sureq:work:q\r\n");
             let (said, closes) = take(&mut session, &thread, &format!("{leaves}\r\n"));

@@ -59,7 +59,6 @@ pub struct Config {
     pub text_line_bytes_max: usize,
     /// The function that logs a line about every text command, if any.
     pub text_log: Option<fn(fmt::Arguments<'_>)>,
-    /// The number of network threads.
     pub threads: usize,
     /// The configured users. Without any, every client has all rights.
     pub users: Arc<Users>,
@@ -81,12 +80,7 @@ impl Config {
 pub enum ServerError {
     /// The server could not listen on an address.
     #[error("cannot listen for {dialect} on {address}: {source}")]
-    Listen {
-        /// The dialect of the listener.
-        dialect: &'static str,
-        address: SocketAddr,
-        source: io::Error,
-    },
+    Listen { dialect: &'static str, address: SocketAddr, source: io::Error },
     /// The system could not create a thread or a runtime.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] io::Error),
@@ -187,7 +181,7 @@ impl Server {
             let mut stopped = self.stop.subscribe();
             tokio::select! {
                 _ = stopped.wait_for(|stop| *stop) => Ok(()),
-                () = self.common.subscriptions.tell_all() => Ok(()),
+                () = self.common.subscriptions.deliver_all() => Ok(()),
                 failure = failure_of(&*self.common.home) => Err(ServerError::Home(failure)),
                 error = accept_all(self.resp.as_ref(), Protocol::Resp, &hand_over) => Err(error),
                 error = accept_all(self.text.as_ref(), Protocol::Text, &hand_over) => Err(error),
@@ -270,7 +264,6 @@ async fn failure_of(home: &dyn Home) -> Broken {
     .await
 }
 
-/// The network threads.
 struct Threads {
     doors: Vec<UnboundedSender<Message>>,
     handles: Vec<JoinHandle<()>>,

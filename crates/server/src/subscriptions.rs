@@ -25,7 +25,7 @@ use sureq_proto::verbs::By;
 
 use crate::matches::Matches;
 
-/// The number of matching steps after which new connections are accepted before matching goes on.
+/// The number of matching steps after which new connections are accepted before matching continues.
 const STEPS_PER_YIELD: usize = 1 << 16;
 
 /// The number of steps that a notice counts as, besides those of matching.
@@ -42,7 +42,6 @@ pub(crate) type Name = Arc<[u8]>;
 
 type Audience = BTreeMap<ConnId, Arc<Mailbox>>;
 
-/// All subscriptions of a server.
 #[derive(Debug)]
 pub(crate) struct Subscriptions {
     listener: Listener,
@@ -135,7 +134,6 @@ impl Subscriptions {
         name
     }
 
-    /// Removes a subscription.
     pub(crate) fn remove(&self, by: By, name: &Name, conn: ConnId) {
         let mut index = self.lock();
         let mut invalid = None;
@@ -168,11 +166,11 @@ impl Subscriptions {
     }
 
     /// Delivers the home's notices to the subscribers, for as long as it is polled.
-    pub(crate) async fn tell_all(&self) {
+    pub(crate) async fn deliver_all(&self) {
         let mut yields = YieldBudget::default();
         loop {
             match poll_fn(|cx| self.listener.poll(cx)).await {
-                Some(ListenEvent::Notice(notice)) => self.tell(notice, &mut yields).await,
+                Some(ListenEvent::Notice(notice)) => self.deliver(notice, &mut yields).await,
                 Some(ListenEvent::Missed) => self.disconnect_all(),
                 None => pending().await,
             }
@@ -180,7 +178,7 @@ impl Subscriptions {
         }
     }
 
-    async fn tell(&self, notice: Notice, yields: &mut YieldBudget) {
+    async fn deliver(&self, notice: Notice, yields: &mut YieldBudget) {
         let mut channel = Vec::new();
         channel::write(notice.kind, &notice.queue, &mut channel);
         let notice = Arc::new(notice);
@@ -412,12 +410,12 @@ pub(crate) mod tests {
     }
 
     /// Delivers a notice. Returns how often it let other tasks run meanwhile.
-    pub(super) fn tell(all: &Subscriptions, notice: Notice) -> usize {
+    pub(super) fn deliver(all: &Subscriptions, notice: Notice) -> usize {
         let mut yields = YieldBudget::default();
-        let mut told = pin!(all.tell(notice, &mut yields));
+        let mut delivery = pin!(all.deliver(notice, &mut yields));
         let mut cx = Context::from_waker(Waker::noop());
         let mut turns = 0;
-        while told.as_mut().poll(&mut cx).is_pending() {
+        while delivery.as_mut().poll(&mut cx).is_pending() {
             turns += 1;
         }
         turns
@@ -433,21 +431,21 @@ pub(crate) mod tests {
     fn a_message_comes_once_for_each_subscription_that_matches() {
         let (all, (mailbox, woken)) = (subscriptions(), mailbox());
         let add = |by, name: &str| all.add(by, name.as_bytes(), ConnId(1), &mailbox);
-        let tell_of = |queue: &str| {
-            tell(&all, notice(queue.as_bytes()));
+        let deliver_to = |queue: &str| {
+            deliver(&all, notice(queue.as_bytes()));
             names(&mailbox)
         };
         let exact = add(By::Channel, "sureq:work:a");
-        assert_eq!(tell_of("a"), ["sureq:work:a"]);
-        assert_eq!(tell_of("b"), [""; 0]);
+        assert_eq!(deliver_to("a"), ["sureq:work:a"]);
+        assert_eq!(deliver_to("b"), [""; 0]);
         let pattern = add(By::Pattern, "sureq:*:[ab]");
-        assert_eq!(tell_of("a"), ["sureq:work:a", "sureq:*:[ab]"]);
-        assert_eq!(tell_of("b"), ["sureq:*:[ab]"], "the cached matches of b are no longer valid");
+        assert_eq!(deliver_to("a"), ["sureq:work:a", "sureq:*:[ab]"]);
+        assert_eq!(deliver_to("b"), ["sureq:*:[ab]"], "the cached matches of b are no longer valid");
         add(By::Pattern, "*");
-        assert_eq!(tell_of("b"), ["*", "sureq:*:[ab]"]);
+        assert_eq!(deliver_to("b"), ["*", "sureq:*:[ab]"]);
         all.remove(By::Pattern, &pattern, ConnId(1));
         all.remove(By::Channel, &exact, ConnId(1));
-        assert_eq!((tell_of("a"), tell_of("b")), (vec!["*".to_owned()], vec!["*".to_owned()]));
+        assert_eq!((deliver_to("a"), deliver_to("b")), (vec!["*".to_owned()], vec!["*".to_owned()]));
         assert_eq!(woken.0.load(Ordering::Relaxed), 6, "once for all pending messages");
     }
 
@@ -461,7 +459,7 @@ pub(crate) mod tests {
         let unremembered: usize = patterns.iter().map(Arc::strong_count).sum();
         let mut most = 0;
         for n in 0..300 {
-            tell(&all, notice(format!("q{n}").as_bytes()));
+            deliver(&all, notice(format!("q{n}").as_bytes()));
             assert_eq!(names(&mailbox).len(), patterns.len());
             let references = patterns.iter().map(Arc::strong_count).sum::<usize>() - unremembered;
             most = most.max(references * size_of::<Name>());
@@ -493,7 +491,7 @@ pub(crate) mod tests {
         let queue = vec![b'q'; 4_000];
         let many = 2 * limits::NOTICES_UNREAD_BYTES_MAX / queue.len();
         for _ in 0..many {
-            tell(&all, notice(&queue));
+            deliver(&all, notice(&queue));
             assert_eq!(names(&fast).len(), 1);
             assert!(slow.bytes() <= limits::NOTICES_UNREAD_BYTES_MAX + 2 * queue.len());
         }

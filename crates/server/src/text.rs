@@ -11,7 +11,7 @@ use sureq_home_api::Payload;
 use sureq_proto::Part;
 use sureq_proto::resp::recycle;
 use sureq_proto::text::{
-    self, Close, Complaint, Gauges, Item, ParsedLine, Parser, ReplyForm, ReservationPolicy,
+    self, Close, Complaint, Gauges, Item, ParsedLine, Parser, ReservationPolicy, TextReplyForm,
 };
 
 use crate::batch::BatchSize;
@@ -68,9 +68,9 @@ impl TextSession {
 }
 
 impl Dialect for TextSession {
-    type Record = ReplyForm<'static>;
+    type Record = TextReplyForm<'static>;
 
-    fn take(&mut self, input: &[u8], cx: &mut SessionCx<'_>) -> Consumed<ReplyForm<'static>> {
+    fn take(&mut self, input: &[u8], cx: &mut SessionCx<'_>) -> Consumed<TextReplyForm<'static>> {
         let mut lines: Vec<ParsedLine<'_>> = recycle(LINES.take());
         let batch_max = self.batch.next();
         self.parser.set_batch_max(batch_max);
@@ -102,7 +102,7 @@ impl Dialect for TextSession {
         Consumed { bytes, next, hold, served }
     }
 
-    fn write(&self, late: &mut LateReplies<ReplyForm<'static>>, output: (&mut Output, &Thread)) -> bool {
+    fn write(&self, late: &mut LateReplies<TextReplyForm<'static>>, output: (&mut Output, &Thread)) -> bool {
         late.write(self, output)
     }
 
@@ -113,7 +113,7 @@ impl Dialect for TextSession {
 
 impl Session for TextSession {
     type Request<'a> = ParsedLine<'a>;
-    type Form<'a> = ReplyForm<'a>;
+    type Form<'a> = TextReplyForm<'a>;
 
     fn command<'r>(&self, line: &'r ParsedLine<'_>) -> Option<Command<'r>> {
         match &line.item {
@@ -122,20 +122,20 @@ impl Session for TextSession {
         }
     }
 
-    fn form<'r>(&self, line: &'r ParsedLine<'_>) -> ReplyForm<'r> {
+    fn form<'r>(&self, line: &'r ParsedLine<'_>) -> TextReplyForm<'r> {
         match &line.item {
-            Item::Request(request) => ReplyForm::of(request),
+            Item::Request(request) => TextReplyForm::of(request),
             Item::Complaint(_) => unreachable!("the session answers it"),
         }
     }
 
-    fn into_owned(form: ReplyForm<'_>) -> ReplyForm<'static> {
+    fn into_owned(form: TextReplyForm<'_>) -> TextReplyForm<'static> {
         form.into_owned()
     }
 
     fn encode(
         &self,
-        form: &ReplyForm<'_>,
+        form: &TextReplyForm<'_>,
         reply: &Reply,
         replies: &Replies<Payload>,
         _: Part,
@@ -161,7 +161,7 @@ impl Session for TextSession {
     }
 }
 
-impl ReplyRecord for ReplyForm<'_> {
+impl ReplyRecord for TextReplyForm<'_> {
     fn popped_queue(&self, _: u32) -> Option<&[u8]> {
         matches!(self, Self::Reserved).then_some(text::QUEUE)
     }
@@ -172,18 +172,25 @@ impl ReplyRecord for ReplyForm<'_> {
 }
 
 /// Logs a line about a reply, without the payload, which may be confidential.
-fn log_reply(log: fn(fmt::Arguments<'_>), form: &ReplyForm<'_>, reply: &Reply, replies: &Replies<Payload>) {
+fn log_reply(
+    log: fn(fmt::Arguments<'_>),
+    form: &TextReplyForm<'_>,
+    reply: &Reply,
+    replies: &Replies<Payload>,
+) {
     match (form, reply) {
-        (ReplyForm::Added { .. }, Reply::Added { id, .. }) => log(format_args!("New task {}", letters(*id))),
-        (ReplyForm::Reserved, Reply::Tasks(span)) => {
+        (TextReplyForm::Added { .. }, Reply::Added { id, .. }) => {
+            log(format_args!("New task {}", letters(*id)));
+        }
+        (TextReplyForm::Reserved, Reply::Tasks(span)) => {
             for task in &replies.tasks[span.range()] {
                 log(format_args!("Value reserved {}", letters(task.id)));
             }
         }
-        (ReplyForm::Deleted { id }, Reply::Acked(span)) if !span.is_empty() => {
+        (TextReplyForm::Deleted { id }, Reply::Acked(span)) if !span.is_empty() => {
             log(format_args!("Value deleted {}", id.escape_ascii()));
         }
-        (ReplyForm::Returned { id }, Reply::Outcome(Outcome::Done)) => {
+        (TextReplyForm::Returned { id }, Reply::Outcome(Outcome::Done)) => {
             log(format_args!("Value returned {}", id.escape_ascii()));
         }
         _ => {}
@@ -195,9 +202,9 @@ fn letters(id: TaskId) -> String {
 }
 
 /// The figures that only STATS needs. They are not collected for other commands, because they cost a system call.
-fn gauges(form: &ReplyForm<'_>, thread: &Thread) -> Gauges {
+fn gauges(form: &TextReplyForm<'_>, thread: &Thread) -> Gauges {
     match form {
-        ReplyForm::Stats => {
+        TextReplyForm::Stats => {
             Gauges { connections: thread.clients().text_len(), memory_bytes: resident_bytes() }
         }
         _ => Gauges { connections: 0, memory_bytes: 0 },

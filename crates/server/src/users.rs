@@ -111,7 +111,6 @@ impl Users {
         self.list.is_empty()
     }
 
-    /// The user with this name.
     pub fn find(&self, name: &[u8]) -> Option<&Arc<User>> {
         self.list.iter().find(|user| user.name().as_bytes() == name)
     }

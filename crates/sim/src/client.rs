@@ -378,7 +378,7 @@ impl Client {
 
     /// Begins a random number of tasks for one push.
     fn begin_batch(&mut self, queue: usize) -> Vec<Begun> {
-        // A push is executed in one go, so that a larger one would exceed the bound on work under the lock.
+        // A push is executed in one step, so that a larger one would exceed the bound on work under the lock.
         let most = self.plan.batch_max.min(limits::SLICE_TASKS).min(1 + (1 << 20) / self.plan.payload_max);
         let count = self.rng.usize(1..=most);
         self.begin(queue, count, now())

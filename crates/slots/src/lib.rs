@@ -3,7 +3,6 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
-/// The number of slots of a cluster.
 pub const SLOTS: u16 = 16_384;
 
 /// The slot of a key: of its slot tag, if it has one.

@@ -127,7 +127,7 @@ impl<'q, P: Encode> Add<'q, P> {
                     state,
                 })
             }
-            _ => Err(Error::out_of_turn()),
+            _ => Err(Error::unexpected_reply()),
         }
     }
 }

@@ -70,7 +70,7 @@ impl Home {
         match replies.list.pop() {
             Some(Reply::Refused(no)) => Err(no.into()),
             Some(reply) => Ok((reply, replies, since)),
-            None => Err(Error::out_of_turn()),
+            None => Err(Error::unexpected_reply()),
         }
     }
 
@@ -160,6 +160,6 @@ mod tests {
             assert!(error.is_unknown() && !error.can_be_asked_again(), "{error}");
         }
         let error = queue.push("later").await.expect_err("a failed home confirms nothing");
-        assert!(matches!(error, Error::Over(Refusal::Poisoned)) && !error.is_unknown(), "{error}");
+        assert!(matches!(error, Error::Closed(Refusal::Poisoned)) && !error.is_unknown(), "{error}");
     }
 }

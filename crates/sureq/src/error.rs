@@ -14,7 +14,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// | [`Refused`](Error::Refused) | no | change the command, or what the reason names |
 /// | [`Unavailable`](Error::Unavailable) | no | retry with backoff |
 /// | [`Unknown`](Error::Unknown) | perhaps | retry only what is idempotent: an ack by receipt, a push with a name |
-/// | [`Over`](Error::Over) | no | open the home again |
+/// | [`Closed`](Error::Closed) | no | open the home again |
 /// | [`WorkerGone`](Error::WorkerGone), [`WorkerReplaced`](Error::WorkerReplaced) | no | start the worker again |
 /// | [`Payload`](Error::Payload) | no | change the value |
 ///
@@ -54,7 +54,7 @@ pub enum Error {
     },
     /// The home is closed or has failed; nothing was changed. Open it again.
     #[error("{0}")]
-    Over(Refusal),
+    Closed(Refusal),
     /// The worker is no longer registered: its heartbeat was missed, or it was declared lost.
     #[error("{}", Refusal::WorkerGone)]
     WorkerGone,
@@ -103,10 +103,8 @@ impl Error {
     }
 
     /// A reply that does not match the command.
-    pub(crate) fn out_of_turn() -> Self {
-        Self::Unknown {
-            why: "the reply does not match the command: does the home run another release?".into(),
-        }
+    pub(crate) fn unexpected_reply() -> Self {
+        Self::Unknown { why: "unexpected reply: the home may run an incompatible release".into() }
     }
 }
 
@@ -123,7 +121,7 @@ impl From<Refusal> for Error {
         match no {
             Refusal::Unavailable { why } => Self::Unavailable { why },
             Refusal::Unknown { why } => Self::Unknown { why },
-            Refusal::Poisoned | Refusal::QueuePoisoned { .. } | Refusal::Closed => Self::Over(no),
+            Refusal::Poisoned | Refusal::QueuePoisoned { .. } | Refusal::Closed => Self::Closed(no),
             Refusal::WorkerGone => Self::WorkerGone,
             Refusal::WorkerReplaced => Self::WorkerReplaced,
             no => Self::Refused(no),

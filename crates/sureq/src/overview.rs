@@ -33,14 +33,14 @@ impl Home {
     /// A page of that list, and the cursor of the next page; 0 after the last one. Begin with cursor 0.
     pub async fn queues_page(&self, pattern: Option<&[u8]>, cursor: u64) -> Result<(u64, Vec<QueueRow>)> {
         let (reply, replies) = self.ask_one(Command::Queues { pattern, cursor, count: PAGE }).await?;
-        let Reply::Queues { cursor, rows } = reply else { return Err(Error::out_of_turn()) };
+        let Reply::Queues { cursor, rows } = reply else { return Err(Error::unexpected_reply()) };
         Ok((cursor, replies.queues.into_iter().skip(rows.range().start).take(rows.len()).collect()))
     }
 
     /// Lists the live workers.
     pub async fn workers(&self) -> Result<Vec<WorkerRow>> {
         let (reply, replies) = self.ask_one(Command::Worker(Worker::List)).await?;
-        let Reply::Workers(rows) = reply else { return Err(Error::out_of_turn()) };
+        let Reply::Workers(rows) = reply else { return Err(Error::unexpected_reply()) };
         Ok(replies.workers.into_iter().skip(rows.range().start).take(rows.len()).collect())
     }
 
@@ -48,7 +48,7 @@ impl Home {
     pub async fn fail_worker(&self, name: impl AsRef<[u8]>) -> Result<u64> {
         match self.ask_one(Command::Worker(Worker::Fail { name: name.as_ref() })).await?.0 {
             Reply::Count(n) => Ok(n),
-            _ => Err(Error::out_of_turn()),
+            _ => Err(Error::unexpected_reply()),
         }
     }
 
@@ -57,7 +57,7 @@ impl Home {
     pub async fn drop_queues(&self, queues: &[&[u8]]) -> Result<u64> {
         match self.ask_one(Command::Drop { queues }).await?.0 {
             Reply::Count(n) => Ok(n),
-            _ => Err(Error::out_of_turn()),
+            _ => Err(Error::unexpected_reply()),
         }
     }
 }

@@ -151,11 +151,11 @@ impl PopMany {
                 .skip(tasks.range().start)
                 .take(tasks.len())
                 .map(|task| {
-                    let queue = self.queues.get(task.queue as usize).ok_or_else(Error::out_of_turn)?;
+                    let queue = self.queues.get(task.queue as usize).ok_or_else(Error::unexpected_reply)?;
                     Ok(Task::new(&self.home, queue, task, Leased { since, length: self.lease }))
                 })
                 .collect(),
-            _ => Err(Error::out_of_turn()),
+            _ => Err(Error::unexpected_reply()),
         }
     }
 }

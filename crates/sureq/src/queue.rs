@@ -91,7 +91,7 @@ impl Queue {
     /// Adds a task to the back of the queue. Returns its id when it is as durable as the home guarantees.
     pub async fn push(&self, payload: impl Encode) -> Result<Id> {
         let ids = self.push_all([payload]).await?;
-        ids.into_iter().next().ok_or_else(Error::out_of_turn)
+        ids.into_iter().next().ok_or_else(Error::unexpected_reply)
     }
 
     /// Adds tasks in order, atomically: all of them or none. More than
@@ -163,10 +163,10 @@ impl Queue {
         let scope = AckScope::LeasedOrLapsed;
         let (reply, replies) =
             self.home.ask_one(Command::Ack { queue: &self.name, tasks: refs(&list), scope }).await?;
-        let Reply::Acked(finished) = reply else { return Err(Error::out_of_turn()) };
+        let Reply::Acked(finished) = reply else { return Err(Error::unexpected_reply()) };
         let mut acked = vec![false; list.len()];
         for &at in &replies.indexes[finished.range()] {
-            *acked.get_mut(at as usize).ok_or_else(Error::out_of_turn)? = true;
+            *acked.get_mut(at as usize).ok_or_else(Error::unexpected_reply)? = true;
         }
         Ok(acked)
     }
@@ -237,7 +237,7 @@ impl Queue {
     pub async fn inspect(&self, view: View, start: i64, count: u32) -> Result<Vec<Seen>> {
         let command = Command::Inspect { queue: &self.name, view, start, count };
         let (reply, replies) = self.home.ask_one(command).await?;
-        let Reply::Inspected(seen) = reply else { return Err(Error::out_of_turn()) };
+        let Reply::Inspected(seen) = reply else { return Err(Error::unexpected_reply()) };
         Ok(replies
             .tasks
             .into_iter()
@@ -251,7 +251,7 @@ impl Queue {
     pub async fn info(&self) -> Result<Info> {
         match self.home.ask_one(Command::Info { queue: &self.name }).await?.0 {
             Reply::Info(info) => Ok(*info),
-            _ => Err(Error::out_of_turn()),
+            _ => Err(Error::unexpected_reply()),
         }
     }
 
@@ -259,7 +259,7 @@ impl Queue {
     pub async fn explain(&self, id: impl AsRef<[u8]>) -> Result<Option<Explanation>> {
         match self.home.ask_one(Command::Explain { queue: &self.name, task: one(id.as_ref()) }).await?.0 {
             Reply::Explained(explanation) => Ok(explanation.map(|explanation| *explanation)),
-            _ => Err(Error::out_of_turn()),
+            _ => Err(Error::unexpected_reply()),
         }
     }
 
@@ -282,7 +282,7 @@ impl Queue {
         let command = Command::Config { queue: &self.name, changes };
         match self.home.ask_one(command).await?.0 {
             Reply::Settings(settings) => Ok(*settings),
-            _ => Err(Error::out_of_turn()),
+            _ => Err(Error::unexpected_reply()),
         }
     }
 
@@ -338,14 +338,14 @@ impl Queue {
     async fn count(&self, command: Command<'_>) -> Result<u64> {
         match self.home.ask_one(command).await?.0 {
             Reply::Count(n) => Ok(n),
-            _ => Err(Error::out_of_turn()),
+            _ => Err(Error::unexpected_reply()),
         }
     }
 
     async fn done(&self, command: Command<'_>) -> Result<()> {
         match self.home.ask_one(command).await?.0 {
             Reply::Ok => Ok(()),
-            _ => Err(Error::out_of_turn()),
+            _ => Err(Error::unexpected_reply()),
         }
     }
 }
@@ -367,7 +367,7 @@ fn pushed(reply: &Reply, replies: Replies<Payload>) -> Result<Vec<Id>> {
             .take(ids.len())
             .map(Id::foreign_or_empty)
             .collect()),
-        _ => Err(Error::out_of_turn()),
+        _ => Err(Error::unexpected_reply()),
     }
 }
 
@@ -376,7 +376,7 @@ fn held(reply: &Reply) -> Result<Held> {
         Reply::Outcome(Outcome::Done) => Ok(Held::Yes),
         Reply::Outcome(Outcome::Stale) => Ok(Held::Lost),
         Reply::Outcome(Outcome::Cancelled) => Ok(Held::Cancelled),
-        _ => Err(Error::out_of_turn()),
+        _ => Err(Error::unexpected_reply()),
     }
 }
 

@@ -94,15 +94,15 @@ impl OpenError {
 /// a server, until it answers, or for a few seconds if it does not. If a server is loading its data, this waits for a
 /// minute at most. In async code use [`open_async`], except at the start of the program.
 pub fn open(url: &str) -> Result<Home, OpenError> {
-    match place_of(url) {
+    match kind_of(url) {
         #[cfg(feature = "embedded")]
-        Some(Place::Memory | Place::Directory(_)) => open_with(url, &crate::Options::default()),
+        Some(HomeKind::Memory | HomeKind::Directory(_)) => open_with(url, &crate::Options::default()),
         #[cfg(not(feature = "embedded"))]
-        Some(Place::Memory | Place::Directory(_)) => {
+        Some(HomeKind::Memory | HomeKind::Directory(_)) => {
             Err(OpenError::LeftOut { url: url.to_owned(), feature: "embedded" })
         }
-        Some(Place::Redis) => open_redis(url),
-        Some(Place::Server) => open_remote(url),
+        Some(HomeKind::Redis) => open_redis(url),
+        Some(HomeKind::Server) => open_remote(url),
         None => Err(OpenError::Unknown { url: without_passwords(url) }),
     }
 }
@@ -141,13 +141,13 @@ pub(crate) async fn on_a_thread<T: Send + 'static>(
 #[cfg(feature = "embedded")]
 pub fn open_with(url: &str, options: &crate::Options) -> Result<Home, OpenError> {
     use sureq_engine::Engine;
-    match place_of(url) {
-        Some(Place::Memory) => Ok(Home::from_api(Engine::in_memory(options))),
-        Some(Place::Directory(dir)) => match Engine::open(dir, options) {
+    match kind_of(url) {
+        Some(HomeKind::Memory) => Ok(Home::from_api(Engine::in_memory(options))),
+        Some(HomeKind::Directory(dir)) => match Engine::open(dir, options) {
             Ok(engine) => Ok(Home::from_api(engine)),
             Err(source) => Err(OpenError::Store { url: url.to_owned(), source }),
         },
-        Some(Place::Redis | Place::Server) | None => open(url),
+        Some(HomeKind::Redis | HomeKind::Server) | None => open(url),
     }
 }
 
@@ -198,7 +198,7 @@ fn homes() -> String {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+enum HomeKind {
     Memory,
     Directory(PathBuf),
     Redis,
@@ -238,21 +238,21 @@ pub fn without_passwords(url: &str) -> String {
     redacted
 }
 
-fn place_of(url: &str) -> Option<Place> {
+fn kind_of(url: &str) -> Option<HomeKind> {
     if url == "mem:" {
-        return Some(Place::Memory);
+        return Some(HomeKind::Memory);
     }
     if url.split_once("://").is_some_and(|(scheme, _)| REDIS_SCHEMES.contains(&scheme)) {
-        return Some(Place::Redis);
+        return Some(HomeKind::Redis);
     }
     if url.starts_with("sureq://") {
-        return Some(Place::Server);
+        return Some(HomeKind::Server);
     }
     let path = url.strip_prefix("file:")?;
     // `file:///var/lib/sureq` has an empty host before its path.
     let path = if path.starts_with("///") { &path[2..] } else { path };
     let is_host = path.starts_with("//");
-    (!path.is_empty() && !is_host).then(|| Place::Directory(path.into()))
+    (!path.is_empty() && !is_host).then(|| HomeKind::Directory(path.into()))
 }
 
 /// The directory of a `file:` URL; `None` for other URLs.
@@ -262,8 +262,8 @@ fn place_of(url: &str) -> Option<Place> {
 /// assert_eq!(sureq::directory_of("file://host/queue"), None);
 /// ```
 pub fn directory_of(url: &str) -> Option<PathBuf> {
-    match place_of(url) {
-        Some(Place::Directory(dir)) => Some(dir),
+    match kind_of(url) {
+        Some(HomeKind::Directory(dir)) => Some(dir),
         _ => None,
     }
 }
@@ -273,11 +273,11 @@ mod tests {
     use super::*;
 
     fn check(url: &str, expected: Option<&str>) {
-        let place = match place_of(url) {
-            Some(Place::Directory(dir)) => Some(dir.to_str().unwrap().to_owned()),
-            Some(Place::Memory) => Some("memory".to_owned()),
-            Some(Place::Redis) => Some("redis".to_owned()),
-            Some(Place::Server) => Some("server".to_owned()),
+        let place = match kind_of(url) {
+            Some(HomeKind::Directory(dir)) => Some(dir.to_str().unwrap().to_owned()),
+            Some(HomeKind::Memory) => Some("memory".to_owned()),
+            Some(HomeKind::Redis) => Some("redis".to_owned()),
+            Some(HomeKind::Server) => Some("server".to_owned()),
             None => None,
         };
         assert_eq!(place.as_deref(), expected, "{url}");
@@ -304,8 +304,8 @@ mod tests {
     #[cfg(feature = "redis")]
     #[test]
     fn errors_show_no_passwords() {
-        let told = open("redis://me:secret@127.0.0.1:1").err().map(|error| error.to_string());
-        assert!(told.is_some_and(|told| !told.contains("secret") && told.contains("me:***@")));
+        let error = open("redis://me:secret@127.0.0.1:1").err().map(|error| error.to_string());
+        assert!(error.is_some_and(|text| !text.contains("secret") && text.contains("me:***@")));
     }
 
     #[test]

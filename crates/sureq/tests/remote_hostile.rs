@@ -56,7 +56,7 @@ fn open_by(address: SocketAddr, patience: Patience) -> Result<RemoteHome, OpenEr
 
 #[test]
 fn a_server_that_is_not_sureq_is_refused_with_an_explanation() {
-    for (greeting, told) in [
+    for (greeting, expected) in [
         (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "no RESP reply begins with 'H'"),
         (b"%1\r\n$6\r\nserver\r\n$5\r\nredis\r\n", "Write redis://"),
         (b"-NOAUTH Authentication required.\r\n", "NOAUTH"),
@@ -66,8 +66,8 @@ fn a_server_that_is_not_sureq_is_refused_with_an_explanation() {
     ] {
         let since = Instant::now();
         let error = open(fake(greeting, b"")).expect_err("it is no sureq").to_string();
-        assert!(error.contains(told), "{error}");
-        assert!(since.elapsed() < DEADLINE, "{told}: {:?}", since.elapsed());
+        assert!(error.contains(expected), "{error}");
+        assert!(since.elapsed() < DEADLINE, "{expected}: {:?}", since.elapsed());
     }
     let hasty = Patience { connect: SHORT, ..Patience::default() };
     let error = open_by(fake(b"+OK", b""), hasty).expect_err("the greeting is never complete").to_string();
@@ -78,21 +78,21 @@ fn a_server_that_is_not_sureq_is_refused_with_an_explanation() {
 }
 
 /// Sends commands with and without a wait, and expects the same error.
-fn check(answer: &'static [u8], told: &str) {
-    check_by(answer, told, Patience::default());
+fn check(answer: &'static [u8], expected: &str) {
+    check_by(answer, expected, Patience::default());
 }
 
-fn check_by(answer: &'static [u8], told: &str, patience: Patience) {
+fn check_by(answer: &'static [u8], expected: &str, patience: Patience) {
     let home = open_by(fake(GREETING, answer), patience).expect("the greeting is valid");
     let queues: &[&[u8]] = &[b"q"];
     let waits = Command::Pop(Pop { block: Some(Block::Millis(1)), ..Pop::plain(queues, 1) });
     for command in [Command::Pause { queue: b"q" }, waits] {
         let since = Instant::now();
         match home.send(&[command]).wait().replies.list.remove(0) {
-            Reply::Refused(Refusal::Unknown { why }) => assert!(why.contains(told), "{why}"),
+            Reply::Refused(Refusal::Unknown { why }) => assert!(why.contains(expected), "{why}"),
             other => panic!("{}: {other:?}", answer.escape_ascii()),
         }
-        assert!(since.elapsed() < DEADLINE, "{told}: {:?}", since.elapsed());
+        assert!(since.elapsed() < DEADLINE, "{expected}: {:?}", since.elapsed());
     }
     home.close();
 }

@@ -232,9 +232,9 @@ fn closing_the_home_fails_pending_requests() {
         let asked = home.send(&[Command::Pause { queue: b"q" }]);
         home.close();
         let wait = |ticket: sureq::home_api::Ticket| {
-            let (told, is_told) = std::sync::mpsc::channel();
-            std::thread::spawn(move || told.send(ticket.wait().replies.list.remove(0)));
-            is_told.recv_timeout(DEADLINE).expect("it is answered once the home is closed")
+            let (answered, is_answered) = std::sync::mpsc::channel();
+            std::thread::spawn(move || answered.send(ticket.wait().replies.list.remove(0)));
+            is_answered.recv_timeout(DEADLINE).expect("it is answered once the home is closed")
         };
         assert!(is_unknown(&wait(asked)));
         let popped = wait(popped);

@@ -80,10 +80,10 @@ async fn a_server_that_hangs_does_not_affect_tasks_on_other_servers() {
     until(&handle, |status| status.unconfirmed == 1).await;
     // The token of the running handler fires in time. That of the healthy one does not fire, however long the outage
     // takes.
-    let told = timeout(PATIENCE, said.recv()).await.expect("a handler reports it").expect("it runs");
-    assert_eq!(told, ("silent, long".to_owned(), Some(Stop::LeaseLost)));
-    let told = timeout(2 * LEASE, said.recv()).await;
-    assert!(told.is_err(), "the healthy one keeps its lease: {told:?}");
+    let report = timeout(PATIENCE, said.recv()).await.expect("a handler reports it").expect("it runs");
+    assert_eq!(report, ("silent, long".to_owned(), Some(Stop::LeaseLost)));
+    let report = timeout(2 * LEASE, said.recv()).await;
+    assert!(report.is_err(), "the healthy one keeps its lease: {report:?}");
     gates.healthy.notify_one();
     until(&handle, |status| status.tally.done == 1).await;
     assert_eq!(handle.status().expect("it runs").unconfirmed, 2, "the silent server has confirmed nothing");

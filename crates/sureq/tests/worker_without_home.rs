@@ -27,8 +27,8 @@ impl AtWork {
         let (stop, stopped) = oneshot::channel();
         let handle = worker.handle();
         let run = async {
-            let told = async { _ = stopped.await };
-            worker.run_until(told).await.expect("the worker ends without an error")
+            let stop = async { _ = stopped.await };
+            worker.run_until(stop).await.expect("the worker ends without an error")
         };
         Self { handle, stop, run: tokio::spawn(run) }
     }
@@ -53,19 +53,19 @@ async fn open(url: &str, layout: &str) -> Home {
     home
 }
 
-async fn fail_when_told(gate: State<Arc<Notify>>) -> Result<(), Failure> {
+async fn fail_when_released(gate: State<Arc<Notify>>) -> Result<(), Failure> {
     gate.notified().await;
     Err(Failure::new("the test failed it"))
 }
 
 /// Lets a handler fail while Redis hangs, and then kills Redis. Whether the task was returned is unknown.
-async fn fail_unheard(layout: &str) -> AtWork {
+async fn fail_while_redis_hangs(layout: &str) -> AtWork {
     let port = free_port();
     let mut redis = RedisServer::start_at(port);
     let home = open(&format!("redis://127.0.0.1:{port}"), layout).await;
     let gate = Arc::<Notify>::default();
     let worker = Worker::new(&home).state(Arc::clone(&gate)).grace(Duration::ZERO);
-    let worker = AtWork::start(worker.work("q", fail_when_told));
+    let worker = AtWork::start(worker.work("q", fail_when_released));
     worker.until(|status| status.running == 1).await;
     redis.suspend();
     gate.notify_one();
@@ -78,7 +78,7 @@ async fn fail_unheard(layout: &str) -> AtWork {
 /// Without a fence, a second return could take the task from another worker.
 #[tokio::test]
 async fn a_return_by_a_bare_id_is_not_retried_after_a_lost_reply() {
-    let worker = fail_unheard("work-queue").await;
+    let worker = fail_while_redis_hangs("work-queue").await;
     worker.until(|status| status.tally.unknown == 1 && status.unconfirmed == 0).await;
     assert_eq!(worker.stop().await.unknown, 1);
 }
@@ -86,7 +86,7 @@ async fn a_return_by_a_bare_id_is_not_retried_after_a_lost_reply() {
 /// With a receipt, the return is retried until the worker ends. Then its outcome is unknown.
 #[tokio::test]
 async fn unconfirmed_outcomes_at_the_end_count_as_unknown() {
-    let worker = fail_unheard("sureq").await;
+    let worker = fail_while_redis_hangs("sureq").await;
     worker.until(|status| status.outages > 0).await;
     let tally = worker.stop().await;
     assert_eq!((tally.taken, tally.unknown, tally.failed), (1, 1, 0));
@@ -97,7 +97,7 @@ async fn unconfirmed_outcomes_at_the_end_count_as_unknown() {
 async fn a_handler_is_aborted_at_run_max_while_the_home_hangs() {
     let redis = RedisServer::start();
     let home = open(&redis.url(), "sureq").await;
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel::<Instant>();
+    let (tell, mut ended) = tokio::sync::mpsc::unbounded_channel::<Instant>();
     let handler = move |token: Token| {
         let tell = tell.clone();
         async move {
@@ -122,7 +122,7 @@ async fn a_handler_is_aborted_at_run_max_while_the_home_hangs() {
     worker.until(|status| status.running == 1).await;
     let (machine, since) = (MachineWatch::start(), Instant::now());
     redis.suspend();
-    let ended = timeout(PATIENCE, told.recv()).await.expect("it is ended").expect("it says so");
+    let ended = timeout(PATIENCE, ended.recv()).await.expect("it is ended").expect("it says so");
     machine.assert_within(ended - since, Duration::from_secs(7), "the end of the handler");
     redis.resume();
     worker.until(|status| status.tally.failed == 1).await;

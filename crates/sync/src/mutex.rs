@@ -103,7 +103,6 @@ impl<'a, T> MutexGuard<'a, T> {
         self.lock.guarded(wait(guard))
     }
 
-    /// The lock that it holds.
     pub(crate) const fn lock(&self) -> &'a Mutex<T> {
         self.lock
     }

@@ -53,7 +53,6 @@ pub struct Simulation {
 pub struct Trace {
     /// A hash of everything that happened, in order.
     pub hash: u64,
-    /// The number of turns.
     pub turns: u64,
     /// The simulated time that has passed.
     pub time: Duration,
@@ -188,7 +187,6 @@ struct SchedulerState {
     injected: Option<Injected>,
 }
 
-/// An injected panic.
 struct Injected {
     thread: Box<str>,
     /// The number of calls of [`may_panic`] until the panic; 0 after it.
@@ -196,7 +194,6 @@ struct Injected {
     follows: &'static str,
 }
 
-/// The message of an injected panic.
 const INJECTED: &str = "a panic that the simulation injects";
 
 struct Entry {

@@ -111,7 +111,7 @@ pub fn exercise(candidate: &Candidate, differences: &[Difference], commands: usi
             panic!(
                 "{} answers seed {seed} otherwise than the core:\n{how}\n\n{}",
                 candidate.name,
-                tell(&steps, scope)
+                render(&steps, scope)
             );
         }
     }
@@ -133,7 +133,7 @@ fn write(seed: u64, scope: Scope) -> (Vec<Step>, String) {
 }
 
 /// The steps as a scenario with the replies of the core.
-fn tell(steps: &[Step], scope: Scope) -> String {
+fn render(steps: &[Step], scope: Scope) -> String {
     let mut author = Author::new(scope);
     for step in steps {
         author.perform(step);
@@ -155,8 +155,9 @@ fn differs(candidate: &Candidate, text: &str) -> Option<String> {
 /// stays: the comparison depends on its settings.
 fn shrink(candidate: &Candidate, scope: Scope, mut steps: Vec<Step>, mut how: String) -> (Vec<Step>, String) {
     let until = Instant::now() + SHRINK_TIME_MAX;
-    let still_differs =
-        |steps: &[Step]| if Instant::now() < until { differs(candidate, &tell(steps, scope)) } else { None };
+    let still_differs = |steps: &[Step]| {
+        if Instant::now() < until { differs(candidate, &render(steps, scope)) } else { None }
+    };
     let mut part = steps.len() / 2;
     while part > 0 {
         let (mut end, before) = (steps.len(), steps.len());

@@ -85,7 +85,7 @@ struct Late {
 
 /// The reply to an ack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum AckReply {
     Done,
     /// The task is not its own, or no longer.
     Denied,
@@ -100,7 +100,7 @@ trait Session {
     /// Takes tasks; an empty list also if the reply was lost.
     fn pop(&mut self, queue: &[u8], asking: &Asking) -> Vec<Taken>;
 
-    fn ack(&mut self, queue: &[u8], id_or_receipt: &str) -> Told;
+    fn ack(&mut self, queue: &[u8], id_or_receipt: &str) -> AckReply;
 
     /// Returns a task to the front. The reply does not matter: the task may be redelivered from the request on.
     fn requeue(&mut self, queue: &[u8], receipt: &str);
@@ -294,17 +294,17 @@ impl HomeLoad {
         let Some(number) = delivery.number else { return };
         self.history.lock().invoke_finish(number);
         let sent = Time::now();
-        let told = session.ack(queue, if by == By::Id { &task.id } else { &task.receipt });
+        let outcome = session.ack(queue, if by == By::Id { &task.id } else { &task.receipt });
         let (at, mut history) = (Time::now(), self.history.lock());
-        match told {
-            Told::Done => {
+        match outcome {
+            AckReply::Done => {
                 if by == By::Receipt {
                     history.check_receipt(delivery, sent);
                 }
                 history.complete_finish(number, Outcome::Ok, at);
             }
-            Told::Denied => history.deny_finish(number, at),
-            Told::Other(outcome) => history.complete_finish(number, outcome, at),
+            AckReply::Denied => history.deny_finish(number, at),
+            AckReply::Other(outcome) => history.complete_finish(number, outcome, at),
         }
     }
 }

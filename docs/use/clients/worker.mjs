@@ -13,7 +13,7 @@ const workerName = env.WORKER ?? `${hostname()}-${process.pid}`; // must be uniq
 const blockMs = Number(env.BLOCK_MS ?? 5_000); // how long a pop waits
 const ttlMs = Number(env.TTL_MS ?? 10_000); // if the process dies, its task is requeued after this time
 const leaseMs = Number(env.LEASE_MS ?? 30_000); // if the reply to a pop is lost, its task is requeued then
-const graceMs = Number(env.GRACE_MS ?? 20_000); // how long a task may go on after SIGTERM
+const graceMs = Number(env.GRACE_MS ?? 20_000); // how long a task may run after SIGTERM
 
 // Your work. Return when it is done; throw to fail the try, and the task is retried after its backoff.
 // task.signal is aborted when the task was cancelled or requeued: stop working on it.

@@ -20,7 +20,7 @@ JOBS = int(os.environ.get("JOBS", 1))  # tasks at once, each in a thread of its 
 BLOCK_MS = int(os.environ.get("BLOCK_MS", 2_000))  # how long a pop waits; an idle worker stops within this time
 TTL_MS = int(os.environ.get("TTL_MS", 10_000))  # if the process dies, its tasks are requeued after this time
 LEASE_MS = int(os.environ.get("LEASE_MS", 30_000))  # if the reply to a pop is lost, its task is requeued then
-GRACE_MS = int(os.environ.get("GRACE_MS", 20_000))  # how long tasks may go on after SIGTERM
+GRACE_MS = int(os.environ.get("GRACE_MS", 20_000))  # how long tasks may run after SIGTERM
 
 log = logging.getLogger("worker")
 

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use crate::client::Client;
 use crate::dialect::misfit;
 use crate::resp::{self, Token};
-use crate::servers::{Place, Server};
+use crate::servers::{Installation, Server};
 use crate::tables::{parse_count, table};
 use crate::targets::{Settings, Target};
 use crate::{Common, Outcome, machine};
@@ -110,7 +110,7 @@ impl Lives {
     }
 
     /// Starts the servers of the home; the last one executes `RQ.*`.
-    fn start(self, place: &Place) -> Result<Vec<Server>, Box<dyn Error>> {
+    fn start(self, place: &Installation) -> Result<Vec<Server>, Box<dyn Error>> {
         let mut servers = Vec::new();
         for target in self.targets() {
             let home = servers.last().map(|redis: &Server| format!("redis://{}", redis.address));

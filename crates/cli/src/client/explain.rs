@@ -110,7 +110,6 @@ const fn state_name(state: StateKind) -> &'static str {
     }
 }
 
-/// The explanation in a sentence.
 fn sentence(explained: &Explanation) -> String {
     let tries = || format!("{} of {} tries", explained.tries.total(), explained.tries_max);
     let mut text = match &explained.why {

@@ -124,7 +124,6 @@ fn name_and_value(change: &Typed) -> Result<(Vec<u8>, Vec<u8>), CommandError> {
     Ok((name.to_vec(), ms.to_string().into_bytes()))
 }
 
-/// A setting as text.
 #[derive(PartialEq, Eq)]
 pub(super) struct SettingText {
     pub(super) name: String,
@@ -149,7 +148,6 @@ impl SettingText {
     }
 }
 
-/// All settings as text.
 pub(super) fn settings_text(settings: &Settings) -> Vec<SettingText> {
     let text = |value| match value {
         sureq::SettingValue::Number(n) => n.to_string().into_bytes(),

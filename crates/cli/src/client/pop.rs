@@ -123,7 +123,6 @@ fn handle_of(task: &Task) -> Vec<u8> {
 
 /// The result of acking tasks.
 struct Acked<'a> {
-    /// Tasks that are finished.
     finished: Vec<&'a Task>,
     /// Tasks that may be finished or not: the reply was lost.
     unknown: &'a [Task],

@@ -90,7 +90,7 @@ Examples:
   seq 1000000 | sureq push numbers            one task per line
   sureq push emails 'to: ann' --delay 1h --name ann --tries 3
 
-Payloads that are given as arguments are all pushed, or none, up to 10,000 of them; more take several pushes. Lines are
+Up to 10,000 payloads in arguments are one push, which adds all of them or none; more are several pushes. Lines are
 pushed in batches of up to a thousand, without waiting for a batch to fill. A closed pipe (`| head`) ends the printing
 of ids, not the pushing. After an error the number of confirmed tasks is printed.
 

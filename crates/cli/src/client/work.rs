@@ -78,7 +78,7 @@ Its exit code decides what happens to the task:
   75     returned at no cost of a try; delivered again after a second
   other  the try failed; delivered again after its backoff, or dead if that was its last try
 
-On SIGTERM or Ctrl-C nothing more is popped. Running programs may go on for --grace; then they get SIGTERM, 2 seconds
+On SIGTERM or Ctrl-C nothing more is popped. Running programs may take --grace longer; then they get SIGTERM, 2 seconds
 later SIGKILL, and their tasks are returned at no cost. The program of a cancelled task gets SIGTERM at once, and SIGKILL
 after --grace. Child processes of a program get the same signals, and SIGKILL once a stopped program has exited. A second
 signal kills all programs and exits with 130; their tasks are requeued when the worker's heartbeat is missed.
@@ -239,13 +239,13 @@ fn find(program: &OsStr) -> Result<(), String> {
 
 async fn handle(delivery: Delivery, program: State<Program>) -> Outcome {
     let outcome = run_program(&delivery, &program).await;
-    let comes_again = match outcome {
+    let is_retried = match outcome {
         Outcome::Failed { .. } => true,
         Outcome::Requeue { after } => !after.is_zero(),
         _ => false,
     };
     // A home without delivery numbers has no delays either: the task would be redelivered in a tight loop.
-    if comes_again && delivery.task().receipt().fence().is_none() {
+    if is_retried && delivery.task().receipt().fence().is_none() {
         let (token, mut is_stopping) = (delivery.token(), program.is_stopping.clone());
         tokio::select! {
             () = sleep(REQUEUE_DELAY) => {}

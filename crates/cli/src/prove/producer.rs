@@ -42,7 +42,7 @@ impl Producers {
             let push = self.history.lock().invoke_push(BATCH);
             let outcome = match self.queue.push_all(push.numbers().map(payload::encode)).await {
                 Ok(_) => Outcome::Ok,
-                Err(Error::Unknown { .. } | Error::Over(_)) => Outcome::Unknown,
+                Err(Error::Unknown { .. } | Error::Closed(_)) => Outcome::Unknown,
                 Err(_) => Outcome::Failed,
             };
             self.history.lock().complete_push(push, outcome);

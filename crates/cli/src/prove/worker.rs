@@ -79,7 +79,7 @@ async fn finish(queue: &Queue, tasks: &[Task], sent: Time) {
         match queue.ack_all(&receipts).await {
             Ok(acked) => break acked,
             Err(Error::Unknown { .. }) => is_no_sure = false,
-            Err(Error::Unavailable { .. } | Error::Over(_)) => {}
+            Err(Error::Unavailable { .. } | Error::Closed(_)) => {}
             Err(_) => return,
         }
         tokio::time::sleep(PAUSE).await;

@@ -7,7 +7,7 @@ use sureq_proto::verbs::TABLE;
 use crate::Fixture;
 use crate::redis_cli::redis_cli;
 
-/// Shorter numbers are compared literally; longer ones are ids, times and the like.
+/// Shorter numbers are compared literally; longer ones are ids or times.
 const NAMED_DIGITS: usize = 4;
 
 /// Numbers of an example, and the values that they have in this run.
@@ -69,7 +69,7 @@ fn words(command: &str) -> Vec<&str> {
 }
 
 #[test]
-fn every_example_prints_what_its_page_shows() {
+fn every_example_prints_the_output_on_its_page() {
     // A subscriber continues to listen: `redis_cli_listens` covers that.
     for row in TABLE.iter().filter(|row| !["SUBSCRIBE", "PSUBSCRIBE"].contains(&row.name)) {
         let (it, mut numbers) = (Fixture::start(), Numbers::default());

@@ -20,8 +20,8 @@ fn example(language: &str, it: &Fixture) -> String {
 fn the_example_in_python_runs() {
     let it = Fixture::start();
     let mut python = Command::new(installed().join("venv/bin/python"));
-    let told = run(python.arg("-c").arg(example("python", &it)), b"");
-    assert_eq!(String::from_utf8_lossy(&told), "sending to: ann\n");
+    let output = run(python.arg("-c").arg(example("python", &it)), b"");
+    assert_eq!(String::from_utf8_lossy(&output), "sending to: ann\n");
 }
 
 #[test]
@@ -31,6 +31,6 @@ fn the_example_in_node_runs() {
     symlink(installed().join("node_modules"), dir.path().join("node_modules")).expect("a link to ioredis");
     let program = dir.path().join("example.mjs");
     fs::write(&program, example("js", &it)).expect("the program can be written");
-    let told = run(Command::new("node").arg(&program), b"");
-    assert_eq!(String::from_utf8_lossy(&told), "sending to: ann\n");
+    let output = run(Command::new("node").arg(&program), b"");
+    assert_eq!(String::from_utf8_lossy(&output), "sending to: ann\n");
 }

@@ -114,8 +114,8 @@ fn redis_cli_pipes_many_commands_and_binary_payloads() {
     for n in 0..1_000_u32 {
         commands.extend_from_slice(&encode(&[&b"RQ.PUSH"[..], b"mass", &n.to_le_bytes()]));
     }
-    let told = redis_cli(&it, &["--pipe"], &commands);
-    assert!(told.ends_with("errors: 0, replies: 1000\n"), "{told}");
+    let output = redis_cli(&it, &["--pipe"], &commands);
+    assert!(output.ends_with("errors: 0, replies: 1000\n"), "{output}");
     redis_cli(&it, &["-x", "RQ.PUSH", "binary"], b"\0\xff\r\n");
     let mut client = it.server.client();
     assert_eq!(client.pop("binary", 1)[0].payload, b"\0\xff\r\n");

@@ -10,8 +10,8 @@ fn redis_queue_py(redis: &RedisServer, call: &[&str]) -> Vec<String> {
     let socket = redis.socket();
     let arguments =
         [&[socket.to_str().expect("a temporary directory has a plain name"), "jobs"], call].concat();
-    let told = scripts::python("redis_queue_py.py", &arguments);
-    told.split_whitespace().map(str::to_owned).collect()
+    let output = scripts::python("redis_queue_py.py", &arguments);
+    output.split_whitespace().map(str::to_owned).collect()
 }
 
 fn list(redis: &RedisServer) -> Vec<String> {

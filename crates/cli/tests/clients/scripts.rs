@@ -12,37 +12,37 @@ pub(crate) fn installed() -> PathBuf {
 
 pub(crate) fn python(script: &str, arguments: &[&str]) -> String {
     let mut command = Command::new(installed().join("venv/bin/python"));
-    tell(command.arg(root().join("clients").join(script)).args(arguments))
+    run_script(command.arg(root().join("clients").join(script)).args(arguments))
 }
 
 fn node(script: &str, arguments: &[&str]) -> String {
     let mut command = Command::new("node");
-    tell(command.arg(root().join("clients").join(script)).arg(installed()).args(arguments))
+    run_script(command.arg(root().join("clients").join(script)).arg(installed()).args(arguments))
 }
 
-fn tell(command: &mut Command) -> String {
+fn run_script(command: &mut Command) -> String {
     String::from_utf8(run(command, b"")).expect("the script prints text")
 }
 
 #[test]
 fn redis_py_speaks_resp3() {
     let it = Fixture::start();
-    let told = python("redis_py.py", &[&it.host(), &it.resp_port(), "3"]);
-    assert_eq!(told.lines().count(), 12, "{told}");
+    let output = python("redis_py.py", &[&it.host(), &it.resp_port(), "3"]);
+    assert_eq!(output.lines().count(), 12, "{output}");
 }
 
 #[test]
 fn redis_py_speaks_resp2() {
     let it = Fixture::start();
-    let told = python("redis_py.py", &[&it.host(), &it.resp_port(), "2"]);
-    assert_eq!(told.lines().count(), 12, "{told}");
+    let output = python("redis_py.py", &[&it.host(), &it.resp_port(), "2"]);
+    assert_eq!(output.lines().count(), 12, "{output}");
 }
 
 #[test]
 fn ioredis_works() {
     let it = Fixture::start();
-    let told = node("ioredis.mjs", &[&it.host(), &it.resp_port()]);
-    assert_eq!(told.lines().count(), 10, "{told}");
+    let output = node("ioredis.mjs", &[&it.host(), &it.resp_port()]);
+    assert_eq!(output.lines().count(), 10, "{output}");
 }
 
 #[test]

@@ -17,8 +17,8 @@ struct Guarded {
 }
 
 fn sureq_user(what: &str, input: &str) -> Vec<String> {
-    let told = run(Command::new(SUREQ).args(["user", what]), input.as_bytes());
-    String::from_utf8(told).expect("it prints text").lines().map(str::to_owned).collect()
+    let output = run(Command::new(SUREQ).args(["user", what]), input.as_bytes());
+    String::from_utf8(output).expect("it prints text").lines().map(str::to_owned).collect()
 }
 
 fn start() -> Guarded {
@@ -42,9 +42,9 @@ fn redis_cli_authenticates() {
     let port = it.server.resp.port().to_string();
     let ask = |who: &[&str], line: &str| {
         let mut command = Command::new("redis-cli");
-        let told =
+        let output =
             run_to_end(command.args(["-p", &port, "--no-auth-warning"]).args(who).args(line.split(' ')), b"");
-        String::from_utf8_lossy(&[told.stdout, told.stderr].concat()).trim().to_owned()
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).trim().to_owned()
     };
     assert_eq!(ask(&["--user", "root", "--pass", PASSWORD], "ACL WHOAMI"), "root");
     assert_eq!(ask(&["-3", "--user", "root", "--pass", PASSWORD], "PING"), "PONG");
@@ -59,6 +59,6 @@ fn redis_cli_authenticates() {
 fn redis_py_authenticates() {
     let it = start();
     let (host, port) = (it.server.resp.ip().to_string(), it.server.resp.port().to_string());
-    let told = scripts::python("redis_py_users.py", &[&host, &port, PASSWORD, &it.token]);
-    assert_eq!(told.lines().count(), 11, "{told}");
+    let output = scripts::python("redis_py_users.py", &[&host, &port, PASSWORD, &it.token]);
+    assert_eq!(output.lines().count(), 11, "{output}");
 }

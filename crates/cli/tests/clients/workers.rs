@@ -198,10 +198,10 @@ fn ends_well(worker: &mut Process) {
 fn produced_tasks_are_finished(language: Language) {
     let house = House::new(language);
     let mut done = Subscriber::new(&house, "done");
-    let told = run(house.script("producer", &[]).args(["one", "two", "three"]), b"");
-    let told = String::from_utf8(told).expect("it prints text");
-    let ids: Vec<_> = told.lines().filter_map(|line| line.strip_suffix(" added")).collect();
-    assert_eq!((ids.len(), house.info("ready")), (3, 3), "{told}");
+    let output = run(house.script("producer", &[]).args(["one", "two", "three"]), b"");
+    let output = String::from_utf8(output).expect("it prints text");
+    let ids: Vec<_> = output.lines().filter_map(|line| line.strip_suffix(" added")).collect();
+    assert_eq!((ids.len(), house.info("ready")), (3, 3), "{output}");
 
     let mut worker = Process::start(&mut house.script("worker", &[("TTL_MS", "600000")]));
     assert_eq!([done.next(), done.next(), done.next()], *ids);
@@ -228,9 +228,9 @@ fn a_failing_task_is_retried_and_dies_with_its_reason(language: Language) {
     let dead = house.say("RQ.POP BLOCK 20000 META graves").list().remove(0).list();
     assert_eq!(dead[1], Value::Bulk(always.into()), "{worker}");
     let Some(Value::Array(meta)) = dead.last() else { panic!("{dead:?}") };
-    let told =
+    let reason =
         format!("{}: no route to host", if language == Language::Python { "RuntimeError" } else { "Error" });
-    assert!(meta.contains(&Value::Bulk(told.into())), "{meta:?}");
+    assert!(meta.contains(&Value::Bulk(reason.into())), "{meta:?}");
 }
 
 fn a_stop_in_the_middle_of_a_task_finishes_it_and_pops_no_other(language: Language) {

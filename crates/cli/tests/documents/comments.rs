@@ -1,4 +1,4 @@
-//! The comments of the sources in the repository, without code and string literals.
+//! The prose in the sources of the repository: comments, string literals, and names of tests.
 
 use std::fs;
 use std::path::Path;
@@ -82,7 +82,7 @@ fn language_of(path: &Path) -> Option<Language> {
 
 /// The comments of a source, line by line.
 pub(crate) fn comments(language: Language, text: &str) -> Vec<CommentLine> {
-    let mut scanner = Scanner { text, at: 0, spans: Vec::new() };
+    let mut scanner = Scanner::new(text);
     match language {
         Language::Rust => scanner.rust(),
         Language::Lua => scanner.lua(),
@@ -91,6 +91,41 @@ pub(crate) fn comments(language: Language, text: &str) -> Vec<CommentLine> {
     }
     let begins: Vec<usize> = [0].into_iter().chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
     scanner.spans.iter().flat_map(|span| lines_of(text, &begins, span)).collect()
+}
+
+/// The string literals of Rust code before its unit tests, each as one line with the number of its first line.
+pub(crate) fn literals(text: &str) -> Vec<(usize, String)> {
+    let tests = text.match_indices("#[cfg(test)]\n").find(|(at, mark)| {
+        let next = text[at + mark.len()..].lines().next().unwrap_or_default();
+        next.contains("mod ") && next.ends_with('{')
+    });
+    let code = tests.map_or(text, |(at, _)| &text[..at]);
+    let mut scanner = Scanner::new(code);
+    scanner.rust();
+    let literals = scanner.literals.iter();
+    literals
+        .map(|&(start, end)| {
+            let plain = code[start..end].replace("\\\"", "\"").replace("\\n", " ").replace('\\', " ");
+            let words: Vec<&str> = plain.split_whitespace().collect();
+            (code[..start].matches('\n').count() + 1, words.join(" "))
+        })
+        .collect()
+}
+
+/// The names of the tests in Rust code as words, with the numbers of their lines.
+pub(crate) fn test_names(text: &str) -> Vec<(usize, String)> {
+    let (mut found, mut is_test) = (Vec::new(), false);
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        is_test |= line.starts_with("#[") && (line.ends_with("test]") || line.contains("::test("));
+        let function = line.strip_prefix("async ").unwrap_or(line).strip_prefix("fn ");
+        if let Some(name) = function.filter(|_| is_test) {
+            let name = name.split(['(', '<']).next().unwrap_or_default();
+            found.push((index + 1, name.replace('_', " ")));
+            is_test = false;
+        }
+    }
+    found
 }
 
 /// The lines of a comment in a text whose lines begin at these offsets.
@@ -134,14 +169,20 @@ pub(crate) fn prose(comments: &[CommentLine]) -> Vec<(usize, &str)> {
     found
 }
 
-/// Finds comments, and passes over string literals.
+/// Finds comments, and the string literals of Rust.
 struct Scanner<'t> {
     text: &'t str,
     at: usize,
     spans: Vec<Span>,
+    /// Where the text of each string literal begins and ends.
+    literals: Vec<(usize, usize)>,
 }
 
-impl Scanner<'_> {
+impl<'t> Scanner<'t> {
+    fn new(text: &'t str) -> Self {
+        Self { text, at: 0, spans: Vec::new(), literals: Vec::new() }
+    }
+
     fn rest(&self) -> &str {
         &self.text[self.at..]
     }
@@ -204,10 +245,14 @@ impl Scanner<'_> {
                 let begin = rest.find('"').expect("a raw string has a quote");
                 let end = format!("\"{}", "#".repeat(hashes));
                 self.at += begin + 1;
-                self.pass(&end);
+                let start = self.at;
+                let end = self.pass(&end);
+                self.literals.push((start, end));
             } else if rest.starts_with('"') {
                 self.step();
-                self.pass_string("\"");
+                let start = self.at;
+                let end = self.pass_string("\"");
+                self.literals.push((start, end));
             } else if rest.starts_with('\'') {
                 self.rust_quote();
             } else {
@@ -357,7 +402,7 @@ fn long_bracket(text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Language, comments, prose};
+    use super::{Language, comments, literals, prose, test_names};
 
     /// The texts of the comments of a source, with their lines.
     fn found(language: Language, text: &str) -> Vec<(usize, String)> {
@@ -375,6 +420,20 @@ mod tests {
                     /* d /* e */\n     * f */ r#\"// \"no\"#\n    // g\n    \"\\\"// no\" }\n";
         let expected = [(1, "a"), (2, "b"), (3, "c"), (5, "d /* e */"), (6, "f"), (7, "g")];
         assert_eq!(found(Language::Rust, text), lines(&expected));
+    }
+
+    #[test]
+    fn literals_before_the_tests_are_found() {
+        let text = "fn f() {\n    (\"a \\\"b\\\" \\\n    c\\nd\", r#\"e \"f\"\"#) // \"no\"\n}\n#[cfg(test)]\nmod g;\n\
+                    const H: &str = \"h\";\n#[cfg(test)]\nmod tests {\n    \"no\"\n}\n";
+        assert_eq!(literals(text), lines(&[(2, "a \"b\" c d"), (3, "e \"f\""), (7, "h")]));
+    }
+
+    #[test]
+    fn names_of_tests_are_found_and_other_functions_are_not() {
+        let text = "#[cfg(test)]\nfn no() {}\n#[test]\n#[ignore]\nfn a_b() {}\n    #[tokio::test(start_paused = true)]\n    \
+                    async fn c<T>() {}\nfn no_more() {}\n";
+        assert_eq!(test_names(text), lines(&[(5, "a b"), (7, "c")]));
     }
 
     #[test]

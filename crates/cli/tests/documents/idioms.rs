@@ -1,15 +1,17 @@
-//! Phrases that make prose hard to read for a stranger stay out of the documents, of `--help` and of comments.
+//! Phrases that make prose hard to read for a stranger stay out of the documents, of `--help`, of comments, of the
+//! texts that the product prints, and of the names of tests and scenarios.
 //!
 //! `idioms-allowed.txt` lists exceptions, one per line: a file (or a folder that ends in `/`), a colon, and a phrase or
 //! `*` for any.
 
+use std::fs;
 use std::process::Command;
 
-use crate::comments::{Language, comments, prose, sources};
-use crate::tree::{documents, prose_lines, read};
+use crate::comments::{Language, comments, literals, prose, sources, test_names};
+use crate::tree::{documents, prose_lines, read, relative, root};
 
 /// Phrases that have a plainer equivalent, in lower case.
-const PHRASES: [&str; 22] = [
+const PHRASES: [&str; 40] = [
     "whoever",
     "whomever",
     "whosoever",
@@ -32,6 +34,24 @@ const PHRASES: [&str; 22] = [
     "befall",
     "befalls",
     "tells of",
+    "in whose",
+    "goes on",
+    "go on",
+    "went on",
+    "comes again",
+    "come again",
+    "so long",
+    "so much",
+    "without a word",
+    "nobody else",
+    "much is due",
+    "much was due",
+    "by nothing",
+    "is heard",
+    "are heard",
+    "was heard",
+    "the like",
+    "in one go",
 ];
 
 /// Words that no sentence begins with, unless it is a question.
@@ -186,6 +206,50 @@ fn comments_are_free_of_idioms() {
     for (file, language) in sources() {
         let comments = comments(language, &read(&file));
         for (line, phrase) in idioms(&paragraphs(prose(&comments))) {
+            if !allowed.has(&file, &phrase) {
+                found.push(format!("{file}:{line}: {phrase}"));
+            }
+        }
+    }
+    assert!(found.is_empty(), "{} idioms; say it plainly:\n{}", found.len(), found.join("\n"));
+}
+
+/// The crates whose string literals only tests and benchmarks print.
+const NOT_PRODUCT: [&str; 3] = ["crates/testkit/", "crates/sim/", "crates/bench/"];
+
+#[test]
+fn texts_of_the_product_and_names_of_tests_are_free_of_idioms() {
+    let (allowed, mut found) = (Allowed::read(), Vec::new());
+    let mut check = |file: &str, lines: Vec<(usize, String)>| {
+        for (line, phrase) in idioms(&lines) {
+            if !allowed.has(file, &phrase) {
+                found.push(format!("{file}:{line}: {phrase}"));
+            }
+        }
+        lines.len()
+    };
+    let (mut texts, mut names) = (0, 0);
+    for (file, _) in sources().into_iter().filter(|(_, language)| *language == Language::Rust) {
+        let source = read(&file);
+        if file.contains("/src/") && !NOT_PRODUCT.iter().any(|folder| file.starts_with(folder)) {
+            texts += check(&file, literals(&source));
+        }
+        names += check(&file, test_names(&source));
+    }
+    assert!(texts > 1_000 && names > 1_000, "{texts} texts and {names} names are too few");
+    assert!(found.is_empty(), "{} idioms; say it plainly:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn scenarios_are_free_of_idioms() {
+    let (allowed, mut found) = (Allowed::read(), Vec::new());
+    let scenarios = root().join("crates/testkit/scenarios");
+    for entry in fs::read_dir(scenarios).expect("the directory can be read") {
+        let file = relative(&entry.expect("the entry can be read").path());
+        let text = read(&file);
+        let comments = text.lines().enumerate();
+        let comments = comments.filter_map(|(index, line)| Some((index + 1, line.strip_prefix("# ")?)));
+        for (line, phrase) in idioms(&paragraphs(comments)) {
             if !allowed.has(&file, &phrase) {
                 found.push(format!("{file}:{line}: {phrase}"));
             }

@@ -62,8 +62,8 @@ fn abandoned_tasks_are_requeued_in_every_layout_and_counted_per_queue() {
         ],
     );
     let (code, out, _) = clean(&[&url_of("worqr"), "--deep"]);
-    let told = "jobs: 1 requeued, 0 removed\n1 stale marks of unique tasks removed\n";
-    assert_eq!((code, &out[..]), (0, told));
+    let expected = "jobs: 1 requeued, 0 removed\n1 stale marks of unique tasks removed\n";
+    assert_eq!((code, &out[..]), (0, expected));
     assert_eq!(list(&redis, "worqr:queues:jobs"), ["t"]);
     send(&redis, &["FLUSHALL", "SET jobs:data:i x"]);
     let (code, out, _) = clean(&[&url_of("redis-queue"), "--deep"]);

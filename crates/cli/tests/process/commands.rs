@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 
 use sureq_testkit::process::{PATIENCE, Process};
 
-use crate::users::People;
+use crate::users::TestUsers;
 use crate::{SUREQ, scratch, serve};
 
 /// The output and the exit code of a command.
@@ -322,10 +322,10 @@ fn each_line_is_pushed_before_the_next_one_arrives() {
 #[test]
 fn a_user_without_the_role_is_refused_and_a_worker_does_not_retry() {
     let dir = scratch();
-    let people = People::write(dir.path());
-    let server = people.launch(dir.path(), "root").start();
+    let users = TestUsers::write(dir.path());
+    let server = users.launch(dir.path(), "root").start();
     let as_one = |user: &str, token: &str| format!("sureq://{user}:{token}@{}", server.resp);
-    let (mailer, worker) = (as_one("mailer", &people.mailer_token), as_one("worker", &people.worker_token));
+    let (mailer, worker) = (as_one("mailer", &users.mailer_token), as_one("worker", &users.worker_token));
     check_refused(
         &mailer,
         &["push", "other", "x"],

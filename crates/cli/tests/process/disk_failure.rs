@@ -139,8 +139,7 @@ fn a_sync_that_fails_at_the_start_refuses_to_start_and_harms_nothing() {
 /// The duration of each sync while the disk hangs: longer than all requests meanwhile.
 const HANG: Duration = Duration::from_secs(5);
 
-/// Every sync hangs, that of the log and that of the file with the upper bound for ids, for so long that the bound is
-/// used up.
+/// Every sync hangs, that of the log and that of the file with the upper bound for ids, until the bound is used up.
 #[test]
 fn a_disk_that_hangs_delays_confirmations_and_nothing_else() {
     let (dir, clock) = (scratch(), ShiftedClock::default());

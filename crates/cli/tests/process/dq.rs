@@ -91,8 +91,8 @@ fn debug_logs_requests() {
     let dir = scratch();
     let process = dq(dir.path()).args(["-debug", "1"]).spawn();
     let (mut client, _) = connect(&process);
-    let told = format!("New task {}", client.add(0, "body"));
-    process.find_in_stderr(|line| line.contains(&told).then_some(()));
+    let expected = format!("New task {}", client.add(0, "body"));
+    process.find_in_stderr(|line| line.contains(&expected).then_some(()));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use sureq_testkit::server_process::{Launch, Server};
 
 use crate::commands::{check_refused, command, fed, in_dir, lines, on_server, sureq};
 use crate::memory::in_memory;
-use crate::users::People;
+use crate::users::TestUsers;
 use crate::{SUREQ, scratch, serve};
 use rustix::process::Signal;
 
@@ -157,8 +157,8 @@ fn unknown_counts_of_other_programs_are_not_zero() {
         let layout = Layout::start(name);
         for home in &layout.urls {
             lines(home, &["push", "q", "a", "b"]);
-            let told = lines(home, &["stats", "q"]);
-            let names: Vec<&str> = told.iter().filter_map(|line| line.split_whitespace().next()).collect();
+            let shown = lines(home, &["stats", "q"]);
+            let names: Vec<&str> = shown.iter().filter_map(|line| line.split_whitespace().next()).collect();
             assert_eq!(names, ["queue", "ready", "leased"], "{home}");
             let stats = &json_lines(home, &["stats", "q"])[0];
             assert_eq!((&stats["ready"], &stats["leased"]), (&2.into(), &0.into()), "{home}");
@@ -466,8 +466,8 @@ fn leases_are_extended_and_tasks_buried_and_deleted() {
 #[test]
 fn refused_credentials_exit_with_no_permission() {
     let dir = scratch();
-    let people = People::write(dir.path());
-    let server = people.launch(dir.path(), "root").start();
+    let users = TestUsers::write(dir.path());
+    let server = users.launch(dir.path(), "root").start();
     let redis = RedisServer::start_with("redis-server".as_ref(), &["--requirepass", "secret"]);
     check_refused(&on_server(server.resp), &["queues"], 77, "NOAUTH");
     check_refused(&format!("sureq://root:wrong@{}", server.resp), &["queues"], 77, "WRONGPASS");
@@ -486,7 +486,7 @@ fn refused_credentials_exit_with_no_permission() {
 }
 
 #[test]
-fn an_idle_worker_prints_what_it_waits_for() {
+fn an_idle_worker_prints_the_queues_that_it_waits_for() {
     let homes = Homes::start();
     for home in &homes.urls[1..] {
         lines(home, &["push", "q", "x", "--delay", "1h"]);
@@ -494,11 +494,11 @@ fn an_idle_worker_prints_what_it_waits_for() {
         lines(home, &["pause", "p"]);
         let words = ["work", "q", "p", "--until-empty", "--", "true"];
         let mut worker = Process::start(&mut command(home, &words));
-        let told =
+        let logged =
             |words: &'static str| worker.find_in_stderr(|line| line.contains(words).then(|| line.to_owned()));
-        let waiting = told("waiting for q: ");
+        let waiting = logged("waiting for q: ");
         assert!(waiting.contains("1 delayed, the next due in 59 min"), "{home}: {waiting}");
-        let waiting = told("waiting for p: ");
+        let waiting = logged("waiting for p: ");
         assert!(waiting.contains("2 ready, but paused "), "{home}: {waiting}");
         worker.signal(Signal::TERM);
         assert_eq!(worker.exit_code(PATIENCE), 0, "{home}: {worker}");

@@ -206,7 +206,7 @@ fn a_program_per_task_runs_through_a_server_in_front_of_any_layout() {
 
 #[test]
 fn invalid_urls_are_refused_with_advice() {
-    for (url, told) in [
+    for (url, expected) in [
         ("redis://127.0.0.1:1", "cannot open redis://127.0.0.1:1: Redis at 127.0.0.1:1"),
         (
             "redis://h?layout=odd",
@@ -220,7 +220,7 @@ fn invalid_urls_are_refused_with_advice() {
     ] {
         let mut process = Launch::new(SUREQ).args(["serve", "--home", url]).spawn();
         assert_eq!(process.exit_code(PATIENCE), 1, "{url}");
-        assert!(process.stderr().contains(told), "{url}: {}", process.stderr());
+        assert!(process.stderr().contains(expected), "{url}: {}", process.stderr());
     }
     let words = ["serve", "--home", "redis://h", "--durability", "none"];
     let mut process = Launch::new(SUREQ).args(words).spawn();
@@ -249,11 +249,11 @@ fn a_redis_that_hangs_does_not_keep_a_server_from_stopping() {
     assert_eq!(server.client().say("PING").text(), "PONG");
     server.terminate();
     assert_eq!(server.exit_code(Duration::from_secs(20)), 0, "{}", *server);
-    let told = producer.reply().error();
-    assert!(told.starts_with("UNKNOWN "), "{told}");
+    let reply = producer.reply().error();
+    assert!(reply.starts_with("UNKNOWN "), "{reply}");
     // Either the server was trying the pop just then, or no call was in flight.
-    let told = worker.reply();
-    assert!(told == Value::Null || told.clone().error().starts_with("UNKNOWN "), "{told:?}");
+    let reply = worker.reply();
+    assert!(reply == Value::Null || reply.clone().error().starts_with("UNKNOWN "), "{reply:?}");
     redis.resume();
 }
 

@@ -16,7 +16,7 @@ use sureq_testkit::patience::{PATIENCE, until};
 use sureq_testkit::proxy::{Direction, cutting_proxy};
 use sureq_testkit::server_process::{Launch, Server};
 
-use crate::users::People;
+use crate::users::TestUsers;
 use crate::{SUREQ, await_line, scratch, serve};
 
 type Answers = Replies<sureq::home_api::Payload>;
@@ -86,8 +86,8 @@ fn a_frozen_server_does_not_block_clients_indefinitely() {
     let frozen = push(&home, b"q", b"during");
     assert!(is_unknown(&frozen), "{frozen:?}");
     // More than the sockets buffer: it cannot have been sent completely.
-    let giant = vec![b'x'; 32 << 20];
-    let unsent = push(&home, b"q", &giant);
+    let large = vec![b'x'; 32 << 20];
+    let unsent = push(&home, b"q", &large);
     assert!(is_unavailable(&unsent), "{unsent:?}");
     let popped = pop.wait().replies.list.remove(0);
     assert!(is_unknown(&popped) || is_unavailable(&popped), "{popped:?}");
@@ -100,18 +100,18 @@ fn a_frozen_server_does_not_block_clients_indefinitely() {
 #[test]
 fn credentials_decide_which_commands_are_allowed() {
     let dir = scratch();
-    let people = People::write(dir.path());
-    let server = people.launch(dir.path(), "root").start();
+    let users = TestUsers::write(dir.path());
+    let server = users.launch(dir.path(), "root").start();
     let target = |login: &str| Target::parse(&format!("sureq://{login}{}", server.resp)).expect("a URL");
-    let told = |login: &str| match RemoteHome::open(target(login)) {
+    let error_of = |login: &str| match RemoteHome::open(target(login)) {
         Err(error @ OpenError::Server { .. }) => error.to_string(),
         other => panic!("{other:?}"),
     };
-    assert!(told("").contains("NOAUTH"), "{}", told(""));
-    let wrong = told("root:wrong@");
+    assert!(error_of("").contains("NOAUTH"), "{}", error_of(""));
+    let wrong = error_of("root:wrong@");
     assert!(wrong.contains("WRONGPASS") && !wrong.contains("wrong@"), "{wrong}");
     let mailer =
-        RemoteHome::open(target(&format!("mailer:{}@", people.mailer_token))).expect("the user may log in");
+        RemoteHome::open(target(&format!("mailer:{}@", users.mailer_token))).expect("the user may log in");
     assert!(matches!(push(&mailer, b"emails", b"x"), Reply::Pushed(_)));
     match push(&mailer, b"other", b"x") {
         Reply::Refused(Refusal::Foreign { message }) => assert!(message.starts_with("NOPERM"), "{message}"),
@@ -135,8 +135,8 @@ fn a_waiting_pop_fails_at_a_crash_and_the_next_one_is_served() {
     let ticket = home.send(&[pop(Some(Block::Forever), LeaseAsk::NONE)]);
     await_line(&mut server.client(), 1);
     server.kill9();
-    let told = ticket.wait().replies.list.remove(0);
-    assert!(is_unknown(&told), "{told:?}");
+    let reply = ticket.wait().replies.list.remove(0);
+    assert!(is_unknown(&reply), "{reply:?}");
     // There is no server: nothing is sent, and no caller has to wait.
     let nobody = ask(&home, pop(Some(Block::Forever), LeaseAsk::NONE)).list.remove(0);
     assert!(is_unavailable(&nobody), "{nobody:?}");

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use sureq_testkit::process::Process;
 use sureq_testkit::server_process::Launch;
 
-use crate::users::People;
+use crate::users::TestUsers;
 use crate::{SUREQ, scratch, serve};
 
 fn bare() -> Launch {
@@ -44,16 +44,16 @@ fn flags_override_the_environment_which_overrides_the_file() {
     std::fs::write(&file, settings).expect("the file can be written");
     let with_file = bare().args(["--config".as_ref(), file.as_os_str()]);
 
-    let told = welcome(&with_file.spawn());
+    let output = welcome(&with_file.spawn());
     assert!(
-        told.contains("from-the-file") && told.ends_with("durability interval (on disk within 100 ms)"),
-        "{told}"
+        output.contains("from-the-file") && output.ends_with("durability interval (on disk within 100 ms)"),
+        "{output}"
     );
     let with_environment = with_file.env("SUREQ_DURABILITY", "none");
-    let told = welcome(&with_environment.spawn());
-    assert!(told.contains("from-the-file") && told.ends_with("durability none (no fsync)"), "{told}");
-    let told = welcome(&with_environment.clone().args(["--durability", "always"]).spawn());
-    assert!(told.ends_with("durability always (on disk before each reply)"), "{told}");
+    let output = welcome(&with_environment.spawn());
+    assert!(output.contains("from-the-file") && output.ends_with("durability none (no fsync)"), "{output}");
+    let output = welcome(&with_environment.clone().args(["--durability", "always"]).spawn());
+    assert!(output.ends_with("durability always (on disk before each reply)"), "{output}");
 
     let by_environment = bare().env("SUREQ_CONFIG", &file).env("SUREQ_SERVE_HOME", "mem:");
     assert!(welcome(&by_environment.spawn()).ends_with("mem:, nothing is kept"));
@@ -73,11 +73,11 @@ fn an_open_listener_is_refused() {
 #[test]
 fn with_users_the_redis_port_may_be_open_and_the_text_port_acts_for_one_of_them() {
     let dir = scratch();
-    let people = People::write(dir.path());
-    let users = bare().args(["--home", "mem:", "--users"]).args([people.file.as_os_str()]);
+    let users = TestUsers::write(dir.path());
+    let users = bare().args(["--home", "mem:", "--users"]).args([users.file.as_os_str()]);
     let process = users.clone().args(["--resp", "0.0.0.0:0"]).spawn();
-    let told = process.find_in_stdout(|line| line.contains("Redis clients").then(|| line.to_owned()));
-    assert!(told.contains("--user NAME --askpass"), "{told}");
+    let output = process.find_in_stdout(|line| line.contains("Redis clients").then(|| line.to_owned()));
+    assert!(output.contains("--user NAME --askpass"), "{output}");
     expect_said(&process, "are not encrypted");
     for (args, why) in [
         (&["--text", "127.0.0.1:0"][..], "--text 127.0.0.1:0: the text protocol has no authentication"),

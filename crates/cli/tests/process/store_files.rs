@@ -111,8 +111,11 @@ fn a_served_store_is_refused_with_advice() {
         let args: Vec<&OsStr> = args.into_iter().map(OsStr::new).chain([dir.path().as_os_str()]).collect();
         let (code, process) = sureq(&args);
         assert_eq!(code, CANNOT, "{process}");
-        let told = process.stderr();
-        assert!(told.contains(&format!("pid {}", server.id())) && told.contains("sureq backup"), "{process}");
+        let output = process.stderr();
+        assert!(
+            output.contains(&format!("pid {}", server.id())) && output.contains("sureq backup"),
+            "{process}"
+        );
     }
     assert!(!Path::new("elsewhere").exists(), "nothing was created");
 }
@@ -152,13 +155,13 @@ fn an_unreadable_store_is_reported_and_nothing_is_created() {
     let path = |name: &str| dir.path().join(name);
     fs::create_dir(path("empty")).expect("the directory is empty");
     fs::write(path("file"), "x").expect("the directory is empty");
-    for (name, told) in [("empty", "no store"), ("file", "cannot open"), ("absent", "cannot open")] {
+    for (name, expected) in [("empty", "no store"), ("file", "cannot open"), ("absent", "cannot open")] {
         let (code, process) = sureq(&["check".as_ref(), path(name).as_os_str()]);
         assert_eq!(code, CANNOT, "{process}");
-        assert!(process.stderr().contains(told), "{process}");
+        assert!(process.stderr().contains(expected), "{process}");
         let (code, process) = sureq(&["backup".as_ref(), path(name).as_os_str(), path("out").as_os_str()]);
         assert_eq!(code, CANNOT, "{process}");
-        assert!(process.stderr().contains(told), "{process}");
+        assert!(process.stderr().contains(expected), "{process}");
     }
     assert!(fs::read_dir(path("empty")).expect("it exists").next().is_none());
     drop(serve(&path("data")).start());
@@ -223,9 +226,9 @@ fn a_directory_locked_by_another_copy_is_refused() {
     let args = ["check".as_ref(), data.as_os_str(), "--repair".as_ref(), out.as_os_str()];
     let (code, process) = sureq(&args);
     assert_eq!(code, CANNOT, "{process}");
-    let told = process.stderr();
-    assert!(told.contains("pid 4711"), "{process}");
-    assert!(told.contains("choose another directory") && !told.contains("sureq backup"), "{process}");
+    let output = process.stderr();
+    assert!(output.contains("pid 4711"), "{process}");
+    assert!(output.contains("choose another directory") && !output.contains("sureq backup"), "{process}");
 }
 
 /// Opening an unfinished copy fails with an error that says so.
@@ -265,8 +268,8 @@ fn an_unfinished_copy_is_not_a_store() {
         let backed_up = sureq(&["backup".as_ref(), out.as_os_str(), dir.path().join("other").as_os_str()]);
         for (code, process) in [again, checked, backed_up] {
             assert_eq!(code, CANNOT, "{crash}: {process}");
-            let told = process.stderr();
-            assert!(told.contains(mark) && told.contains("remove the directory"), "{crash}: {process}");
+            let output = process.stderr();
+            assert!(output.contains(mark) && output.contains("remove the directory"), "{crash}: {process}");
         }
         let process = serve(&out).try_start().err().expect("it is not served");
         assert!(process.stderr().contains(mark), "{crash}: {process}");
@@ -297,11 +300,11 @@ fn every_lost_task_is_listed() {
     fs::write(&segment, content).expect("it can be written");
     let (code, process) = sureq(&["check".as_ref(), data.as_os_str(), "--repair".as_ref(), out.as_os_str()]);
     assert_eq!(code, DAMAGED, "{process}");
-    let told = process.stdout();
+    let output = process.stdout();
     let unlisted: Vec<&String> =
-        ids[..50].iter().filter(|id| !told.contains(&format!("  {id} of q"))).collect();
-    assert!(unlisted.is_empty(), "{unlisted:?} are not listed:\n{told}");
-    assert!(!told.contains("lists all"), "{told}");
+        ids[..50].iter().filter(|id| !output.contains(&format!("  {id} of q"))).collect();
+    assert!(unlisted.is_empty(), "{unlisted:?} are not listed:\n{output}");
+    assert!(!output.contains("lists all"), "{output}");
 }
 
 /// A store whose finished and unfinished tasks are known.

@@ -9,7 +9,7 @@ use sureq_testkit::client::{RespClient, Value, encode};
 use sureq_testkit::server_process::Server;
 
 use crate::scratch;
-use crate::users::People;
+use crate::users::TestUsers;
 
 const CONNECTIONS: usize = 100;
 
@@ -43,9 +43,9 @@ fn flood(streams: &[TcpStream], bytes: &[u8], observer: &mut RespClient) {
 
 fn check(what: &str, send: impl Fn(&Server, &mut RespClient) -> Vec<TcpStream>) {
     let dir = scratch();
-    let people = People::write(dir.path());
-    let server = people.launch(dir.path(), "worker").args(["--login-time", "0"]).start();
-    let mut observer = people.root(&server);
+    let users = TestUsers::write(dir.path());
+    let server = users.launch(dir.path(), "worker").args(["--login-time", "0"]).start();
+    let mut observer = users.root(&server);
     // The first connections of a server allocate memory that later ones reuse.
     let warm_up: Vec<_> = (0..CONNECTIONS).map(|_| server.client()).collect();
     drop(warm_up);
@@ -119,9 +119,9 @@ fn unread_replies_cost_little_memory() {
 #[test]
 fn pipelined_bytes_before_authentication_cost_little_memory() {
     let dir = scratch();
-    let people = People::write(dir.path());
-    let server = people.launch(dir.path(), "worker").start();
-    let mut observer = people.root(&server);
+    let users = TestUsers::write(dir.path());
+    let server = users.launch(dir.path(), "worker").start();
+    let mut observer = users.root(&server);
     let streams = connect(&server);
     let before = used_memory(&mut observer);
     let behind = [encode(&["AUTH", "root", "wrong"]), b"PING\r\n".repeat(20_000)].concat();
@@ -139,7 +139,7 @@ fn pipelined_bytes_before_authentication_cost_little_memory() {
 #[test]
 fn huge_commands_are_refused_by_their_headers() {
     let dir = scratch();
-    let server = People::write(dir.path()).launch(dir.path(), "worker").start();
+    let server = TestUsers::write(dir.path()).launch(dir.path(), "worker").start();
     let large = format!("*3\r\n$5\r\nHELLO\r\n$15900\r\n{}\r\n$8700\r\n", "x".repeat(15_900));
     for (head, why) in [
         (&*large, "too big request"),

@@ -21,20 +21,20 @@ fn sureq_user(words: &[&str], input: &str) -> Vec<String> {
     let piped = command.arg("user").args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = piped.spawn().expect("it runs");
     child.stdin.take().expect("it is piped").write_all(input.as_bytes()).expect("it reads");
-    let told = child.wait_with_output().expect("it ends");
-    assert!(told.status.success(), "{words:?}: {}", told.status);
-    String::from_utf8(told.stdout).expect("it prints text").lines().map(str::to_owned).collect()
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{words:?}: {}", output.status);
+    String::from_utf8(output.stdout).expect("it prints text").lines().map(str::to_owned).collect()
 }
 
 /// Three users: root may do everything, mailer may produce to and read `emails*`, worker may consume two queues.
-pub(crate) struct People {
+pub(crate) struct TestUsers {
     pub(crate) file: PathBuf,
     root_token: String,
     pub(crate) mailer_token: String,
     pub(crate) worker_token: String,
 }
 
-impl People {
+impl TestUsers {
     pub(crate) fn write(dir: &Path) -> Self {
         let hash = &sureq_user(&["hash"], &format!("{PASSWORD}\n"))[0];
         let token = || sureq_user(&["token"], "");
@@ -90,16 +90,15 @@ const WRONG: &str = "WRONGPASS invalid username-password pair or user is disable
 #[test]
 fn a_connection_must_authenticate_first() {
     let dir = scratch();
-    let people = People::write(dir.path());
-    let server = people.launch(dir.path(), "worker").start();
+    let users = TestUsers::write(dir.path());
+    let server = users.launch(dir.path(), "worker").start();
     let mut client = server.client();
     for row in sureq_proto::verbs::TABLE.iter().filter(|row| !row.flags.contains(&"no_auth")) {
         assert_eq!(client.command(&[row.name, "x", "y"]).error(), NO_AUTH, "{}", row.name);
     }
     assert_eq!(client.say("NONSENSE").error(), NO_AUTH);
     assert!(client.say("HELLO 3").error().starts_with("NOAUTH HELLO must be called"));
-    for wrong in [&["root", "open"][..], &["root", &people.mailer_token], &["nobody", PASSWORD], &[PASSWORD]]
-    {
+    for wrong in [&["root", "open"][..], &["root", &users.mailer_token], &["nobody", PASSWORD], &[PASSWORD]] {
         assert_eq!(client.command(&[&["AUTH"], wrong].concat()).error(), WRONG, "{wrong:?}");
     }
     assert_eq!(client.say("PING").error(), NO_AUTH, "a wrong password does not authenticate");
@@ -107,7 +106,7 @@ fn a_connection_must_authenticate_first() {
     assert_eq!(client.say("ACL WHOAMI").text(), "root");
     assert_eq!(client.command(&["AUTH", "root", "wrong"]).error(), WRONG);
     assert_eq!(client.say("ACL WHOAMI").text(), "root", "a failed login keeps the user");
-    assert_eq!(client.command(&["AUTH", &people.mailer_token]).text(), "OK", "a token identifies its user");
+    assert_eq!(client.command(&["AUTH", &users.mailer_token]).text(), "OK", "a token identifies its user");
     assert!(client.say("CLIENT INFO").text().ends_with(" user=mailer\n"));
     assert_eq!(client.say("RESET").text(), "RESET");
     assert_eq!(client.say("PING").error(), NO_AUTH);
@@ -121,8 +120,8 @@ fn a_connection_must_authenticate_first() {
 #[test]
 fn pipelined_commands_run_as_the_user_that_authenticated_before_them() {
     let dir = scratch();
-    let people = People::write(dir.path());
-    let server = people.launch(dir.path(), "worker").start();
+    let users = TestUsers::write(dir.path());
+    let server = users.launch(dir.path(), "worker").start();
     let push = encode(&["RQ.PUSH", "emails", "x"]);
     let pop = encode(&["RQ.POP", "emails"]);
     let auth = |user: &str, secret: &str| encode(&["AUTH", user, secret]);
@@ -132,10 +131,10 @@ fn pipelined_commands_run_as_the_user_that_authenticated_before_them() {
         push.clone(),
         auth("root", PASSWORD),
         large,
-        auth("mailer", &people.mailer_token),
+        auth("mailer", &users.mailer_token),
         push.clone(),
         pop.clone(),
-        auth("worker", &people.worker_token),
+        auth("worker", &users.worker_token),
         pop,
         push.clone(),
         encode(&["RESET"]),
@@ -158,9 +157,9 @@ fn pipelined_commands_run_as_the_user_that_authenticated_before_them() {
 #[test]
 fn each_user_can_use_its_roles_and_nothing_else() {
     let dir = scratch();
-    let people = People::write(dir.path());
-    let server = people.launch(dir.path(), "mailer").start();
-    let (mut root, mut mailer, mut worker) = (root(&server), people.mailer(&server), people.worker(&server));
+    let users = TestUsers::write(dir.path());
+    let server = users.launch(dir.path(), "mailer").start();
+    let (mut root, mut mailer, mut worker) = (root(&server), users.mailer(&server), users.worker(&server));
     let id = mailer.push("emails", "one");
     mailer.push("emails:later", "two");
     root.push("secrets", "three");
@@ -212,7 +211,7 @@ fn each_user_can_use_its_roles_and_nothing_else() {
 #[test]
 fn the_text_port_acts_as_its_user() {
     let dir = scratch();
-    let server = People::write(dir.path()).launch(dir.path(), "worker").start();
+    let server = TestUsers::write(dir.path()).launch(dir.path(), "worker").start();
     let id = root(&server).push("default", "x");
     let mut text = server.text_client();
     assert!(text.say("ADD 0 y").starts_with("refused NOPERM"));
@@ -231,9 +230,9 @@ fn growth(server: &Server, before: u64) -> u64 {
 fn a_forbidden_push_is_refused_before_its_payload_arrives() {
     const PAYLOAD_BYTES: usize = 60 << 20;
     let dir = scratch();
-    let people = People::write(dir.path());
-    let server = people.launch(dir.path(), "worker").start();
-    let (mut mailer, mut observer) = (people.mailer(&server), root(&server));
+    let users = TestUsers::write(dir.path());
+    let server = users.launch(dir.path(), "worker").start();
+    let (mut mailer, mut observer) = (users.mailer(&server), root(&server));
     mailer.push("emails", "warm up");
     let before = server.resident_bytes();
     let head = format!("*3\r\n$7\r\nRQ.PUSH\r\n$7\r\nsecrets\r\n${PAYLOAD_BYTES}\r\n");
@@ -257,9 +256,9 @@ fn a_forbidden_push_is_refused_before_its_payload_arrives() {
 #[test]
 fn slow_password_checks_do_not_delay_others() {
     let dir = scratch();
-    let people = People::write(dir.path());
-    let server = people.launch(dir.path(), "worker").start();
-    let mut quick = people.mailer(&server);
+    let users = TestUsers::write(dir.path());
+    let server = users.launch(dir.path(), "worker").start();
+    let mut quick = users.mailer(&server);
     let mut guessing: Vec<RespClient> = (0..20).map(|_| server.client()).collect();
     for client in &mut guessing {
         client.send_raw(&encode(&["AUTH", "root", "guess"])).expect("the server reads");
@@ -279,7 +278,7 @@ fn slow_password_checks_do_not_delay_others() {
         // A token needs no slow check, and therefore does not wait behind passwords.
         if pings % 100 == 1 {
             let sent = Instant::now();
-            people.worker(&server);
+            users.worker(&server);
             slowest = slowest.max(sent.elapsed());
         }
     }
@@ -291,8 +290,8 @@ fn slow_password_checks_do_not_delay_others() {
 #[test]
 fn wrong_passwords_are_answered_late_and_a_limited_number_of_times() {
     let dir = scratch();
-    let people = People::write(dir.path());
-    let server = people.launch(dir.path(), "worker").start();
+    let users = TestUsers::write(dir.path());
+    let server = users.launch(dir.path(), "worker").start();
     let long = "x".repeat(2000);
     for (user, password) in [("root", "wrong"), ("nobody", "wrong"), ("worker", "wrong"), ("root", &long)] {
         let mut client = server.client();
@@ -309,9 +308,9 @@ fn wrong_passwords_are_answered_late_and_a_limited_number_of_times() {
 #[test]
 fn an_unauthenticated_connection_is_closed_in_time() {
     let dir = scratch();
-    let people = People::write(dir.path());
-    let server = people.launch(dir.path(), "worker").args(["--login-time", "1"]).start();
-    let mut known = people.mailer(&server);
+    let users = TestUsers::write(dir.path());
+    let server = users.launch(dir.path(), "worker").args(["--login-time", "1"]).start();
+    let mut known = users.mailer(&server);
     let (mut silent, mut talking) = (server.client(), server.client());
     talking.send_raw(b"*2\r\n$4\r\nAUTH\r\n").expect("the server reads");
     assert!(silent.is_closed() && talking.is_closed());
@@ -321,12 +320,12 @@ fn an_unauthenticated_connection_is_closed_in_time() {
 #[test]
 fn a_stopping_server_answers_a_login_in_progress() {
     let dir = scratch();
-    let people = People::write(dir.path());
-    let mut server = people.launch(dir.path(), "worker").start();
+    let users = TestUsers::write(dir.path());
+    let mut server = users.launch(dir.path(), "worker").start();
     let mut client = server.client();
     client.send_raw(&encode(&["AUTH", "root", "wrong"])).expect("the server reads");
     // The first of two clients that wait for a check: when a later one is answered, its request has been read.
-    assert_eq!(logged_in(&server, &[&people.mailer_token]).say("PING").text(), "PONG");
+    assert_eq!(logged_in(&server, &[&users.mailer_token]).say("PING").text(), "PONG");
     server.terminate();
     assert_eq!(client.reply().error(), WRONG);
     assert_eq!(server.exit_code(Duration::from_secs(5)), 0);

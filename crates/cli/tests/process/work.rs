@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use sureq_testkit::process::{PATIENCE, Process, await_end};
 
 use crate::commands::{check_refused, command, in_dir, lines, on_server, sureq};
-use crate::users::People;
+use crate::users::TestUsers;
 use crate::{scratch, serve};
 
 fn await_word(process: &Process, word: &str) {
@@ -54,12 +54,12 @@ fn the_program_of_a_cancelled_task_is_stopped() {
     let server = serve(&dir.path().join("data")).start();
     let home = &on_server(server.resp);
     let id = lines(home, &["push", "q", "a"]).concat();
-    let script = "trap 'echo told; exit 1' TERM; echo begun; sleep 1000 & wait";
+    let script = "trap 'echo stopped; exit 1' TERM; echo begun; sleep 1000 & wait";
     let words = ["work", "q", "--lease", "600ms", "--until-empty", "--", "sh", "-c", script];
     let worker = Process::start(&mut command(home, &words));
     await_word(&worker, "begun");
     assert_eq!(lines(home, &["cancel", "q", &id]), ["1 task cancelled"]);
-    await_word(&worker, "told");
+    await_word(&worker, "stopped");
     assert!(worker.ends_within(PATIENCE), "nothing is left to do");
     assert_eq!(lines(home, &["queues"]), ["no queue has tasks"]);
 }
@@ -155,13 +155,13 @@ fn a_worker_logs_failed_tries_and_the_loss_of_its_home() {
     let home = &on_server(server.resp);
     lines(home, &["push", "q", "a", "--tries", "2"]);
     let worker = Process::start(&mut command(home, &["work", "q", "--", "sh", "-c", "exit 3"]));
-    let told =
+    let logged =
         |words: &'static str| worker.find_in_stderr(|line| line.contains(words).then(|| line.to_owned()));
-    for failed in [told("a try failed"), told("a task is dead")] {
+    for failed in [logged("a try failed"), logged("a task is dead")] {
         assert!(failed.contains("(queue q, id ") && failed.contains("reason exit status: 3)"), "{failed}");
     }
     server.kill9();
-    told("cannot reach the home; trying again");
+    logged("cannot reach the home; trying again");
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn dead_tasks_are_counted() {
 #[test]
 fn a_worker_without_the_role_read_reports_that_dead_tasks_count_as_failed() {
     let dir = scratch();
-    let users = People::write(dir.path());
+    let users = TestUsers::write(dir.path());
     let server = users.launch(dir.path(), "root").start();
     let mut root = users.root(&server);
     let mut add =

@@ -37,7 +37,7 @@ pub(super) struct Stamp<'r, R> {
 
 impl<R> Stamp<'_, R> {
     /// How many more tasks this call may move before it settles no other queue. A call that has gone beyond it ends
-    /// before the next queue in which something is due, and goes on in the next slice.
+    /// before the next queue in which something is due, and continues in the next slice.
     pub(super) const fn budget(&self) -> usize {
         limits::SLICE_TASKS.saturating_sub(self.moved)
     }

@@ -32,6 +32,7 @@ use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
 
 use crate::event::{Event, QueueNo, Recorder};
+use crate::fnv::Fnv;
 use crate::id::TaskId;
 use crate::index::Dictionary;
 use crate::limits;
@@ -123,8 +124,8 @@ struct QueueSlot<B> {
     awake: bool,
     /// Whether it counts as a queue with tasks.
     has_tasks: bool,
-    /// The number of images begun when the queue first changed after its last image. If it is smaller than the
-    /// current number, the image under way needs the queue as it is now, before the next change.
+    /// The number of images that had begun when the queue first changed after its last image; `None` if it has not
+    /// changed since. An image that began later must copy the queue before the next change.
     touched: Option<u64>,
     /// Its share of the broker's memory count, and [`Queue::motion`] at that time.
     memory: usize,
@@ -191,7 +192,6 @@ impl<B: Body> Broker<B> {
         self.last_id
     }
 
-    /// The incarnation of the store.
     pub const fn incarnation(&self) -> u64 {
         self.incarnation
     }
@@ -221,22 +221,18 @@ impl<B: Body> Broker<B> {
         self.refresh_all();
     }
 
-    /// The queue with this name.
     pub fn queue(&self, name: &[u8]) -> Option<&Queue<B>> {
         self.names.get(name).and_then(|&no| self.slot(no)).map(|slot| &slot.queue)
     }
 
-    /// The number of the queue with this name.
     pub fn number_of(&self, name: &[u8]) -> Option<QueueNo> {
         self.names.get(name).copied()
     }
 
-    /// The name of the queue with this number.
     pub fn name_of(&self, no: QueueNo) -> Option<&[u8]> {
         self.slot(no).map(|slot| &*slot.name)
     }
 
-    /// The queue with this number.
     pub fn queue_at(&self, no: QueueNo) -> Option<&Queue<B>> {
         self.slot(no).map(|slot| &slot.queue)
     }
@@ -341,7 +337,8 @@ impl<B: Body> Broker<B> {
         released
     }
 
-    /// Releases as many bodies of dropped and purged queues as this call may still move tasks. The next tick goes on.
+    /// Releases bodies of dropped and purged queues within the call's remaining budget of tasks. The next tick
+    /// continues.
     fn release_within_budget<R: Recorder<Body = B>>(&mut self, rec: &mut Stamp<'_, R>) {
         while rec.budget() > 0 && !self.dropped.is_empty() {
             let released = self.release_dropped(rec.budget(), rec);
@@ -499,14 +496,14 @@ impl<B: Body> Broker<B> {
 
     /// A digest of all data that is not volatile. Equal states have equal digests, whatever their history.
     pub fn digest(&self) -> u64 {
-        let mut hasher = Fnv(FNV_START);
+        let mut hasher = Fnv::default();
         (self.last_id, self.logged_digest()).hash(&mut hasher);
         hasher.finish()
     }
 
     /// The same without the last id, which a start may raise without an event.
     pub fn logged_digest(&self) -> u64 {
-        let mut hasher = Fnv(FNV_START);
+        let mut hasher = Fnv::default();
         (self.clock, self.incarnation, &self.marks).hash(&mut hasher);
         for slot in self.slots.iter().flatten() {
             slot.name.hash(&mut hasher);
@@ -514,23 +511,6 @@ impl<B: Body> Broker<B> {
         }
         self.workers.digest(&mut hasher);
         hasher.finish()
-    }
-}
-
-/// FNV-1a. A hasher from a dependency might change with its version.
-struct Fnv(u64);
-
-const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
-
-impl Hasher for Fnv {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
     }
 }
 

@@ -55,8 +55,8 @@ impl<B: Body> Broker<B> {
         dying: &[TaskId],
         rec: &mut Stamp<'_, R>,
     ) {
-        let letter = self.slot(from).and_then(|slot| slot.queue.settings().dead_letter.clone());
-        let Some(name) = letter else { return };
+        let dead_letter = self.slot(from).and_then(|slot| slot.queue.settings().dead_letter.clone());
+        let Some(name) = dead_letter else { return };
         // The name was checked when it was set. A queue that was imported with an invalid one keeps its dead tasks.
         let Ok(to) = self.made(&name, rec) else { return };
         if to == from {

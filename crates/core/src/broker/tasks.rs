@@ -21,9 +21,9 @@ const ID_RESERVE_MS: u64 = 5_000;
 pub struct SlicePopped {
     /// The number of popped tasks, and their size.
     pub popped: Popped,
-    /// The index of the queue to go on with, if the slice ended because it had moved enough tasks. It ends before that
-    /// queue settles what is due there, whether it popped any task or not.
-    pub goes_on_at: Option<usize>,
+    /// The index of the queue to continue with, if the slice ended because it had moved enough tasks. It ends before
+    /// that queue moves its due tasks, whether it popped any task or not.
+    pub next_queue: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -113,7 +113,7 @@ impl<B: Body> Broker<B> {
         let first_bytes = if before == 0 { usize::MAX } else { bytes };
         let slice = PopSlice { from: bulk.cursor as usize, count, bytes, first_bytes };
         match self.pop_from(pop, &slice, now, rec, out) {
-            Ok(SlicePopped { popped, goes_on_at: Some(at) }) => {
+            Ok(SlicePopped { popped, next_queue: Some(at) }) => {
                 bulk.cursor = at as u64;
                 _ = bulk.more(popped.tasks.into());
                 Ok(None)
@@ -158,7 +158,7 @@ impl<B: Body> Broker<B> {
             }
             let Some(&no) = self.names.get(*name) else { continue };
             if !self.may_enter(no, now, rec) {
-                return Ok(SlicePopped { popped: all, goes_on_at: Some(index) });
+                return Ok(SlicePopped { popped: all, next_queue: Some(index) });
             }
             let bytes = slice.bytes.saturating_sub(all.bytes);
             let first_bytes = if all.tasks == 0 { slice.first_bytes } else { bytes };
@@ -172,7 +172,7 @@ impl<B: Body> Broker<B> {
             all.bytes += popped.bytes;
             all.is_cut = popped.is_cut;
         }
-        Ok(SlicePopped { popped: all, goes_on_at: None })
+        Ok(SlicePopped { popped: all, next_queue: None })
     }
 
     /// Executes a slice of a recovery and appends the tasks that it leases again. `ask.upto` bounds the deliveries,

@@ -19,7 +19,6 @@ pub struct NextDeadline {
 }
 
 impl NextDeadline {
-    /// Whether something is due.
     pub fn is_due(&self, now: Now) -> bool {
         self.log.is_some_and(|at| at <= now.log) || self.wall.is_some_and(|at| at <= now.wall)
     }

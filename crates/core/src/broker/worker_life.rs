@@ -294,7 +294,6 @@ impl<B: Body> Broker<B> {
     }
 }
 
-/// The queues in the entries of a holder.
 fn of_holder(entries: &BTreeSet<(Holder, QueueNo)>, holder: Holder) -> impl Iterator<Item = QueueNo> {
     of_holder_from(entries, holder, QueueNo(0))
 }

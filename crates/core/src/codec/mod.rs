@@ -5,9 +5,17 @@
 //! that it can be read by itself. [`decode`] trusts nothing: for any bytes it returns events or [`Malformed`], never
 //! panics, and allocates by the bytes that exist, not by the lengths that they claim.
 //!
-//! To change the format: give a new event a new tag, a new field of a push or a whole task a new field tag, and
-//! never give an old tag a new meaning. Readers refuse an event or a field that they do not know, unless the
-//! field's tag says that it may be skipped.
+//! # To change the format
+//!
+//! Give a new kind of event a new tag, a new field of a push or a whole task a new field tag, and never give an old tag
+//! a new meaning. Whether a version rises depends on an older release that reads the new bytes:
+//!
+//! * It refuses an event, a field, a flag or a setting that it does not know, and would report it as damage. So raise
+//!   the version of everything that contains events: the log's, the checkpoints' and the module's snapshots'. The older
+//!   release then refuses the file by its header, as a newer format.
+//! * It skips a field whose tag has the bit `MAY_BE_SKIPPED` (0x80), and loses it when it writes the task again. Raise
+//!   no version. Only a field on which no transition depends may have this bit, because every release must reach the
+//!   same state from the same events.
 
 mod read;
 mod runs;
@@ -89,7 +97,7 @@ mod field {
     pub(super) const TRACE: u8 = 9;
     pub(super) const REASON: u8 = 10;
     pub(super) const PAST: u8 = 11;
-    /// A field with this bit does not affect the transitions of a task; a release that does not know it skips it.
+    /// No transition depends on a field with this bit; a release that does not know the field skips it.
     pub(super) const MAY_BE_SKIPPED: u8 = 0x80;
 }
 

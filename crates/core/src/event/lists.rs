@@ -52,7 +52,6 @@ pub enum Ids<'a> {
 }
 
 impl<'a> Ids<'a> {
-    /// The number of ids.
     pub fn count(&self) -> usize {
         match self {
             Self::Slice(slice) => slice.len(),

@@ -49,13 +49,15 @@ pub enum Event<'a> {
     Started {
         /// The new incarnation of the store.
         incarnation: u64,
-        /// The log time of the start.
         time: LogTime,
     },
     /// Log time advanced; the events that follow happened at this time.
     Clock(LogTime),
     /// A queue was created.
-    QueueMade { queue: QueueNo, name: &'a [u8] },
+    QueueMade {
+        queue: QueueNo,
+        name: &'a [u8],
+    },
     /// A queue without tasks, settings or pause was forgotten. Its number is free again.
     QueueGone(QueueNo),
     /// All tasks of a queue, its settings and its pause were removed.
@@ -85,11 +87,13 @@ pub enum Event<'a> {
         ids: Ids<'a>,
     },
     /// Tasks were finished.
-    Finished { queue: QueueNo, ids: Ids<'a> },
+    Finished {
+        queue: QueueNo,
+        ids: Ids<'a>,
+    },
     /// A lease has a new deadline.
     Extended {
         queue: QueueNo,
-        /// The leased task.
         id: TaskId,
         /// The new length of the lease from now, in milliseconds.
         length_ms: u64,
@@ -106,18 +110,20 @@ pub enum Event<'a> {
         /// The reason that the worker gave.
         reason: Option<&'a [u8]>,
     },
-    /// Tasks died.
     Died {
         queue: QueueNo,
         /// The tasks, in order of death.
         ids: Ids<'a>,
         /// The end of the last try.
         cause: Cause,
-        /// The reason as text.
         reason: Option<&'a [u8]>,
     },
     /// Tasks were removed without being finished.
-    Removed { queue: QueueNo, ids: Ids<'a>, why: Removal },
+    Removed {
+        queue: QueueNo,
+        ids: Ids<'a>,
+        why: Removal,
+    },
     /// All tasks of some states were removed, without a list of them.
     Purged {
         queue: QueueNo,
@@ -125,7 +131,10 @@ pub enum Event<'a> {
         what: Purge,
     },
     /// Leased tasks were cancelled. Their holders learn it at their next extension or heartbeat.
-    Marked { queue: QueueNo, ids: Ids<'a> },
+    Marked {
+        queue: QueueNo,
+        ids: Ids<'a>,
+    },
     /// Delayed tasks became ready: all that were due by one clock up to (`last_due`, `last_id`), in that order.
     DueCame {
         queue: QueueNo,
@@ -161,9 +170,7 @@ pub enum Event<'a> {
         /// The queue that has the task now.
         to: QueueNo,
     },
-    /// A queue was paused.
     Paused(QueueNo),
-    /// A queue was resumed.
     Resumed(QueueNo),
     /// The settings of a queue changed.
     Configured {
@@ -194,7 +201,10 @@ pub enum Event<'a> {
     /// A whole task: for compaction, checkpoints and imports.
     Task(&'a FullTask<'a>),
     /// The counters of a queue. This is the last event of the queue's part of a checkpoint.
-    Counted { queue: QueueNo, counters: &'a Counters },
+    Counted {
+        queue: QueueNo,
+        counters: &'a Counters,
+    },
     /// Ids up to this one have been assigned.
     IdsUpto(TaskId),
     /// The position up to which an external source has been imported, so that a move between homes neither loses nor
@@ -303,18 +313,18 @@ pub enum Landing {
     Delayed(LogTime),
 }
 
-/// The terms of leases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaseTerms {
     /// The length from now in milliseconds.
     pub length_ms: Option<u64>,
     /// The worker or connection with which the leases end.
     pub holder: Option<Holder>,
-    /// The consequences of a lapse.
     pub lapse: Option<LapsePolicy>,
 }
 
-/// The options of a task. Their encoding can be extended without a new format.
+/// The options of a task, as they are recorded: a push resolves those of an [`Add`](crate::command::Add) to these, a
+/// record keeps them in its [`Extras`](crate::task::Extras), and [`FullTask::fields`] are these again, of a whole task.
+/// The [`codec`](crate::codec) says how to add one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fields<'a> {
     /// The due time, if the task is delayed.
@@ -345,7 +355,6 @@ impl Fields<'_> {
     }
 }
 
-/// A borrowed name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameRef<'a> {
     /// The name is given by the producer.
@@ -385,7 +394,6 @@ pub struct FullTask<'a> {
     pub stray_neg_priority: Option<i16>,
     /// The incarnation of the store at the last delivery.
     pub incarnation: u64,
-    /// The number of deliveries.
     pub deliveries: u32,
     /// The tries, by how they ended.
     pub tries: Tries,
@@ -424,7 +432,6 @@ pub struct Counters {
 pub struct Totals {
     /// Tasks added, including those moved from other queues.
     pub pushed: u64,
-    /// Tasks finished.
     pub finished: u64,
     /// Tasks removed in other ways, including those moved to other queues.
     pub removed: u64,

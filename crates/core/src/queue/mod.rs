@@ -99,7 +99,7 @@ pub enum HolderNews {
     HasCancelled,
 }
 
-/// One queue.
+/// One queue as a value: its tasks in all states, its settings, and the indexes that find the next task and deadline.
 #[derive(Clone, Debug)]
 pub struct Queue<B> {
     /// The number in events.
@@ -244,7 +244,6 @@ impl<B: Body> Queue<B> {
             .map(|n| n as u64)
     }
 
-    /// The number of tasks.
     pub fn len(&self) -> u64 {
         self.counts().iter().sum()
     }

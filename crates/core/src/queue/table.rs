@@ -20,7 +20,6 @@ use crate::task::{Body, Task};
 /// The number that means no slot.
 pub(super) const NOWHERE: u32 = u32::MAX;
 
-/// The number of slots of a page.
 pub(super) const PAGE_SLOTS: usize = 64;
 
 /// The number of pages that an empty table keeps; the memory of further ones is freed.
@@ -231,7 +230,6 @@ impl<B: Body> Table<B> {
         list.len -= 1;
     }
 
-    /// The last task of a list.
     pub(super) fn last(&self, list: &List) -> Option<&Task<B>> {
         self.task_in(list.tail)
     }
@@ -277,7 +275,6 @@ impl<B: Body> Table<B> {
         None
     }
 
-    /// The number of slots.
     pub(super) const fn slots(&self) -> u32 {
         self.slots
     }

@@ -12,7 +12,6 @@ use crate::time::LogTime;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     pub id: TaskId,
-    /// The number of deliveries.
     pub deliveries: u32,
     /// The tries, by how they ended.
     pub tries: Tries,
@@ -47,7 +46,6 @@ pub enum Why {
     },
     /// A client holds it.
     Leased {
-        /// The time of the delivery.
         since: LogTime,
         /// The deadline of the lease.
         until: Option<LogTime>,

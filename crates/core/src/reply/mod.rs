@@ -260,7 +260,6 @@ pub struct TaskView<B> {
     /// The id; [`TaskId::NONE`] if `foreign_id` has it.
     pub id: TaskId,
     pub body: B,
-    /// The number of deliveries.
     pub deliveries: u32,
     /// The incarnation of the store at the last delivery.
     pub incarnation: u64,
@@ -298,7 +297,6 @@ pub struct More {
     pub tries: Tries,
     /// The number of tries after which the task is dead.
     pub tries_max: u32,
-    /// The log time of the push.
     pub pushed: LogTime,
     /// The reason of the last failure.
     pub reason: Option<Box<[u8]>>,
@@ -364,7 +362,6 @@ pub enum Refusal {
     MalformedId,
     /// An argument is larger than a limit allows.
     TooLarge {
-        /// The argument.
         what: &'static str,
         /// The limit, in bytes.
         max: usize,
@@ -426,10 +423,7 @@ pub enum Refusal {
         why: Box<str>,
     },
     /// The reply of the server that stores the queue is lost. The command may or may not have been executed.
-    Unknown {
-        /// The cause.
-        why: Box<str>,
-    },
+    Unknown { why: Box<str> },
 }
 
 impl Refusal {

@@ -63,28 +63,18 @@ pub struct Settings {
     pub dead_letter: Option<Box<[u8]>>,
 }
 
-/// One change of the settings. Zero, or an empty name, restores the default.
+/// A new value for the field of the same name in [`Settings`]. Zero, or an empty name, restores the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
-    /// The default length of a lease in milliseconds.
     LeaseMs(u64),
-    /// The number of tries before a task is dead.
     Tries(u32),
-    /// The first wait of the backoff in milliseconds.
     BackoffMs(u64),
-    /// The time to live of tasks in milliseconds.
     TtlMs(u64),
-    /// The fate of expired tasks.
     Expired(Expired),
-    /// The maximum number of ready and delayed tasks.
     MaxLength(u64),
-    /// The maximum number of payload bytes of ready and delayed tasks.
     MaxBytes(u64),
-    /// The handling of a push beyond these limits.
     Overflow(Overflow),
-    /// The maximum number of tasks that may be leased at once.
     MaxLeased(u64),
-    /// The queue that dead tasks move to.
     DeadLetter(&'a [u8]),
 }
 
@@ -99,12 +89,10 @@ impl Settings {
         self.backoff_ms.unwrap_or(limits::BACKOFF_MS_DEFAULT)
     }
 
-    /// Whether all settings are the defaults.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Applies one change.
     pub fn change(&mut self, change: &Change<'_>) {
         match *change {
             Change::LeaseMs(ms) => self.lease_ms = Some(ms).filter(|&n| n > 0),

@@ -18,7 +18,6 @@ pub enum Changes<'a> {
 }
 
 impl<'a> Changes<'a> {
-    /// The changes, in order.
     pub fn iter(self) -> impl Iterator<Item = Change<'a>> {
         let (list, words) = match self {
             Self::List(list) => (list, SettingWords { words: &[] }),

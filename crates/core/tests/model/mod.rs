@@ -179,17 +179,17 @@ impl Model {
     fn move_dying(&mut self, name: Name) {
         let queue = self.queue(name);
         let dying = std::mem::take(&mut queue.dying);
-        let Some(letter) = queue.settings.dead_letter.clone() else { return };
+        let Some(dead_letter) = queue.settings.dead_letter.clone() else { return };
         if dying.is_empty() {
             return;
         }
-        let letter = plan::QUEUES.into_iter().find(|name| name.as_bytes() == &*letter).unwrap();
-        self.make(letter);
+        let dead_letter = plan::QUEUES.into_iter().find(|name| name.as_bytes() == &*dead_letter).unwrap();
+        self.make(dead_letter);
         for id in dying {
             let queue = self.queue(name);
             let mut task = queue.tasks[&id].clone();
             queue.lose(id);
-            let to = self.queue(letter);
+            let to = self.queue(dead_letter);
             (task.state, task.expires) = (NaiveState::Ready, None);
             if task.name.as_ref().is_some_and(|name| to.named(name).is_some()) {
                 task.name = None;

@@ -97,7 +97,7 @@ fn a_sliced_pop_begins_at_the_given_queue_and_stops_when_it_is_full() {
         push_to(&mut home, b"q", &[b"cc", b"d"]);
         let (pop, mut out) = (Pop::plain(&[b"p", b"q"], 9), Replies::default());
         let popped = home.broker.pop_slice(&pop, &slice, home.now, &mut home.log, &mut out);
-        let popped_whole = SlicePopped { popped: Popped { tasks, bytes, is_cut }, goes_on_at: None };
+        let popped_whole = SlicePopped { popped: Popped { tasks, bytes, is_cut }, next_queue: None };
         assert_eq!(popped, Ok(popped_whole), "{slice:?}");
         assert_eq!(words(&out.tasks), expected, "{slice:?}");
         let from_second = out.tasks.iter().filter(|task| task.queue == 1);

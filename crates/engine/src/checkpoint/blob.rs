@@ -9,9 +9,7 @@ pub struct Blob {
     pub file: u64,
     /// The offset of its first byte there.
     pub offset: u64,
-    /// Its length in bytes.
     pub bytes: u32,
-    /// Its CRC-32C.
     pub crc: u32,
 }
 

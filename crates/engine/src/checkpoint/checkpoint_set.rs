@@ -23,7 +23,6 @@ pub(super) struct CheckpointSet {
     pub(super) has_draft: bool,
 }
 
-/// One file.
 struct CheckpointFile {
     role: Role,
     bytes: u64,
@@ -138,7 +137,6 @@ impl CheckpointSet {
         name_of(number, self.files.get(&number).map_or(Role::Checkpoint, |file| file.role))
     }
 
-    /// Any of the files.
     pub(super) fn any(&self) -> Option<u64> {
         self.files.keys().next().copied()
     }

@@ -86,7 +86,6 @@ pub(super) struct Header {
     pub(super) bytes: u64,
     /// The offset at which the blobs end and the table begins.
     pub(super) blobs_end: u64,
-    /// The number of files in the table.
     pub(super) files: u32,
     pub(super) blobs_crc: u32,
     pub(super) table_crc: u32,

@@ -35,7 +35,6 @@ use format::DRAFT_NAME;
 pub(crate) use format::is_checkpoint_name;
 pub use read::{Loaded, VisitBlob};
 
-/// The number of checkpoints that are kept.
 const KEPT: usize = 2;
 
 /// The most older files that a checkpoint refers to, since a start opens each of them.
@@ -72,7 +71,6 @@ pub struct Restored<T> {
 pub enum Older {
     /// The newest checkpoint is sound, and the only one.
     Dropped,
-    /// There is no checkpoint.
     NoCheckpoint,
     /// The newest one cannot be read or is damaged, for this reason. Both stay, and no written data is in doubt.
     Kept(OpenError),

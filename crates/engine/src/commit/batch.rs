@@ -26,7 +26,6 @@ const PLAIN_SEGMENT_BYTES: u64 = 64 << 10;
 /// The commands that are executed next under one lock.
 #[derive(Default)]
 pub(crate) struct Batch {
-    /// The number of commands.
     pub(crate) commands: usize,
     /// The batch is a single command that does not fit a segment.
     pub(crate) is_oversized: bool,

@@ -24,7 +24,7 @@ use sureq_core::{Broker, Event, Recorder, codec};
 
 use crate::commit::prepared::{self, Form, Prepared};
 use crate::compaction::live::LiveBodies;
-use crate::log::{FrameBuf, Place, Position, Room, Section};
+use crate::log::{FrameBuf, LogAddress, Position, Room, Section};
 use crate::meter::Meter;
 use crate::payload::body::{Body, Stored};
 use crate::payload::cache::Found;
@@ -69,7 +69,6 @@ struct OpenFrame {
     events: u32,
     /// Where it will be written.
     room: Room,
-    /// Whether it holds payloads.
     has_payloads: bool,
     /// Whether places were handed out for payloads that were recorded since the mark.
     is_placed: bool,
@@ -95,7 +94,7 @@ pub(crate) struct Batch {
     /// The position after its last event.
     pub(crate) end: Position,
     /// The future place of its body.
-    pub(crate) place: Place,
+    pub(crate) place: LogAddress,
     pub(crate) has_payloads: bool,
 }
 
@@ -218,7 +217,7 @@ impl CommitBuffer {
 
     /// Corrects the places of the payloads of the last unit: it is at its present place now, and no longer at
     /// `forecast`.
-    fn correct(&mut self, forecast: Place, broker: &mut Broker<Body>) {
+    fn correct(&mut self, forecast: LogAddress, broker: &mut Broker<Body>) {
         let Some(open_frame) = self.open_frame.as_ref().filter(|open_frame| open_frame.is_placed) else {
             return;
         };
@@ -289,7 +288,7 @@ impl CommitBuffer {
     /// The bytes of a payload that the log thread has not taken.
     pub(crate) fn payload(&self, place: Stored) -> Option<Found<'_>> {
         let open_frame = self.open_frame.as_ref()?;
-        let within = |at: Place, frame: &'_ FrameBuf| -> Option<usize> {
+        let within = |at: LogAddress, frame: &'_ FrameBuf| -> Option<usize> {
             let start = u64::from(place.offset).checked_sub(at.offset)? as usize;
             let is_here = at.segment == u64::from(place.segment) && start < frame.body_len().max(1);
             is_here.then_some(start)
@@ -332,9 +331,9 @@ impl OpenFrame {
     }
 
     /// Where the unit behind the mark begins.
-    fn unit_place(&self) -> Place {
-        let Place { segment, offset } = self.room.body();
-        Place { segment, offset: offset + self.mark.bytes as u64 }
+    fn unit_place(&self) -> LogAddress {
+        let LogAddress { segment, offset } = self.room.body();
+        LogAddress { segment, offset: offset + self.mark.bytes as u64 }
     }
 }
 
@@ -414,7 +413,7 @@ impl CommitBuffer {
 }
 
 /// The place of a payload of a frame whose body begins at `body`.
-fn placed(body: Place, at: usize, len: usize) -> Stored {
+fn placed(body: LogAddress, at: usize, len: usize) -> Stored {
     let number = "segments are numbered and measured in 32 bits";
     Stored {
         segment: u32::try_from(body.segment).expect(number),
@@ -427,14 +426,14 @@ fn placed(body: Place, at: usize, len: usize) -> Stored {
 pub(crate) struct ReplayRecorder<'f> {
     /// The body of the frame that is being replayed, and its place.
     pub(crate) frame: &'f [u8],
-    pub(crate) place: Place,
+    pub(crate) place: LogAddress,
     pub(crate) live: &'f mut LiveBodies,
 }
 
 impl<'f> ReplayRecorder<'f> {
     /// A recorder for changes after the replay, which add no payloads.
     pub(crate) const fn after_all(live: &'f mut LiveBodies) -> Self {
-        Self { frame: &[], place: Place { segment: 0, offset: 0 }, live }
+        Self { frame: &[], place: LogAddress { segment: 0, offset: 0 }, live }
     }
 }
 
@@ -512,7 +511,7 @@ mod tests {
         }
 
         /// Takes all frames, and returns the places of their bodies.
-        fn take_all(&mut self) -> Vec<Place> {
+        fn take_all(&mut self) -> Vec<LogAddress> {
             let batches = std::iter::from_fn(|| self.buffer.take(&mut FrameBuf::new()));
             batches.inspect(|batch| placement::verify(&self.broker, batch)).map(|batch| batch.place).collect()
         }

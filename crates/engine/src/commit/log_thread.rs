@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::commit::commit_buffer::Batch;
 use crate::compaction::compactor;
-use crate::log::{Durability, FrameBuf, LogError, Place, Writer};
+use crate::log::{Durability, FrameBuf, LogAddress, LogError, Writer};
 use crate::payload::placement;
 use crate::shared::{EngineState, LOCK, Shared};
 use sureq_sync::MutexGuard;
@@ -155,7 +155,7 @@ fn append(
     writer: &mut Writer,
     frame: &mut FrameBuf,
     events: u32,
-) -> Result<Place, LogError> {
+) -> Result<LogAddress, LogError> {
     let (segment, before) = (writer.segment().number, writer.bytes());
     if !writer.room().fits(frame.body_len()) && !shared.compaction.is_off {
         wait_for_compaction(shared, writer)?;

@@ -121,12 +121,10 @@ impl Owned {
         Self { form, queue: queue.into(), bytes, ends }
     }
 
-    /// Its approximate memory.
     fn memory(&self) -> usize {
         self.bytes.capacity() + self.ends.capacity() * size_of::<usize>()
     }
 
-    /// Calls `act` with the command.
     fn with<T>(&self, act: impl FnOnce(&Command<'_>) -> T) -> T {
         let starts = [0].into_iter().chain(self.ends.iter().copied());
         let list: Vec<&[u8]> = starts.zip(&self.ends).map(|(start, &end)| &self.bytes[start..end]).collect();

@@ -79,7 +79,6 @@ impl Preallocator {
         self.kept().as_ref().map(|kept| Arc::clone(&kept.spares))
     }
 
-    /// Wakes the preallocator.
     pub(crate) fn wake(&self) {
         *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.wakes.notify_one();

@@ -107,7 +107,6 @@ impl Prepared {
         source == Some(self.source)
     }
 
-    /// The hash of this payload, if it was computed.
     pub(crate) fn hash_of(&self, payload: &[u8]) -> Option<u128> {
         self.hash.filter(|_| Source::of(&[payload]) == Some(self.source))
     }

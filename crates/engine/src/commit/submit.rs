@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipeline_is_not_held_up_by_what_is_due_in_other_queues() {
+    fn a_pipeline_is_not_held_up_by_due_tasks_of_other_queues() {
         type Begin = fn(&Engine, &Hand);
         let begins: [Begin; 2] = [
             |_, clock| end_the_hour(clock),
@@ -460,7 +460,7 @@ mod tests {
             execute(&engine, &vec![Command::Push { queue: b"q", payloads: &[b"x"] }; 4_000]);
             let locks = LOCKS.get() - before;
             assert!(locks <= 4, "{locks} locks for a pipeline");
-            assert!(engine.shared.lock().broker.next_deadline().is_due(now), "the flood goes on");
+            assert!(engine.shared.lock().broker.next_deadline().is_due(now), "the flood is not over");
             engine.close().expect("nothing is kept");
         }
     }

@@ -23,7 +23,6 @@ struct Upto {
 /// The outcome of waiting for the log to be synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waited {
-    /// The position is synced.
     Synced,
     /// The log waits for space for another segment.
     Stuck,

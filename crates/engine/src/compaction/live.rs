@@ -17,7 +17,6 @@ const TASKS_MAX: u64 = 1 << 32;
 /// The live payloads of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Live {
-    /// The number of payloads.
     pub tasks: u64,
     /// The bytes that a copy of their tasks would take up in the log.
     pub bytes: u64,
@@ -63,7 +62,6 @@ impl LiveBodies {
         self.total.bytes = self.total.bytes.saturating_sub(bytes);
     }
 
-    /// Subtracts other counts.
     pub(crate) fn subtract(&mut self, other: &Self) {
         for &(number, gone) in &other.segments {
             let Ok(at) = self.find(number) else { continue };

@@ -70,7 +70,6 @@ impl FrameKind {
 pub(crate) struct FrameHeader {
     /// `None` for a kind that this release does not know.
     pub(crate) kind: Option<FrameKind>,
-    /// The position of the first event.
     pub(crate) first: Position,
     /// All events before this position were durable when the frame was written.
     pub(crate) synced: Position,

@@ -45,7 +45,7 @@ pub use writer::Writer;
 
 /// The place of a frame's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct LogAddress {
     /// The segment's number.
     pub segment: u64,
     /// The offset of the body's first byte in the segment.

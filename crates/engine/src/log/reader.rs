@@ -6,7 +6,7 @@ use std::iter;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, PoisonError};
 
-use super::Place;
+use super::LogAddress;
 use super::segment::{SegmentInfo, segment_name};
 use crate::disk::{Disk, DiskFile};
 use crate::fault::Fault;
@@ -32,7 +32,7 @@ impl Reader {
     }
 
     /// Reads up to `bytes` from `place` on; fewer at the end of the file.
-    pub fn read_upto(&self, place: Place, bytes: usize) -> Result<Arc<[u8]>, Fault> {
+    pub fn read_upto(&self, place: LogAddress, bytes: usize) -> Result<Arc<[u8]>, Fault> {
         let file = self.file(self.standing_for(place.segment))?;
         let mut read: Arc<[u8]> = iter::repeat_n(0, bytes).collect();
         let into = Arc::get_mut(&mut read).expect("it is not shared yet");

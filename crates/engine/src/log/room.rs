@@ -1,6 +1,6 @@
 //! The place of the next frame. It is known before the write, because tasks store the places of their payloads.
 
-use super::Place;
+use super::LogAddress;
 use super::frame::{FRAME_HEADER_BYTES, frame_bytes};
 use super::segment::{SEAL_BYTES, SEGMENT_HEADER_BYTES, segment_bytes_for};
 
@@ -32,8 +32,8 @@ impl Room {
     }
 
     /// The place of the next frame's body.
-    pub fn body(&self) -> Place {
-        Place { segment: self.segment, offset: self.offset + FRAME_HEADER_BYTES as u64 }
+    pub fn body(&self) -> LogAddress {
+        LogAddress { segment: self.segment, offset: self.offset + FRAME_HEADER_BYTES as u64 }
     }
 
     /// Whether a frame with a body of this size fits, and the seal after it.

@@ -7,7 +7,7 @@ use super::segment::{
     SEGMENT_HEADER_BYTES, SegmentHeader, parse_segment_name, parse_spare_name, segment_name, uuid_in,
 };
 use super::walk::{Step, Walk};
-use super::{Place, Position};
+use super::{LogAddress, Position};
 use crate::disk::Disk;
 use crate::fault::{Damage, Fault, OpenError};
 
@@ -33,7 +33,6 @@ pub(crate) const FRAME_BYTES_MIN: usize = FRAME_HEADER_BYTES;
 /// The kind of a file that has the name of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A part of the log.
     Part,
     /// It was replaced by a newer segment.
     Superseded,
@@ -58,7 +57,6 @@ impl Found {
         found.is_some_and(|(found, _)| found == header)
     }
 
-    /// Whether it is a part of the log.
     pub(crate) fn is_part(&self) -> bool {
         self.kind == Kind::Part
     }
@@ -159,12 +157,9 @@ pub(crate) struct Content {
 /// A frame with an intact header.
 #[derive(Clone, Copy)]
 pub(crate) struct Piece<'a> {
-    /// The position of its first event.
     pub(crate) first: Position,
-    /// The number of its events.
     pub(crate) events: u32,
-    /// The place of its body.
-    pub(crate) place: Place,
+    pub(crate) place: LogAddress,
     pub(crate) body: &'a [u8],
     /// Whether the body matches its checksum.
     pub(crate) is_sound: bool,
@@ -282,7 +277,7 @@ impl Content {
         body: &'a [u8],
         is_sound: bool,
     ) -> Piece<'a> {
-        let place = Place { segment: self.number, offset: (offset + FRAME_HEADER_BYTES) as u64 };
+        let place = LogAddress { segment: self.number, offset: (offset + FRAME_HEADER_BYTES) as u64 };
         Piece { first, events, place, body, is_sound }
     }
 

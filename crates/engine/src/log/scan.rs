@@ -9,19 +9,17 @@ use super::segment::{
     SEGMENT_HEADER_BYTES, SegmentHeader, SegmentInfo, parse_segment_name, segment_bytes_for, segment_name,
 };
 use super::walk::{SegmentEnd, SoundFrame, Step, Walk};
-use super::{LogOptions, Place, Position};
+use super::{LogAddress, LogOptions, Position};
 use crate::disk::Disk;
 use crate::fault::{Damage, Fault, OpenError, ReplayError};
 
 /// A batch as it was read from the log.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplayFrame<'a> {
-    /// The position of its first event.
     pub first: Position,
-    /// The number of its events.
     pub events: u32,
     /// The place of the body after the recovery of the log.
-    pub place: Place,
+    pub place: LogAddress,
     /// The batch as it was appended.
     pub body: &'a [u8],
 }
@@ -32,7 +30,6 @@ pub type Replay<'r> = dyn FnMut(ReplayFrame<'_>) -> Result<(), ReplayError> + 'r
 /// The end of the log where a crash interrupted a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// The file that was cut.
     pub file: String,
     /// The offset of the first frame that was cut off.
     pub offset: u64,
@@ -117,7 +114,6 @@ pub(super) struct Headed {
     pub(super) crc: u32,
 }
 
-/// The segments of a directory.
 struct Directory {
     /// The segments that make up the log, in order.
     live: Vec<Headed>,
@@ -202,7 +198,6 @@ enum Fate {
     Sealed,
 }
 
-/// A scan in progress.
 struct Scan<'a, 'r> {
     disk: &'a dyn Disk,
     from: Position,
@@ -397,7 +392,7 @@ fn hand_over(
     if header.first.after(header.events).is_some_and(|end| end <= from) {
         return Ok(());
     }
-    let place = Place { segment: number_then, offset: frame.body_offset() };
+    let place = LogAddress { segment: number_then, offset: frame.body_offset() };
     replay(ReplayFrame { first: header.first, events: header.events, place, body }).map_err(|source| {
         OpenError::Replay {
             file: segment_name(number),

@@ -53,7 +53,6 @@ pub struct SegmentInfo {
     pub number: u64,
     /// The first of the numbers that it replaces.
     pub first_number: u64,
-    /// The position of its first event.
     pub first: Position,
     /// The length of its file.
     pub bytes: u64,
@@ -179,7 +178,6 @@ pub(crate) fn parse_segment_name(name: &str) -> Option<u64> {
     (SEGMENT_NUMBERS.contains(&number) && segment_name(number) == name).then_some(number)
 }
 
-/// Whether a file of this name is a segment.
 pub(crate) fn is_segment_name(name: &str) -> bool {
     parse_segment_name(name).is_some()
 }

@@ -2,7 +2,7 @@
 
 use super::frame::{FRAME_HEADER_BYTES, FrameBuf, FrameHeader, FrameKind, Seat};
 use super::segment::{SEGMENT_HEADER_BYTES, SegmentHeader, segment_name};
-use super::{Place, Position};
+use super::{LogAddress, Position};
 use crate::disk::{Disk, DiskFile};
 use crate::failpoint::failpoint;
 use crate::fault::Fault;
@@ -56,7 +56,7 @@ impl Tail {
         first: Position,
         events: u32,
         synced: Position,
-    ) -> Result<Place, Fault> {
+    ) -> Result<LogAddress, Fault> {
         let seat = self.seat();
         let header = self.next_header(FrameKind::Events, first, events, synced);
         let body_bytes = frame.body_len();
@@ -69,7 +69,7 @@ impl Tail {
         frame.unpad(body_bytes);
         outcome?;
         self.chain = chain;
-        Ok(Place { segment: self.header.number, offset: seat.offset + FRAME_HEADER_BYTES as u64 })
+        Ok(LogAddress { segment: self.header.number, offset: seat.offset + FRAME_HEADER_BYTES as u64 })
     }
 
     /// Seals the segment, which now has a successor, and syncs the seal. Its events end at `end` and are all durable.

@@ -1,6 +1,6 @@
 //! Reads a single segment.
 
-use super::Place;
+use super::LogAddress;
 use super::scan::{bad, read_header};
 use super::segment::segment_name;
 use super::walk::{Step, Walk};
@@ -8,7 +8,7 @@ use crate::disk::Disk;
 use crate::fault::{OpenError, ReplayError};
 
 /// Receives the place and the body of a frame.
-pub type VisitFrame<'v> = dyn FnMut(Place, &[u8]) -> Result<(), ReplayError> + 'v;
+pub type VisitFrame<'v> = dyn FnMut(LogAddress, &[u8]) -> Result<(), ReplayError> + 'v;
 
 /// Visits the body of each frame of a segment that is no longer written to.
 pub fn visit_segment(
@@ -27,7 +27,7 @@ pub fn visit_segment(
     loop {
         match walk.step() {
             Step::Events(frame) => {
-                let place = Place { segment: number, offset: frame.body_offset() };
+                let place = LogAddress { segment: number, offset: frame.body_offset() };
                 visit(place, frame.body).map_err(|source| OpenError::Replay {
                     file: segment_name(number),
                     offset: frame.offset as u64,

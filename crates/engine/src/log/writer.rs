@@ -6,7 +6,7 @@ use super::frame::{FRAME_BODY_BYTES_MAX, FrameBuf, frame_bytes};
 use super::segment::{Salts, SegmentHeader, SegmentInfo};
 use super::spares::Spares;
 use super::tail::Tail;
-use super::{LogError, Place, Position, Room};
+use super::{LogAddress, LogError, Position, Room};
 use crate::disk::Disk;
 use crate::failpoint::failpoint;
 use crate::fault::Fault;
@@ -48,7 +48,7 @@ impl Writer {
     ///
     /// Begins a new segment if the frame does not fit the open one. If the disk has no space for that, nothing has
     /// been written, and the same call may be repeated later.
-    pub fn append(&mut self, frame: &mut FrameBuf, events: u32) -> Result<Place, LogError> {
+    pub fn append(&mut self, frame: &mut FrameBuf, events: u32) -> Result<LogAddress, LogError> {
         assert!(events > 0, "a frame holds at least one event");
         self.refuse_if_poisoned()?;
         let body_bytes = frame.body_len();
@@ -92,7 +92,6 @@ impl Writer {
         self.bytes
     }
 
-    /// The open segment.
     pub fn segment(&self) -> SegmentInfo {
         self.tail.header.info()
     }

@@ -34,7 +34,6 @@ fn is_mark(content: &[u8]) -> bool {
     CONTENT.starts_with(content)
 }
 
-/// Whether there is a mark.
 pub(crate) fn is_marked(disk: &dyn Disk) -> Result<bool, Fault> {
     if !disk.list()?.iter().any(|name| name == NAME) {
         return Ok(false);

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::log::{FrameBuf, Place, Section};
+use crate::log::{FrameBuf, LogAddress, Section};
 use crate::meter::Meter;
 use crate::payload::body::{CRC_BYTES, Stored};
 use sureq_home_api::Payload;
@@ -77,7 +77,7 @@ impl Cache {
 
     /// Keeps the payloads of a frame that is about to be written. They stay until the next frame even if they exceed
     /// the budget, since they cannot be read from disk yet.
-    pub(crate) fn keep_frame(&mut self, place: Place, frame: &FrameBuf) {
+    pub(crate) fn keep_frame(&mut self, place: LogAddress, frame: &FrameBuf) {
         let (segment, offset) = (place.segment as u32, place.offset as u32);
         match frame.section() {
             // A frame with a section has all its payloads there.
@@ -482,7 +482,7 @@ mod tests {
         frame.put_section(Section { at: 3, bytes: Arc::clone(&section) });
         for n in 0..20_u32 {
             let offset = 1000 * u64::from(n);
-            cache.keep_frame(Place { segment: 5, offset }, &frame);
+            cache.keep_frame(LogAddress { segment: 5, offset }, &frame);
             let found = |cache: &mut Cache, skip: u32, len: u32| match cache.find(place(5, skip, len)) {
                 Some(Found::Large(payload)) => Some(payload.as_ref().to_vec()),
                 _ => None,

@@ -14,13 +14,13 @@ use sureq_sync::{Condvar, Mutex, MutexGuard};
 
 use crate::commit::durable::Durable;
 use crate::fault::{Fault, Operation};
-use crate::log::{Place, Position, Reader, segment_name};
+use crate::log::{LogAddress, Position, Reader, segment_name};
 use crate::payload::ahead::Reading;
 use crate::payload::body::{Body, Stored};
 use crate::payload::cache::{Cache, Start, is_whole};
 use crate::payload::read_span::{ReadSpan, read_spans};
 use crate::payload::seek::{Candidates, Search};
-use crate::payload::unreadable::{self, Missing, Trouble};
+use crate::payload::unreadable::{self, Missing, ReadFailure};
 use crate::shared::Shared;
 use crate::waiting::sliced::{SLICE_BYTES, SLICE_TASKS};
 use crate::waiting::ticket::TicketCell;
@@ -275,7 +275,7 @@ impl Loader {
     }
 
     fn read(&self, span: &ReadSpan) -> Result<Arc<[u8]>, Fault> {
-        let place = Place { segment: u64::from(span.segment), offset: span.start };
+        let place = LogAddress { segment: u64::from(span.segment), offset: span.start };
         if let Some(reader) = self.reader() {
             return reader.read_upto(place, span.bytes());
         }
@@ -293,7 +293,7 @@ struct Wanted {
 }
 
 /// The reason why a payload could not be read.
-type Reason = (Trouble, String);
+type Reason = (ReadFailure, String);
 
 pub(crate) fn run(shared: &Shared) {
     let Some(loader) = &shared.loader else { return };
@@ -437,7 +437,7 @@ fn fetch(shared: &Shared, loader: &Loader, wanted: Vec<Wanted>) -> (Vec<(usize, 
             // The answer must not keep memory that it does not use.
             Ok(payload) if is_scattered => payloads.push((wanted.index, Payload::from(payload.as_ref()))),
             Ok(payload) => payloads.push((wanted.index, payload)),
-            Err((trouble, why)) => missing.push(Missing { index: wanted.index, trouble, why }),
+            Err((failure, why)) => missing.push(Missing { index: wanted.index, failure, why }),
         });
     }
     (payloads, missing)
@@ -491,8 +491,8 @@ fn read_each<T>(
             let is_tried = items.len() == 1 && !fault.is_shortage();
             *patience = patience.saturating_sub(1);
             for item in items {
-                let trouble = if is_tried { Trouble::Failed } else { Trouble::Untried };
-                visit(item, Err((trouble, format!("{fault}, at offset {}", place_of(item).offset))));
+                let failure = if is_tried { ReadFailure::Failed } else { ReadFailure::Untried };
+                visit(item, Err((failure, format!("{fault}, at offset {}", place_of(item).offset))));
             }
         }
         None if items.len() == 1 => visit(&items[0], Err(damaged(loader, place_of(&items[0])))),
@@ -511,7 +511,6 @@ fn read_each<T>(
     }
 }
 
-/// The payload at a place of a span that was read.
 fn find(loader: &Loader, span: &ReadSpan, bytes: &Arc<[u8]>, place: Stored) -> Result<Payload, Reason> {
     let range = span.find(place);
     if is_whole(bytes, range.start, place) {
@@ -523,7 +522,7 @@ fn find(loader: &Loader, span: &ReadSpan, bytes: &Arc<[u8]>, place: Stored) -> R
 fn damaged(loader: &Loader, place: Stored) -> Reason {
     let (file, offset) = (loader.file_of(place), place.offset);
     let why = format!("{file} is damaged at offset {offset}: the checksum of the payload does not match");
-    (Trouble::Damaged, why)
+    (ReadFailure::Damaged, why)
 }
 
 #[cfg(test)]

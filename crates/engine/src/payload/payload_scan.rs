@@ -3,7 +3,7 @@
 use sureq_core::event::{Event, QueueNo};
 use sureq_core::{TaskId, codec};
 
-use crate::log::Place;
+use crate::log::LogAddress;
 
 /// A payload in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(crate) struct LoggedPayload<'f> {
 
 /// Visits the payloads of a frame whose body is at `place`, in the order of their offsets.
 pub(crate) fn payloads_in(
-    place: Place,
+    place: LogAddress,
     body: &[u8],
     visit: &mut dyn FnMut(LoggedPayload<'_>),
 ) -> Result<(), codec::Malformed> {
@@ -35,7 +35,6 @@ pub(crate) fn payloads_in(
     Ok(())
 }
 
-/// The payloads of an event.
 pub(crate) fn payloads_of<'a>(event: &Event<'a>, visit: &mut dyn FnMut(QueueNo, TaskId, &'a [u8])) {
     match event {
         Event::Pushed { queue, first, payloads, .. } => {
@@ -75,7 +74,7 @@ mod tests {
             );
         }
         let mut found = Vec::new();
-        let place = Place { segment: 3, offset: 192 };
+        let place = LogAddress { segment: 3, offset: 192 };
         let mut note = |logged: LoggedPayload<'_>| {
             let at = (logged.offset - place.offset) as usize;
             assert_eq!(&body[at..at + logged.payload.len()], logged.payload);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use sureq_core::Broker;
 
 use crate::commit::commit_buffer::Batch;
-use crate::log::Place;
+use crate::log::LogAddress;
 use crate::payload::body::Body;
 use crate::payload::payload_scan::{LoggedPayload, payloads_in};
 
@@ -25,7 +25,7 @@ pub(crate) fn verify(broker: &Broker<Body>, batch: &Batch) {
     read.expect("what was encoded can be decoded");
     for (id, (queue, offset, len)) in written {
         let Some(stored) = broker.body_of(queue, id).and_then(|body| body.place()) else { continue };
-        let there = Place { segment: stored.segment.into(), offset: stored.offset.into() };
+        let there = LogAddress { segment: stored.segment.into(), offset: stored.offset.into() };
         let is_right = stored.len as usize == len && may_be_at(there, batch.place, body.len(), offset);
         let segment = batch.place.segment;
         assert!(
@@ -37,7 +37,7 @@ pub(crate) fn verify(broker: &Broker<Body>, batch: &Batch) {
 
 /// Whether a task may have the place `there` for its payload. The frame, whose body is `body_bytes` long and begins at
 /// `frame`, has the payload at `offset`.
-fn may_be_at(there: Place, frame: Place, body_bytes: usize, offset: u64) -> bool {
+fn may_be_at(there: LogAddress, frame: LogAddress, body_bytes: usize, offset: u64) -> bool {
     if there.segment == frame.segment && there.offset <= frame.offset + body_bytes as u64 {
         there.offset == offset
     } else {
@@ -51,8 +51,8 @@ mod tests {
 
     #[test]
     fn a_task_has_the_place_of_its_payload_or_one_behind_the_frame() {
-        let frame = Place { segment: 7, offset: 1_000 };
-        let check = |segment, offset| may_be_at(Place { segment, offset }, frame, 500, 1_200);
+        let frame = LogAddress { segment: 7, offset: 1_000 };
+        let check = |segment, offset| may_be_at(LogAddress { segment, offset }, frame, 500, 1_200);
         assert!(check(7, 1_200), "its place");
         for wrong in [1_000, 1_199, 1_201, 1_300, 1_500] {
             assert!(!check(7, wrong), "{wrong} is in this frame");

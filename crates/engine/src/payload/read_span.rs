@@ -71,12 +71,10 @@ impl ReadSpan {
         is_near
     }
 
-    /// Its length in bytes.
     pub(crate) const fn bytes(&self) -> usize {
         (self.end - self.start) as usize
     }
 
-    /// Its first byte.
     pub(crate) const fn first(&self) -> Start {
         (self.segment, self.start as u32)
     }

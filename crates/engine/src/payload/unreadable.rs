@@ -38,10 +38,9 @@ pub(crate) struct ReadFaults {
 
 /// Why a payload cannot be delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum ReadFailure {
     /// It does not match its checksum.
     Damaged,
-    /// The read failed.
     Failed,
     /// It was not read at all, after too many other failures or for lack of a file descriptor.
     Untried,
@@ -52,7 +51,7 @@ pub(crate) enum Trouble {
 pub(crate) struct Missing {
     /// The index of its task in the answer.
     pub(crate) index: usize,
-    pub(crate) trouble: Trouble,
+    pub(crate) failure: ReadFailure,
     pub(crate) why: String,
 }
 
@@ -85,12 +84,12 @@ impl ReadFaults {
         self.dead.load(Relaxed)
     }
 
-    fn fate(&self, id: TaskId, trouble: Trouble) -> Fate {
+    fn fate(&self, id: TaskId, failure: ReadFailure) -> Fate {
         let mut tried = self.tried();
-        match trouble {
-            Trouble::Untried => return Fate::Front,
-            Trouble::Damaged => {}
-            Trouble::Failed => {
+        match failure {
+            ReadFailure::Untried => return Fate::Front,
+            ReadFailure::Damaged => {}
+            ReadFailure::Failed => {
                 if tried.len() >= TRIED_MAX {
                     tried.clear();
                 }
@@ -142,10 +141,10 @@ fn deliveries(
     };
     let mut all: Vec<(Box<[u8]>, Vec<EndedDelivery>)> =
         queues.iter().map(|&queue| (queue.into(), Vec::new())).collect();
-    for Missing { index, trouble, why } in missing {
+    for Missing { index, failure, why } in missing {
         let Some(task) = answer.replies.tasks.get(*index) else { continue };
         let Some((_, ended)) = all.get_mut(task.queue as usize) else { continue };
-        let fate = shared.read_faults.fate(task.id, *trouble);
+        let fate = shared.read_faults.fate(task.id, *failure);
         ended.push(EndedDelivery { receipt: task.receipt(), fate, why: why.clone() });
     }
     all

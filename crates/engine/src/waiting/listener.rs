@@ -16,7 +16,6 @@ use crate::log::Position;
 use crate::shared::{EngineState, Shared};
 use crate::waiting::notice_buffer::NoticedTasks;
 
-/// One listener.
 pub(crate) struct EngineListener {
     number: u64,
     queue: Arc<NoticeQueue>,
@@ -97,7 +96,6 @@ impl fmt::Debug for EngineListener {
     }
 }
 
-/// All listeners.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
     last: u64,

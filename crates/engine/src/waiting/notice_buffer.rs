@@ -38,7 +38,6 @@ enum Tasks {
     Ids(Range<usize>),
 }
 
-/// The tasks of a notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoticedTasks<'n> {
     Count(u64),

@@ -206,7 +206,7 @@ fn pop_slice(
 ) -> Result<Progress, Refusal> {
     let count = left.tasks.min(SLICE_TASKS as u32);
     let slice = PopSlice { from: left.from, count, bytes: SLICE_BYTES.min(left.bytes), first_bytes };
-    let SlicePopped { popped, goes_on_at } = broker.pop_slice(pop, &slice, now, buffer, replies)?;
+    let SlicePopped { popped, next_queue } = broker.pop_slice(pop, &slice, now, buffer, replies)?;
     let Popped { tasks, bytes, is_cut } = popped;
     left.tasks -= tasks;
     left.bytes = left.bytes.saturating_sub(bytes);
@@ -214,7 +214,7 @@ fn pop_slice(
         left.from = replies.tasks.last().map_or(left.from, |task| task.queue as usize);
     }
     let mut is_over = tasks == 0 || tasks < count && !is_cut;
-    if let Some(at) = goes_on_at {
+    if let Some(at) = next_queue {
         // The queues from there on have not been looked at, because this slice has moved enough tasks.
         (left.from, is_over) = (at, false);
     }
@@ -358,9 +358,8 @@ fn bytes_of(replies: &Replies<Body>) -> usize {
     replies.tasks.iter().map(|task| task.body.len()).sum()
 }
 
-/// The form of a reply.
 #[derive(Clone, Copy)]
-enum ReplyKind {
+enum SlicedReply {
     Tasks,
     Inspected,
     Queues,
@@ -384,19 +383,19 @@ impl Sliced {
     /// The function that makes one reply of all slices so far.
     fn reply_so_far(&self) -> impl FnOnce(&Replies<Body>) -> Reply + use<> {
         let (kind, cursor, count) = match self {
-            Self::Pop(_) | Self::Recover(_) => (ReplyKind::Tasks, 0, 0),
-            Self::Inspect(_) => (ReplyKind::Inspected, 0, 0),
-            Self::Queues(rest) => (ReplyKind::Queues, rest.cursor, 0),
-            Self::List(ListRest { act: ListAct::Ack(..), .. }) => (ReplyKind::Acked, 0, 0),
-            Self::List(rest) => (ReplyKind::Count, 0, rest.count),
-            Self::Bulk(rest) => (ReplyKind::Count, 0, rest.bulk.count()),
+            Self::Pop(_) | Self::Recover(_) => (SlicedReply::Tasks, 0, 0),
+            Self::Inspect(_) => (SlicedReply::Inspected, 0, 0),
+            Self::Queues(rest) => (SlicedReply::Queues, rest.cursor, 0),
+            Self::List(ListRest { act: ListAct::Ack(..), .. }) => (SlicedReply::Acked, 0, 0),
+            Self::List(rest) => (SlicedReply::Count, 0, rest.count),
+            Self::Bulk(rest) => (SlicedReply::Count, 0, rest.bulk.count()),
         };
         move |replies| match kind {
-            ReplyKind::Tasks => Reply::Tasks(Span::new(0, replies.tasks.len())),
-            ReplyKind::Inspected => Reply::Inspected(Span::new(0, replies.tasks.len())),
-            ReplyKind::Queues => Reply::Queues { cursor, rows: Span::new(0, replies.queues.len()) },
-            ReplyKind::Acked => Reply::Acked(Span::new(0, replies.indexes.len())),
-            ReplyKind::Count => Reply::Count(count),
+            SlicedReply::Tasks => Reply::Tasks(Span::new(0, replies.tasks.len())),
+            SlicedReply::Inspected => Reply::Inspected(Span::new(0, replies.tasks.len())),
+            SlicedReply::Queues => Reply::Queues { cursor, rows: Span::new(0, replies.queues.len()) },
+            SlicedReply::Acked => Reply::Acked(Span::new(0, replies.indexes.len())),
+            SlicedReply::Count => Reply::Count(count),
         }
     }
 

@@ -12,9 +12,8 @@ use sureq_core::owned::OwnedPop;
 
 use crate::waiting::ticket::TicketCell;
 
-/// A waiting pop.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingPop {
     pub(crate) pop: OwnedPop,
     pub(crate) cell: Arc<TicketCell>,
     until: Option<LogTime>,
@@ -24,7 +23,7 @@ pub(crate) struct Waiting {
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     last: u64,
-    waiting: BTreeMap<u64, Waiting>,
+    waiting: BTreeMap<u64, WaitingPop>,
     /// Numbers by the queues they wait for. By name, since a queue may not exist yet. A hash map would move all names
     /// at once when it grows.
     by_queue: BTreeMap<Box<[u8]>, BTreeSet<u64>>,
@@ -65,12 +64,12 @@ impl Waiters {
         }
         pop.worker().map(|incarnation| self.by_worker.insert((incarnation, number)));
         until.map(|at| self.timeouts.insert((at, number)));
-        self.waiting.insert(number, Waiting { pop, cell: Arc::clone(&cell), until });
+        self.waiting.insert(number, WaitingPop { pop, cell: Arc::clone(&cell), until });
         (number, cell)
     }
 
     /// Removes a waiter, served or not.
-    pub(crate) fn remove(&mut self, number: u64) -> Option<Waiting> {
+    pub(crate) fn remove(&mut self, number: u64) -> Option<WaitingPop> {
         let waiting = self.waiting.remove(&number)?;
         self.memory -= cost_of(&waiting.pop);
         for name in waiting.pop.queues() {
@@ -87,18 +86,17 @@ impl Waiters {
     }
 
     /// The waiter that has waited longest for a queue.
-    pub(crate) fn first_for(&self, queue: &[u8]) -> Option<(u64, &Waiting)> {
+    pub(crate) fn first_for(&self, queue: &[u8]) -> Option<(u64, &WaitingPop)> {
         let number = *self.by_queue.get(queue)?.first()?;
         self.waiting.get(&number).map(|waiting| (number, waiting))
     }
 
-    /// The waiter of this number.
-    pub(crate) fn get(&self, number: u64) -> Option<&Waiting> {
+    pub(crate) fn get(&self, number: u64) -> Option<&WaitingPop> {
         self.waiting.get(&number)
     }
 
     /// The waiter that has waited longest on behalf of a worker.
-    pub(crate) fn first_of_worker(&self, incarnation: u64) -> Option<(u64, &Waiting)> {
+    pub(crate) fn first_of_worker(&self, incarnation: u64) -> Option<(u64, &WaitingPop)> {
         let &(_, number) = self.by_worker.range((incarnation, 0)..=(incarnation, u64::MAX)).next()?;
         self.waiting.get(&number).map(|waiting| (number, waiting))
     }
@@ -126,7 +124,7 @@ impl Waiters {
 
 /// The memory of a waiter: its copy of the command, its entries in the indexes, and a copy of each name there.
 fn cost_of(pop: &OwnedPop) -> usize {
-    const EACH: usize = size_of::<Waiting>() + size_of::<TicketCell>() + 8 * size_of::<(LogTime, u64)>();
+    const EACH: usize = size_of::<WaitingPop>() + size_of::<TicketCell>() + 8 * size_of::<(LogTime, u64)>();
     const EACH_QUEUE: usize = 2 * size_of::<(Box<[u8]>, BTreeSet<u64>)>() + 12 * size_of::<u64>();
     let pop_bytes = pop.memory();
     EACH + 2 * pop_bytes + pop.queues().len() * EACH_QUEUE

@@ -5,11 +5,13 @@
 //! as a quarter of the budget, so that only a few commands are sent before its sizes are known. Another process may
 //! have pushed larger tasks since; so the number of commands that request tasks is limited, too.
 
+use std::hash::Hasher as _;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use sureq_core::Command;
-use sureq_core::command::Worker;
+use sureq_core::command::ReplyKind;
+use sureq_core::fnv::Fnv;
 use sureq_core::limits;
 
 /// The expected bytes of all replies to a batch. A single command may ask for more.
@@ -64,20 +66,32 @@ impl Default for ReplySizes {
 impl SizePlace {
     /// The place of a command whose reply carries tasks.
     pub fn of(command: &Command<'_>) -> Option<Self> {
-        match command {
-            Command::Pop(pop) => Some(Self::of_queues(pop.queues)),
-            Command::Recover { queue, .. } | Command::Inspect { queue, .. } => {
+        match command.reply_kind() {
+            ReplyKind::Popped(pop) => Some(Self::of_queues(pop.queues)),
+            ReplyKind::Recovered { queue, .. } | ReplyKind::Inspected { queue, .. } => {
                 Some(Self::of_queues(&[queue]))
             }
-            _ => None,
+            ReplyKind::Ids(_)
+            | ReplyKind::Added
+            | ReplyKind::Acked(_)
+            | ReplyKind::Outcome
+            | ReplyKind::CountOrOk
+            | ReplyKind::Info
+            | ReplyKind::Settings
+            | ReplyKind::Explained
+            | ReplyKind::Queues { .. }
+            | ReplyKind::Started(_)
+            | ReplyKind::Receipts
+            | ReplyKind::Workers => None,
         }
     }
 
     fn of_queues(queues: &[&[u8]]) -> Self {
-        // FNV-1a.
-        let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        let all = queues.iter().flat_map(|queue| queue.iter());
-        let hash = all.fold(0xcbf2_9ce4_8422_2325, mix);
+        let mut hasher = Fnv::default();
+        for queue in queues {
+            hasher.write(queue);
+        }
+        let hash = hasher.finish();
         Self(((hash ^ (hash >> 32)) % PLACES) as usize)
     }
 }
@@ -140,16 +154,22 @@ impl ReplySizes {
 
     /// The expected bytes of the reply to a command.
     pub fn expected_bytes(&self, command: &Command<'_>) -> usize {
-        match command {
-            Command::Push { payloads, .. } => REPLY_BYTES + payloads.len() * ID_BYTES,
-            Command::Ack { tasks, .. } => REPLY_BYTES + tasks.list.len() * ID_BYTES,
-            Command::Pop(pop) => self.tasks_bytes(command, pop.count),
-            Command::Recover { count, .. } | Command::Inspect { count, .. } => {
-                self.tasks_bytes(command, *count)
+        match command.reply_kind() {
+            ReplyKind::Ids(count) => REPLY_BYTES + count * ID_BYTES,
+            ReplyKind::Acked(tasks) => REPLY_BYTES + tasks.list.len() * ID_BYTES,
+            ReplyKind::Popped(pop) => self.tasks_bytes(command, pop.count),
+            ReplyKind::Recovered { count, .. } | ReplyKind::Inspected { count, .. } => {
+                self.tasks_bytes(command, count)
             }
-            Command::Queues { count, .. } => (*count as usize).saturating_mul(TASK_BYTES).min(UNSEEN_BYTES),
-            Command::Worker(Worker::Beat(_) | Worker::List) => UNSEEN_BYTES / 16,
-            _ => REPLY_BYTES,
+            ReplyKind::Queues { count } => (count as usize).saturating_mul(TASK_BYTES).min(UNSEEN_BYTES),
+            ReplyKind::Receipts | ReplyKind::Workers => UNSEEN_BYTES / 16,
+            ReplyKind::Added
+            | ReplyKind::Outcome
+            | ReplyKind::CountOrOk
+            | ReplyKind::Info
+            | ReplyKind::Settings
+            | ReplyKind::Explained
+            | ReplyKind::Started(_) => REPLY_BYTES,
         }
     }
 

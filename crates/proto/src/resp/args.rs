@@ -4,7 +4,7 @@
 //! next, so that a command needs no allocation of its own.
 
 /// Capacity beyond this many arguments is freed after a read, so that the connection does not keep the memory of one
-/// giant command.
+/// large command.
 const ROOM_KEPT: usize = 4 << 10;
 
 /// The commands of one read.
@@ -40,7 +40,6 @@ struct Mark {
 }
 
 impl<'b> Args<'b> {
-    /// The number of commands.
     pub fn len(&self) -> usize {
         self.commands.len()
     }
@@ -114,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_capacity_except_that_of_a_giant_command() {
+    fn keeps_capacity_except_that_of_a_large_command() {
         let mut args = Args::default();
         for _ in 0..1_000 {
             args.push(b"x");

@@ -37,7 +37,7 @@ pub enum ProtocolError {
 
 impl ProtocolError {
     /// Whether the error is sent to the client before its connection is closed.
-    pub const fn is_told(self) -> bool {
+    pub const fn is_reported(self) -> bool {
         !matches!(self, Self::Http | Self::Tls)
     }
 }

@@ -95,7 +95,6 @@ struct Passing {
     left: usize,
 }
 
-/// The progress in an array.
 #[derive(Clone, Copy, Debug)]
 struct Array {
     /// The offset of the header of the next word.

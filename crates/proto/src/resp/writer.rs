@@ -56,7 +56,6 @@ pub trait Pieces {
 
     fn bulk(&mut self, bytes: &[u8]);
 
-    /// A null value.
     fn null(&mut self);
 
     /// The header of an array; `len` pieces follow.

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
-use super::reply_form::ReplyForm;
+use super::reply_form::TextReplyForm;
 use super::request::Complaint;
 use crate::decimal;
 use sureq_core::reply::{Info, Outcome, Refusal, Replies, Reply, TaskView};
@@ -13,7 +13,6 @@ use sureq_core::reply::{Info, Outcome, Refusal, Replies, Reply, TaskView};
 /// The figures of STATS that describe the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gauges {
-    /// The number of open connections.
     pub connections: usize,
     /// The resident memory in bytes.
     pub memory_bytes: u64,
@@ -22,36 +21,39 @@ pub struct Gauges {
 /// Appends the reply to a request.
 pub fn encode_reply<B: AsRef<[u8]>>(
     out: &mut Vec<u8>,
-    form: &ReplyForm<'_>,
+    form: &TextReplyForm<'_>,
     reply: &Reply,
     replies: &Replies<B>,
     gauges: Gauges,
 ) {
     match (form, reply) {
-        (ReplyForm::Added { delay_ms }, Reply::Added { id, .. }) => added(out, &id.short(), *delay_ms),
-        (ReplyForm::Added { delay_ms }, Reply::Pushed(ids)) => {
+        (TextReplyForm::Added { delay_ms }, Reply::Added { id, .. }) => added(out, &id.short(), *delay_ms),
+        (TextReplyForm::Added { delay_ms }, Reply::Pushed(ids)) => {
             replies.ids[ids.range()].iter().for_each(|id| added(out, &id.short(), *delay_ms));
         }
-        (ReplyForm::Added { delay_ms }, Reply::AddedForeign { at, .. }) => {
+        (TextReplyForm::Added { delay_ms }, Reply::AddedForeign { at, .. }) => {
             added(out, foreign_id(replies, *at as usize), *delay_ms);
         }
-        (ReplyForm::Added { delay_ms }, Reply::PushedForeign(ids)) => {
+        (TextReplyForm::Added { delay_ms }, Reply::PushedForeign(ids)) => {
             ids.range().for_each(|at| added(out, foreign_id(replies, at), *delay_ms));
         }
-        (ReplyForm::Reserved, Reply::Tasks(tasks)) => match replies.tasks[tasks.range()].first() {
+        (TextReplyForm::Reserved, Reply::Tasks(tasks)) => match replies.tasks[tasks.range()].first() {
             Some(task) => reserved(out, task),
             None => line(out, b"nil"),
         },
-        (ReplyForm::Reserved, Reply::TimedOut) => line(out, b"nil"),
-        (ReplyForm::Deleted { .. }, Reply::Acked(finished)) => ok_or_unknown(out, !finished.is_empty()),
+        (TextReplyForm::Reserved, Reply::TimedOut) => line(out, b"nil"),
+        (TextReplyForm::Deleted { .. }, Reply::Acked(finished)) => ok_or_unknown(out, !finished.is_empty()),
         // Returning a cancelled task removes it; the reply is `ok` because the task was known.
-        (ReplyForm::Returned { .. }, Reply::Outcome(outcome)) => {
+        (TextReplyForm::Returned { .. }, Reply::Outcome(outcome)) => {
             ok_or_unknown(out, *outcome != Outcome::Stale);
         }
-        (ReplyForm::Deleted { .. } | ReplyForm::Returned { .. }, Reply::Refused(Refusal::MalformedId)) => {
+        (
+            TextReplyForm::Deleted { .. } | TextReplyForm::Returned { .. },
+            Reply::Refused(Refusal::MalformedId),
+        ) => {
             ok_or_unknown(out, false);
         }
-        (ReplyForm::Stats, Reply::Info(info)) => stats(out, info, gauges),
+        (TextReplyForm::Stats, Reply::Info(info)) => stats(out, info, gauges),
         (_, Reply::Refused(refusal)) => refused(out, refusal),
         // No home gives another reply to these five commands. If one did, the client would still expect a line.
         _ => line(out, b"ok"),
@@ -159,7 +161,7 @@ mod tests {
         let mut out = Vec::new();
         encode_reply(
             &mut out,
-            &ReplyForm::of(request),
+            &TextReplyForm::of(request),
             reply,
             &replies,
             Gauges { connections: 3, memory_bytes: 1_234_567 },
@@ -213,7 +215,7 @@ mod tests {
         replies.foreign_ids.push(Some(b"a b\nok"[..].into()));
         let reply = Reply::AddedForeign { at: 0, added: true, state: StateKind::Ready };
         let mut out = Vec::new();
-        encode_reply(&mut out, &ReplyForm::of(&add), &reply, &replies, Gauges::default());
+        encode_reply(&mut out, &TextReplyForm::of(&add), &reply, &replies, Gauges::default());
         assert_eq!(out, b"TASK a?b?ok DELAY 0ms\n");
     }
 

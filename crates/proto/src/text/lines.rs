@@ -25,7 +25,7 @@ impl Default for Limits {
 pub enum Item<'b> {
     /// A request to execute.
     Request(Request<'b>),
-    /// An error reply. The connection goes on.
+    /// An error reply. The connection stays open.
     Complaint(Complaint),
 }
 
@@ -33,7 +33,7 @@ pub enum Item<'b> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParsedLine<'b> {
     pub item: Item<'b>,
-    /// The offset after its last byte. A caller that executes only the lines up to this one goes on from here, after
+    /// The offset after its last byte. A caller that executes only the lines up to this one continues from here, after
     /// [`Parser::restart`].
     pub end: usize,
 }
@@ -300,7 +300,7 @@ mod tests {
 
     /// The server executes nothing while the home or the peer takes no more.
     #[test]
-    fn the_rest_of_a_long_line_is_dropped_also_if_what_follows_has_to_wait() {
+    fn the_rest_of_a_long_line_is_dropped_also_if_the_next_line_has_to_wait() {
         let (mut parser, mut lines) = (Parser::new(SMALL), Vec::new());
         assert_eq!(parser.parse(b"ADD 0 a long", &mut lines), Ok(12));
         assert_eq!(lines[0].item, Item::Complaint(Complaint::LineTooLong));

@@ -16,7 +16,7 @@ mod request;
 
 pub use encode::{Gauges, encode_complaint, encode_reply};
 pub use lines::{Close, Item, Limits, ParsedLine, Parser};
-pub use reply_form::ReplyForm;
+pub use reply_form::TextReplyForm;
 pub use request::{Complaint, Request, ReservationPolicy};
 
 /// The name in other dialects of the queue that this dialect uses.

@@ -6,7 +6,7 @@ use super::request::Request;
 
 /// The form of a reply, by its request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReplyForm<'b> {
+pub enum TextReplyForm<'b> {
     Added {
         /// The delay, which the reply repeats.
         delay_ms: u32,
@@ -23,7 +23,7 @@ pub enum ReplyForm<'b> {
     Stats,
 }
 
-impl<'b> ReplyForm<'b> {
+impl<'b> TextReplyForm<'b> {
     /// The form of the reply to a request.
     pub const fn of(request: &Request<'b>) -> Self {
         match *request {
@@ -36,17 +36,16 @@ impl<'b> ReplyForm<'b> {
     }
 
     /// Converts it to a form that does not borrow from the request.
-    pub fn into_owned(self) -> ReplyForm<'static> {
+    pub fn into_owned(self) -> TextReplyForm<'static> {
         match self {
-            Self::Added { delay_ms } => ReplyForm::Added { delay_ms },
-            Self::Reserved => ReplyForm::Reserved,
-            Self::Deleted { id } => ReplyForm::Deleted { id: Cow::Owned(id.into_owned()) },
-            Self::Returned { id } => ReplyForm::Returned { id: Cow::Owned(id.into_owned()) },
-            Self::Stats => ReplyForm::Stats,
+            Self::Added { delay_ms } => TextReplyForm::Added { delay_ms },
+            Self::Reserved => TextReplyForm::Reserved,
+            Self::Deleted { id } => TextReplyForm::Deleted { id: Cow::Owned(id.into_owned()) },
+            Self::Returned { id } => TextReplyForm::Returned { id: Cow::Owned(id.into_owned()) },
+            Self::Stats => TextReplyForm::Stats,
         }
     }
 
-    /// The number of heap bytes that it owns.
     pub fn heap_bytes(&self) -> usize {
         match self {
             Self::Deleted { id: Cow::Owned(id) } | Self::Returned { id: Cow::Owned(id) } => id.capacity(),

@@ -20,7 +20,6 @@ pub enum Request<'b> {
     Add {
         /// The minimum delay in milliseconds.
         delay_ms: u32,
-        /// The payload.
         body: &'b [u8],
     },
     /// `RESERVE`
@@ -41,7 +40,7 @@ pub enum Request<'b> {
     Stats,
 }
 
-/// The reason why a line is refused. The connection goes on.
+/// The reason why a line is refused. The connection stays open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Complaint {
     /// The line begins with none of the five commands.
@@ -50,7 +49,6 @@ pub enum Complaint {
     InvalidDelay,
     /// The body is missing or contains a space.
     InvalidBody,
-    /// The id is missing.
     InvalidId,
     /// The line exceeds the length limit.
     LineTooLong,
@@ -82,7 +80,6 @@ pub struct ReservationPolicy {
 }
 
 impl ReservationPolicy {
-    /// The lease of a reservation.
     pub fn lease(self) -> LeaseAsk<'static> {
         if self.timeout_secs == 0 {
             return LeaseAsk::NONE;

@@ -76,7 +76,6 @@ impl Rights {
         self
     }
 
-    /// The name of the user.
     pub fn user(&self) -> &str {
         &self.user
     }
@@ -145,12 +144,7 @@ pub const NO_AUTH: UsageError = UsageError::text("NOAUTH Authentication required
 
 /// The queues that a command names.
 pub fn queues_of<'c, 'a>(command: &'c Command<'a>) -> impl Iterator<Item = &'a [u8]> + use<'c, 'a> {
-    let several = match *command {
-        Command::Pop(pop) => pop.queues,
-        Command::Drop { queues } | Command::Exists { queues } => queues,
-        _ => &[],
-    };
-    command.queue().into_iter().chain(several.iter().copied())
+    command.queue().into_iter().chain(command.queues().iter().copied())
 }
 
 /// The role that a command requires, and the user that sent it.

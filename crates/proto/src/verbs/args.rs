@@ -22,7 +22,6 @@ pub enum Kind {
     Key,
     /// Any bytes.
     Text,
-    /// A glob pattern.
     Pattern,
     /// The id of a task; also a receipt if the name of the argument says so.
     Task,
@@ -47,7 +46,6 @@ pub enum Kind {
 /// How often an argument can be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
-    /// Once.
     One,
     /// Once or not at all.
     Optional,

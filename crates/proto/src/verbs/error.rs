@@ -1,4 +1,4 @@
-//! Errors of RESP commands that cannot be parsed. Such a command is not executed, and the connection goes on.
+//! Errors of RESP commands that cannot be parsed. Such a command is not executed, and the connection stays open.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
@@ -22,13 +22,11 @@ impl UsageError {
         Self(Cow::Owned(text))
     }
 
-    /// An option without its value.
     #[cold]
     pub(super) fn no_value(option: &str) -> Self {
         Self::new(format!("ERR {option} needs a value"))
     }
 
-    /// An option that is given twice.
     #[cold]
     pub(super) fn given_twice(option: &str) -> Self {
         Self::new(format!("ERR {option} is given twice"))

@@ -10,7 +10,7 @@ use crate::command_encoder::CommandWords;
 use crate::decimal::{read_i64, read_u64};
 use sureq_core::command::Command;
 
-type Outcome<'a> = Result<Request<'a>, UsageError>;
+type Parsed<'a> = Result<Request<'a>, UsageError>;
 
 /// The commands of this file, in the order of the table.
 pub(super) const ROWS: &[Row] = &[DEL, UNLINK, EXISTS, TYPE, KEYS, SCAN, DBSIZE];
@@ -35,7 +35,7 @@ const DEL: Row = Row {
     ..BASE
 };
 
-fn del<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn del<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     Ok(Command::Drop { queues: &argv[1..] }.into())
 }
 
@@ -71,7 +71,7 @@ const EXISTS: Row = Row {
     ..BASE
 };
 
-fn exists<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn exists<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     Ok(Command::Exists { queues: &argv[1..] }.into())
 }
 
@@ -94,7 +94,7 @@ const TYPE: Row = Row {
     ..BASE
 };
 
-fn kind<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn kind<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     Ok(Request::Home { command: Command::Exists { queues: &argv[1..] }, style: ReplyStyle::Type })
 }
 
@@ -112,7 +112,7 @@ const KEYS: Row = Row {
     ..BASE
 };
 
-fn keys<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn keys<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     let command = Command::Queues { pattern: pattern(argv[1]), cursor: 0, count: u32::MAX };
     Ok(Request::Home { command, style: ReplyStyle::Keys })
 }
@@ -141,7 +141,7 @@ const SCAN_OPTIONS: Options = Options::new(
 );
 
 /// Follows Redis: the errors name no option, and if an option is given twice, the last one counts.
-fn scan<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn scan<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     let cursor = read_u64(argv[1]).ok_or(UsageError::text("ERR invalid cursor"))?;
     let (mut matching, mut count, mut has_type) = (None, SCAN_COUNT_DEFAULT, true);
     let mut rest = &argv[2..];
@@ -179,7 +179,7 @@ const DBSIZE: Row = Row {
     ..BASE
 };
 
-fn dbsize<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn dbsize<'a>(_: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     Ok(Command::Size.into())
 }
 

@@ -11,7 +11,7 @@ use crate::command_encoder::CommandWords;
 use sureq_core::command::{Command, View};
 use sureq_core::settings::{BadSetting, Changes, SettingValue, SettingWords};
 
-type Outcome<'a> = Result<Request<'a>, UsageError>;
+type Parsed<'a> = Result<Request<'a>, UsageError>;
 
 /// The commands of this file, in the order of the table.
 pub(super) const ROWS: &[Row] = &[PAUSE, RESUME, PURGE, CONFIG, QUEUES];
@@ -26,14 +26,14 @@ const PAUSE: Row = Row {
     group: Group::Queue,
     summary: "Stops delivering tasks of a queue.",
     reply: "OK.",
-    notes: "Everything else goes on. A pause lasts until RQ.RESUME, over restarts, and also while the queue is empty.",
+    notes: "All other commands still work. A pause lasts until RQ.RESUME, over restarts, and also while the queue is empty.",
     example: "> RQ.PAUSE emails\nOK",
     parse: pause,
     encode: Some(encode_pause),
     ..BASE
 };
 
-fn pause<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn pause<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     Ok(Command::Pause { queue: argv[1] }.into())
 }
 
@@ -56,7 +56,7 @@ const RESUME: Row = Row {
     ..BASE
 };
 
-fn resume<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn resume<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     Ok(Command::Resume { queue: argv[1] }.into())
 }
 
@@ -84,7 +84,7 @@ const PURGED: &[&str] = &["READY", "DELAYED", "DEAD"];
 /// The states that these words select.
 const PURGED_VIEWS: [View; 3] = [View::Ready, View::Delayed, View::Dead];
 
-fn purge<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn purge<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     const LEASED: UsageError = UsageError::text(
         "ERR leased tasks are not purged: RQ.CANCEL asks their holders to stop, RQ.DELETE removes them",
     );
@@ -105,7 +105,7 @@ fn encode_purge(command: &Command<'_>, words: &mut CommandWords) -> bool {
     words.word(queue);
     if let Some(view) = state {
         let at = PURGED_VIEWS.iter().position(|purged| *purged == view);
-        // The server refuses the word for leased tasks; without a word it would purge the others.
+        // The server refuses the word for leased tasks; with no word it would purge the others.
         words.word(at.map_or("PENDING", |at| PURGED[at]));
     }
     true
@@ -132,7 +132,7 @@ const CONFIG: Row = Row {
     ..BASE
 };
 
-fn config<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn config<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     let words = SettingWords::read(&argv[2..]).map_err(bad_setting)?;
     Ok(Command::Config { queue: argv[1], changes: Changes::Words(words) }.into())
 }
@@ -182,7 +182,7 @@ const QUEUES_MATCH: usize = QUEUES_OPTIONS.at("MATCH");
 const QUEUES_COUNT: usize = QUEUES_OPTIONS.at("COUNT");
 const QUEUES_CURSOR: usize = QUEUES_OPTIONS.at("CURSOR");
 
-fn queues<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn queues<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     let given = Given::read(&QUEUES_OPTIONS, &argv[1..])?;
     let command = Command::Queues {
         pattern: given.text(QUEUES_MATCH).and_then(pattern),

@@ -95,7 +95,6 @@ impl Row {
         args::arity(1, self.args)
     }
 
-    /// The positions of the keys.
     pub const fn keys(&self) -> Keys {
         args::keys(self.args)
     }
@@ -163,7 +162,6 @@ pub enum Group {
     Queue,
     /// Queues as Redis keys.
     Keys,
-    /// Notifications.
     PubSub,
     Connection,
     Server,

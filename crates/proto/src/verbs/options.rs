@@ -14,7 +14,6 @@ use sureq_core::command::WorkerRef;
 /// The maximum number of bytes of an unknown word that an error repeats.
 const QUOTED_WORD_BYTES_MAX: usize = 32;
 
-/// The value of an option.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Value<'a> {
     Flag,
@@ -32,7 +31,6 @@ pub(super) struct Given<'a> {
 }
 
 impl<'a> Given<'a> {
-    /// None of these options.
     pub(super) const fn none(options: &'static Options) -> Self {
         Self { options, values: [None; OPTIONS_MAX] }
     }

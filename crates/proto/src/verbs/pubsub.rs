@@ -6,7 +6,7 @@ use super::error::UsageError;
 use super::request::{By, Caller, PubSub, Request, SessionCommand};
 use super::{BASE, CONTAINER, Group, LISTENING, Role, Row, Sub};
 
-type Outcome<'a> = Result<Request<'a>, UsageError>;
+type Parsed<'a> = Result<Request<'a>, UsageError>;
 
 /// The commands of this file, in the order of the table.
 pub(super) const ROWS: &[Row] = &[SUBSCRIBE, UNSUBSCRIBE, PSUBSCRIBE, PUNSUBSCRIBE, PUBSUB];
@@ -104,23 +104,23 @@ const SUBCOMMANDS: &[Sub] = &[
     Sub { name: "HELP", args: &[], summary: "This text.", parse: help },
 ];
 
-fn subscribe<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn subscribe<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     session(SessionCommand::Subscribe(By::Channel, &argv[1..]))
 }
 
-fn psubscribe<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn psubscribe<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     session(SessionCommand::Subscribe(By::Pattern, &argv[1..]))
 }
 
-fn unsubscribe<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn unsubscribe<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     session(SessionCommand::Unsubscribe(By::Channel, &argv[1..]))
 }
 
-fn punsubscribe<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn punsubscribe<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     session(SessionCommand::Unsubscribe(By::Pattern, &argv[1..]))
 }
 
-fn channels<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn channels<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     match argv {
         [_, _] => session(SessionCommand::PubSub(PubSub::Channels(None))),
         [_, _, pattern] => session(SessionCommand::PubSub(PubSub::Channels(Some(pattern)))),
@@ -131,18 +131,18 @@ fn channels<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     }
 }
 
-fn numsub<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn numsub<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     session(SessionCommand::PubSub(PubSub::NumSub(&argv[2..])))
 }
 
-fn numpat<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn numpat<'a>(_: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     session(SessionCommand::PubSub(PubSub::NumPat))
 }
 
-fn help<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn help<'a>(_: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     session(SessionCommand::Help("PUBSUB"))
 }
 
-fn session(command: SessionCommand<'_>) -> Outcome<'_> {
+fn session(command: SessionCommand<'_>) -> Parsed<'_> {
     Ok(Request::Session(command))
 }

@@ -10,7 +10,7 @@ use crate::command_encoder::CommandWords;
 use crate::decimal::{read_i64, read_u64};
 use sureq_core::command::{AckScope, Block, Command, IdForm, Pop, TaskRefs, View};
 
-type Outcome<'a> = Result<Request<'a>, UsageError>;
+type Parsed<'a> = Result<Request<'a>, UsageError>;
 
 /// The commands of this file, in the order of the table.
 pub(super) const ROWS: &[Row] = &[PUSH, POP, ACK, RECOVER, INSPECT, INFO];
@@ -35,7 +35,7 @@ const PUSH: Row = Row {
     ..BASE
 };
 
-fn push<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn push<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     Ok(Command::Push { queue: argv[1], payloads: &argv[2..] }.into())
 }
 
@@ -86,7 +86,7 @@ const POP_WORKER: usize = POP_OPTIONS.at("WORKER");
 const POP_CONN: usize = POP_OPTIONS.at("CONN");
 const POP_META: usize = POP_OPTIONS.at("META");
 
-fn pop<'a>(argv: &'a [&'a [u8]], caller: Caller) -> Outcome<'a> {
+fn pop<'a>(argv: &'a [&'a [u8]], caller: Caller) -> Parsed<'a> {
     let mut given = Given::none(&POP_OPTIONS);
     let mut rest = &argv[1..];
     loop {
@@ -165,7 +165,7 @@ const ACK: Row = Row {
     ..BASE
 };
 
-fn ack<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn ack<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     let tasks = TaskRefs { list: &argv[2..], form: IdForm::Long };
     Ok(Command::Ack { queue: argv[1], tasks, scope: AckScope::LeasedOrLapsed }.into())
 }
@@ -195,7 +195,7 @@ const RECOVER: Row = Row {
     ..BASE
 };
 
-fn recover<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn recover<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     let count = read_u64(argv[2]).ok_or(RECOVER_USAGE)?;
     let elapsed_ms = read_u64(argv[3]).ok_or(RECOVER_USAGE)?;
     Ok(Command::Recover { queue: argv[1], count: clamped(count), elapsed_ms }.into())
@@ -232,7 +232,7 @@ const INSPECT: Row = Row {
     ..BASE
 };
 
-fn inspect<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn inspect<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     let (view, start, count) = match *argv {
         [_, _, start, count] => (View::Ready, start, count),
         [_, _, view, start, count] => (read_view(view).ok_or(INSPECT_USAGE)?, start, count),
@@ -281,7 +281,7 @@ const INFO: Row = Row {
     ..BASE
 };
 
-fn info<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn info<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     Ok(Command::Info { queue: argv[1] }.into())
 }
 

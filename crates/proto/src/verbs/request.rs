@@ -64,7 +64,6 @@ pub enum SessionCommand<'a> {
     PubSub(PubSub<'a>),
 }
 
-/// The options of HELLO.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hello<'a> {
     /// The protocol version from now on; `None` keeps the current one.
@@ -90,7 +89,6 @@ impl std::fmt::Debug for Credentials<'_> {
     }
 }
 
-/// CLIENT and its subcommands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client<'a> {
     /// CLIENT ID: the id of this connection.
@@ -116,7 +114,6 @@ pub enum LibraryInfo<'a> {
     Version(&'a [u8]),
 }
 
-/// The connections to list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connections<'a> {
     All,

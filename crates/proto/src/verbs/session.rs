@@ -11,7 +11,7 @@ use super::{BASE, CONTAINER, Group, HANDSHAKE, Row, Sub, TABLE};
 use crate::decimal::read_i64;
 use crate::resp::Version;
 
-type Outcome<'a> = Result<Request<'a>, UsageError>;
+type Parsed<'a> = Result<Request<'a>, UsageError>;
 
 /// The commands of this file, in the order of the table.
 pub(super) const ROWS: &[Row] =
@@ -309,7 +309,7 @@ const CLIENT_NAME_BYTES_MAX: usize = 256;
 const BAD_NAME: UsageError =
     UsageError::text("ERR Client names cannot contain spaces, newlines or special characters.");
 
-fn ping<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn ping<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     match argv {
         [_] => session(SessionCommand::Ping(None)),
         [_, text] => session(SessionCommand::Ping(Some(text))),
@@ -317,11 +317,11 @@ fn ping<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     }
 }
 
-fn echo<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn echo<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     session(SessionCommand::Echo(argv[1]))
 }
 
-fn hello<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn hello<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     let mut hello = Hello::default();
     let [_, version, options @ ..] = argv else { return session(SessionCommand::Hello(hello)) };
     hello.version = Some(read_version(version)?);
@@ -358,7 +358,7 @@ fn read_version(text: &[u8]) -> Result<Version, UsageError> {
     }
 }
 
-fn auth<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn auth<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     session(SessionCommand::Auth(match *argv {
         [_, password] => Credentials { user: None, password },
         [_, user, password] => Credentials { user: Some(user), password },
@@ -366,11 +366,11 @@ fn auth<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     }))
 }
 
-fn info<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn info<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     session(SessionCommand::Info(&argv[1..]))
 }
 
-fn select<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn select<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     match read_i64(argv[1]) {
         Some(0) => session(SessionCommand::Select),
         Some(_) => Err(UsageError::text("ERR DB index is out of range")),
@@ -378,47 +378,47 @@ fn select<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     }
 }
 
-fn time<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn time<'a>(_: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     session(SessionCommand::Time)
 }
 
-fn quit<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn quit<'a>(_: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     session(SessionCommand::Quit)
 }
 
-fn reset<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn reset<'a>(_: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     session(SessionCommand::Reset)
 }
 
-fn config_get<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn config_get<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     session(SessionCommand::ConfigGet(&argv[2..]))
 }
 
-fn config_help<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn config_help<'a>(_: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     session(SessionCommand::Help("CONFIG"))
 }
 
-fn acl_whoami<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn acl_whoami<'a>(_: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     session(SessionCommand::WhoAmI)
 }
 
-fn acl_help<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn acl_help<'a>(_: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     session(SessionCommand::Help("ACL"))
 }
 
-fn client_id<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn client_id<'a>(_: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     client(Client::Id)
 }
 
-fn client_getname<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn client_getname<'a>(_: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     client(Client::GetName)
 }
 
-fn client_setname<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn client_setname<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     client(Client::SetName(checked_name(argv[2])?))
 }
 
-fn client_setinfo<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn client_setinfo<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     let (attribute, value) = (argv[2], argv[3]);
     let (what, info) = if attribute.eq_ignore_ascii_case(b"LIB-NAME") {
         ("lib-name", LibraryInfo::Name(value))
@@ -435,11 +435,11 @@ fn client_setinfo<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     client(Client::SetInfo(info))
 }
 
-fn client_info<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn client_info<'a>(_: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     client(Client::Info)
 }
 
-fn client_list<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn client_list<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     client(Client::List(match &argv[2..] {
         [] => Connections::All,
         [option, kind] if option.eq_ignore_ascii_case(b"TYPE") => read_connection_type(kind)?,
@@ -468,31 +468,31 @@ fn read_connection_type(kind: &[u8]) -> Result<Connections<'static>, UsageError>
 }
 
 /// NO-EVICT and NO-TOUCH.
-fn client_on_off<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn client_on_off<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     if ON_OFF.iter().any(|word| is(argv[2], word)) {
         return client(Client::Nothing);
     }
     Err(UsageError::SYNTAX)
 }
 
-fn client_help<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn client_help<'a>(_: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     session(SessionCommand::Help("CLIENT"))
 }
 
 /// COMMAND alone.
-fn command<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn command<'a>(_: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     describe(Describe::Info(&[]))
 }
 
-fn command_count<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn command_count<'a>(_: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     describe(Describe::Count)
 }
 
-fn command_info<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn command_info<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     describe(Describe::Info(described("INFO", &argv[2..])?))
 }
 
-fn command_docs<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn command_docs<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     describe(Describe::Docs(described("DOCS", &argv[2..])?))
 }
 
@@ -506,27 +506,27 @@ fn described<'a>(sub: &str, names: &'a [&'a [u8]]) -> Result<&'a [&'a [u8]], Usa
     Ok(names)
 }
 
-fn command_list<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn command_list<'a>(_: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     describe(Describe::List)
 }
 
-fn command_getkeys<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn command_getkeys<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     describe(Describe::Keys(&argv[2..]))
 }
 
-fn command_help<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn command_help<'a>(_: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     session(SessionCommand::Help("COMMAND"))
 }
 
-fn session(command: SessionCommand<'_>) -> Outcome<'_> {
+fn session(command: SessionCommand<'_>) -> Parsed<'_> {
     Ok(Request::Session(command))
 }
 
-fn client(client: Client<'_>) -> Outcome<'_> {
+fn client(client: Client<'_>) -> Parsed<'_> {
     session(SessionCommand::Client(client))
 }
 
-fn describe(describe: Describe<'_>) -> Outcome<'_> {
+fn describe(describe: Describe<'_>) -> Parsed<'_> {
     session(SessionCommand::Command(describe))
 }
 

@@ -12,7 +12,7 @@ use sureq_core::limits::SPAN_MS_MAX;
 use sureq_core::settings::Place;
 use sureq_core::time::WallTime;
 
-type Outcome<'a> = Result<Request<'a>, UsageError>;
+type Parsed<'a> = Result<Request<'a>, UsageError>;
 
 /// The commands of this file, in the order of the table.
 pub(super) const ROWS: &[Row] = &[ADD, EXTEND, RETURN, CANCEL, BURY, REVIVE, DELETE, EXPLAIN];
@@ -61,7 +61,7 @@ const ADD_BACKOFF: usize = ADD_OPTIONS.at("BACKOFF");
 const ADD_TTL: usize = ADD_OPTIONS.at("TTL");
 const ADD_UNIQUE: usize = ADD_OPTIONS.at("UNIQUE");
 
-fn add<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn add<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     let given = Given::read(&ADD_OPTIONS, &argv[3..])?;
     let delay_ms = given.number(ADD_DELAY).filter(|&ms| ms > 0);
     let when = match (delay_ms, given.number(ADD_AT)) {
@@ -122,7 +122,7 @@ const EXTEND: Row = Row {
     ..BASE
 };
 
-fn extend<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn extend<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     let ms = number("the new length of the lease", argv[3], 1..=SPAN_MS_MAX)?;
     Ok(Command::Extend { queue: argv[1], task: task(argv[2]), ms }.into())
 }
@@ -168,7 +168,7 @@ const RETURN_BACK: usize = RETURN_OPTIONS.at("BACK");
 const RETURN_FAILED: usize = RETURN_OPTIONS.at("FAILED");
 const RETURN_DEAD: usize = RETURN_OPTIONS.at("DEAD");
 
-fn parse_return<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn parse_return<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     let given = Given::read(&RETURN_OPTIONS, &argv[3..])?;
     let front = given.has(RETURN_FRONT).then_some(Place::Front);
     let back = given.has(RETURN_BACK).then_some(Place::Back);
@@ -225,7 +225,7 @@ const CANCEL_BY: &[Opt] = &[
     Opt::value("PAYLOAD", &[Arg::text("payload")]),
 ];
 
-fn cancel<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn cancel<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     let (by, values) = (argv[2], &argv[3..]);
     let by = find(CANCEL_BY, by).map(|at| CANCEL_BY[at].name).ok_or_else(|| unknown(by, CANCEL_BY))?;
     let which = match (by, values) {
@@ -263,7 +263,7 @@ const BURY: Row = Row {
     ..BASE
 };
 
-fn bury<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn bury<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     Ok(Command::Bury { queue: argv[1], tasks: tasks(&argv[2..]) }.into())
 }
 
@@ -280,7 +280,7 @@ const REVIVE: Row = Row {
     group: Group::Queue,
     summary: "Moves dead tasks to the end of the queue, ready again.",
     reply: "The number of tasks.",
-    notes: "Their tries start from zero; their delivery numbers go on.",
+    notes: "Their tries start from zero; their delivery numbers continue.",
     example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.BURY emails 1601155608777-1\n(integer) 1\n\
               > RQ.REVIVE emails ALL\n(integer) 1",
     parse: revive,
@@ -288,7 +288,7 @@ const REVIVE: Row = Row {
     ..BASE
 };
 
-fn revive<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn revive<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     let ids = match &argv[2..] {
         [all] if means_all(all) => None,
         ids => Some(tasks(ids)),
@@ -326,7 +326,7 @@ const DELETE: Row = Row {
     ..BASE
 };
 
-fn delete<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn delete<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     Ok(Command::Delete { queue: argv[1], tasks: tasks(&argv[2..]) }.into())
 }
 
@@ -356,7 +356,7 @@ const EXPLAIN: Row = Row {
     ..BASE
 };
 
-fn explain<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn explain<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     Ok(Command::Explain { queue: argv[1], task: task(argv[2]) }.into())
 }
 

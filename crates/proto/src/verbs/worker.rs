@@ -11,7 +11,7 @@ use crate::decimal::read_u64;
 use sureq_core::command::{Command, Worker, WorkerRef};
 use sureq_core::limits::WORKER_TTL_MS_DEFAULT;
 
-type Outcome<'a> = Result<Request<'a>, UsageError>;
+type Parsed<'a> = Result<Request<'a>, UsageError>;
 
 /// The commands of this file, in the order of the table.
 pub(super) const ROWS: &[Row] = &[WORKER];
@@ -76,7 +76,7 @@ const SUBCOMMANDS: &[Sub] = &[
 const START_OPTIONS: Options = Options::new(&[Opt::value("TTL", &[Arg::lasting("ms")])], &[]);
 const START_TTL: usize = START_OPTIONS.at("TTL");
 
-fn start<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn start<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     let given = Given::read(&START_OPTIONS, &argv[3..])?;
     if argv[2].is_empty() {
         return Err(UsageError::text("ERR a worker needs a name"));
@@ -85,31 +85,31 @@ fn start<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     Ok(Command::Worker(Worker::Start { name: argv[2], ttl_ms }).into())
 }
 
-fn beat<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn beat<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     Ok(Command::Worker(Worker::Beat(read(argv[2])?)).into())
 }
 
-fn work<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn work<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     Ok(Command::Worker(Worker::Work(read(argv[2])?, argv[3])).into())
 }
 
-fn rest<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn rest<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     Ok(Command::Worker(Worker::Rest(read(argv[2])?, argv[3])).into())
 }
 
-fn stop<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn stop<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     Ok(Command::Worker(Worker::Stop(read(argv[2])?)).into())
 }
 
-fn fail<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn fail<'a>(argv: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     Ok(Command::Worker(Worker::Fail { name: argv[2] }).into())
 }
 
-fn list<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn list<'a>(_: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     Ok(Command::Worker(Worker::List).into())
 }
 
-fn help<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+fn help<'a>(_: &'a [&'a [u8]], _: Caller) -> Parsed<'a> {
     Ok(Request::Session(SessionCommand::Help("RQ.WORKER")))
 }
 

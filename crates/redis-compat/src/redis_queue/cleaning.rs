@@ -23,7 +23,6 @@ pub(crate) async fn used_queues(home: &HomeThread) -> Result<Ids, Refusal> {
     Ok(queues)
 }
 
-/// Cleans these queues.
 pub(crate) async fn clean(home: &HomeThread, queues: &Ids, how: Cleaning) -> Outcomes {
     let mut outcomes = Outcomes::new();
     let mut left: BTreeMap<&[u8], (Cleaned, Ids)> = BTreeMap::new();

@@ -20,8 +20,8 @@ use sureq_core::{Refusal, Reply, limits};
 use crate::foreign::{self, Foreign, new_id};
 use sureq_home_api::{CleanReport, Cleaning};
 use sureq_redis::layout::{
-    Call, HeaderContext, HomeThread, Layout, LayoutOptions, LayoutSession, ListForm, PopForm, ReplyForm,
-    SliceForm, SubscriptionRequests, Waiting,
+    AnswerForm, Call, HeaderContext, HomeThread, Layout, LayoutOptions, LayoutSession, ListForm, PopForm,
+    SliceForm, SubscriptionRequests, WakeUp,
 };
 use sureq_redis::{BadTarget, RedisHome, Target};
 
@@ -80,7 +80,7 @@ impl Layout for RedisQueue {
         concat!(include_str!("../lua/foreign.lua"), include_str!("../lua/redis_queue.lua")).into()
     }
 
-    fn call_of(&self, command: &Command<'_>, _: &str) -> Result<(Call, ReplyForm), Refusal> {
+    fn call_of(&self, command: &Command<'_>, _: &str) -> Result<(Call, AnswerForm), Refusal> {
         call_of(command, *self)
     }
 
@@ -105,8 +105,8 @@ impl Layout for RedisQueue {
         [prefix.as_bytes(), queue].concat()
     }
 
-    fn waiting(&self) -> Waiting {
-        Waiting::Watched
+    fn wake_up(&self) -> WakeUp {
+        WakeUp::Watched
     }
 
     fn has_deadlines(&self) -> bool {
@@ -154,31 +154,31 @@ impl LayoutSession for Session {
 }
 
 /// The call for a command, and how its answer is read.
-pub(crate) fn call_of(command: &Command<'_>, settings: RedisQueue) -> Result<(Call, ReplyForm), Refusal> {
+pub(crate) fn call_of(command: &Command<'_>, settings: RedisQueue) -> Result<(Call, AnswerForm), Refusal> {
     Ok(match *command {
         Command::Push { queue, payloads } => {
             let mut call = Call::about("push", queue).arg(settings.expiry());
             for payload in payloads {
                 call = call.arg(new_id()?).arg(*payload);
             }
-            (call, ReplyForm::Pushed)
+            (call, AnswerForm::Pushed)
         }
-        Command::Add(ref add) => (add_call(add, settings)?, ReplyForm::Added),
-        Command::Pop(ref pop) => (pop_call(pop)?, ReplyForm::Tasks),
+        Command::Add(ref add) => (add_call(add, settings)?, AnswerForm::Added),
+        Command::Pop(ref pop) => (pop_call(pop)?, AnswerForm::Tasks),
         Command::Ack { queue, tasks, .. } => {
-            (Call::about("ack", queue).args(tasks.list.iter().copied()), ReplyForm::Acked)
+            (Call::about("ack", queue).args(tasks.list.iter().copied()), AnswerForm::Acked)
         }
         Command::Return(ref back) => {
             let place = HERE.return_place(back, Place::Front)?;
-            (Call::about("return", back.queue).arg(back.task.bytes).arg(place), ReplyForm::Outcome)
+            (Call::about("return", back.queue).arg(back.task.bytes).arg(place), AnswerForm::Outcome)
         }
         Command::Cancel { queue, which: Cancel::Ids(tasks) } => {
-            (Call::about("cancel", queue).args(tasks.list.iter().copied()), ReplyForm::Count)
+            (Call::about("cancel", queue).args(tasks.list.iter().copied()), AnswerForm::Count)
         }
         Command::Cancel { queue, which: Cancel::Names(names) } => {
-            (Call::about("cancel", queue).args(names.iter().copied()), ReplyForm::Count)
+            (Call::about("cancel", queue).args(names.iter().copied()), AnswerForm::Count)
         }
-        Command::Info { queue } => (Call::about("info", queue).arg("0"), ReplyForm::Lengths),
+        Command::Info { queue } => (Call::about("info", queue).arg("0"), AnswerForm::Lengths),
         Command::Cancel { which: Cancel::Payload(_), .. } => return HERE.no("CANCEL PAYLOAD"),
         Command::Extend { .. } => return HERE.no("EXTEND: tasktimeout= in the URL applies to all tasks"),
         _ => return HERE.call_of(command),

@@ -21,8 +21,8 @@ use crate::foreign::{self, Foreign, new_id};
 use sureq_home_api::elsewhere::PopOf;
 use sureq_home_api::{CleanReport, Cleaning};
 use sureq_redis::layout::{
-    Call, Exchange, HeaderContext, HomeThread, Late, Layout, LayoutOptions, LayoutSession, ListForm, PopForm,
-    ReplyForm, SLICE, SliceForm, SubscriptionRequests, Waiting,
+    AnswerForm, Call, Exchange, HeaderContext, HomeThread, Late, Layout, LayoutOptions, LayoutSession,
+    ListForm, PopForm, SLICE, SliceForm, SubscriptionRequests, WakeUp,
 };
 use sureq_redis::{BadTarget, Target};
 
@@ -51,7 +51,6 @@ const CANCELLED: usize = 2;
 
 const HERE: Foreign = Foreign("layout=work-queue");
 
-/// The layout `work-queue`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WorkQueue {
     /// The lease of a pop that does not set one.
@@ -73,7 +72,7 @@ impl Layout for WorkQueue {
         concat!(include_str!("../lua/foreign.lua"), include_str!("../lua/work_queue.lua")).into()
     }
 
-    fn call_of(&self, command: &Command<'_>, _: &str) -> Result<(Call, ReplyForm), Refusal> {
+    fn call_of(&self, command: &Command<'_>, _: &str) -> Result<(Call, AnswerForm), Refusal> {
         call_of(command, self.lease_ms)
     }
 
@@ -105,8 +104,8 @@ impl Layout for WorkQueue {
         [prefix.as_bytes(), queue, b":queue"].concat()
     }
 
-    fn waiting(&self) -> Waiting {
-        Waiting::Taken
+    fn wake_up(&self) -> WakeUp {
+        WakeUp::Taken
     }
 
     fn has_leases(&self) -> bool {
@@ -153,7 +152,7 @@ impl LayoutSession for Session {
     fn prepare<'a>(
         &'a self,
         home: &'a HomeThread,
-        calls: &'a mut [Result<(Call, ReplyForm), Refusal>],
+        calls: &'a mut [Result<(Call, AnswerForm), Refusal>],
         pops: &'a [PopOf],
     ) -> LocalBoxFuture<'a, ()> {
         self.cleaner.watch_pops(home, calls, pops);
@@ -202,25 +201,25 @@ impl Cleans for Session {
 }
 
 /// The call for a command, and how its answer is read.
-pub(crate) fn call_of(command: &Command<'_>, lease_ms: u64) -> Result<(Call, ReplyForm), Refusal> {
+pub(crate) fn call_of(command: &Command<'_>, lease_ms: u64) -> Result<(Call, AnswerForm), Refusal> {
     Ok(match *command {
         Command::Push { queue, payloads } => {
             let mut call = Call::about("push", queue);
             for payload in payloads {
                 call = call.arg(new_id()?).arg(*payload);
             }
-            (call, ReplyForm::Pushed)
+            (call, AnswerForm::Pushed)
         }
-        Command::Add(ref add) => (add_call(add)?, ReplyForm::Added),
-        Command::Pop(ref pop) => (pop_call(pop, lease_ms)?, ReplyForm::Tasks),
+        Command::Add(ref add) => (add_call(add)?, AnswerForm::Added),
+        Command::Pop(ref pop) => (pop_call(pop, lease_ms)?, AnswerForm::Tasks),
         Command::Ack { queue, tasks, scope } => {
             let scope = if scope == AckScope::Leased { "leased" } else { "any" };
-            (Call::about("ack", queue).arg(scope).args(tasks.list.iter().copied()), ReplyForm::Acked)
+            (Call::about("ack", queue).arg(scope).args(tasks.list.iter().copied()), AnswerForm::Acked)
         }
         Command::Extend { queue, task, ms } => {
-            (Call::about("extend", queue).arg(task.bytes).number(ms), ReplyForm::Outcome)
+            (Call::about("extend", queue).arg(task.bytes).number(ms), AnswerForm::Outcome)
         }
-        Command::Return(ref back) => (return_call(back)?, ReplyForm::Outcome),
+        Command::Return(ref back) => (return_call(back)?, AnswerForm::Outcome),
         Command::Cancel { queue, which: Cancel::Ids(tasks) } => cancel_call(queue, tasks.list),
         Command::Cancel { queue, which: Cancel::Names(names) } => cancel_call(queue, names),
         Command::Cancel { which: Cancel::Payload(_), .. } => return HERE.no("CANCEL PAYLOAD"),
@@ -228,9 +227,9 @@ pub(crate) fn call_of(command: &Command<'_>, lease_ms: u64) -> Result<(Call, Rep
     })
 }
 
-fn cancel_call(queue: &[u8], ids: &[&[u8]]) -> (Call, ReplyForm) {
+fn cancel_call(queue: &[u8], ids: &[&[u8]]) -> (Call, AnswerForm) {
     let call = Call::about("cancel", queue).arg("0").args(ids.iter().copied());
-    (call, ReplyForm::Counts(Some(CANCELLED_BEFORE)))
+    (call, AnswerForm::Counts(Some(CANCELLED_BEFORE)))
 }
 
 fn add_call(add: &Add<'_>) -> Result<Call, Refusal> {

@@ -12,7 +12,7 @@ use sureq_core::{Refusal, Replies, Reply};
 use sureq_home_api::Payload;
 
 use super::hash;
-use sureq_redis::layout::{Call, HomeThread, ReplyForm, SLICE, UnexpectedAnswer, bytes, list};
+use sureq_redis::layout::{AnswerForm, Call, HomeThread, SLICE, UnexpectedAnswer, bytes, list};
 
 /// The number of remembered hashes.
 const KEPT: usize = 8 << 10;
@@ -54,9 +54,9 @@ impl Hashes {
 
 impl Hashes {
     /// Writes the hashes into the acks among calls.
-    pub(crate) async fn write(&self, home: &HomeThread, calls: &mut [Result<(Call, ReplyForm), Refusal>]) {
+    pub(crate) async fn write(&self, home: &HomeThread, calls: &mut [Result<(Call, AnswerForm), Refusal>]) {
         for call in calls {
-            if let Ok((ack, ReplyForm::Acked)) = call
+            if let Ok((ack, AnswerForm::Acked)) = call
                 && let Err(no) = self.write_into(home, ack).await
             {
                 // Finished without its hash, the task would leave its mark behind. Nothing was done so far.

@@ -25,7 +25,7 @@ use sureq_home_api::elsewhere::PopOf;
 use sureq_home_api::{CleanReport, Cleaning, NoticeTasks, Payload};
 use sureq_redis::Target;
 use sureq_redis::layout::{
-    Call, HeaderContext, HomeThread, Layout, LayoutSession, ListForm, PopForm, ReplyForm, SliceForm, Waiting,
+    AnswerForm, Call, HeaderContext, HomeThread, Layout, LayoutSession, ListForm, PopForm, SliceForm, WakeUp,
 };
 
 use crate::cleaning::{Cleaner, Cleans, all_queues, keep_clean, report};
@@ -49,7 +49,6 @@ pub(crate) const POP_QUEUES: usize = 4;
 
 const HERE: Foreign = Foreign("layout=worqr");
 
-/// The layout `worqr`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Worqr;
 
@@ -66,7 +65,7 @@ impl Layout for Worqr {
         concat!(include_str!("../lua/foreign.lua"), include_str!("../lua/worqr.lua")).into()
     }
 
-    fn call_of(&self, command: &Command<'_>, _: &str) -> Result<(Call, ReplyForm), Refusal> {
+    fn call_of(&self, command: &Command<'_>, _: &str) -> Result<(Call, AnswerForm), Refusal> {
         call_of(command)
     }
 
@@ -106,8 +105,8 @@ impl Layout for Worqr {
         }
     }
 
-    fn waiting(&self) -> Waiting {
-        Waiting::Published
+    fn wake_up(&self) -> WakeUp {
+        WakeUp::Published
     }
 
     fn session(&self, _: &Target) -> Rc<dyn LayoutSession> {
@@ -136,7 +135,7 @@ impl LayoutSession for Session {
     fn prepare<'a>(
         &'a self,
         home: &'a HomeThread,
-        calls: &'a mut [Result<(Call, ReplyForm), Refusal>],
+        calls: &'a mut [Result<(Call, AnswerForm), Refusal>],
         pops: &'a [PopOf],
     ) -> LocalBoxFuture<'a, ()> {
         self.cleaner.watch_pops(home, calls, pops);
@@ -190,31 +189,31 @@ impl Cleans for Session {
 }
 
 /// The call for a command, and how its answer is read.
-pub(crate) fn call_of(command: &Command<'_>) -> Result<(Call, ReplyForm), Refusal> {
+pub(crate) fn call_of(command: &Command<'_>) -> Result<(Call, AnswerForm), Refusal> {
     Ok(match *command {
         Command::Push { queue, payloads } => {
-            (Call::about("push", queue).args(payloads.iter().copied()), ReplyForm::Pushed)
+            (Call::about("push", queue).args(payloads.iter().copied()), AnswerForm::Pushed)
         }
-        Command::Add(ref add) => (add_call(add)?, ReplyForm::Added),
-        Command::Pop(ref pop) => (pop_call(pop)?, ReplyForm::Tasks),
+        Command::Add(ref add) => (add_call(add)?, AnswerForm::Added),
+        Command::Pop(ref pop) => (pop_call(pop)?, AnswerForm::Tasks),
         Command::Ack { queue, tasks, .. } => {
             let pairs = tasks.list.iter().flat_map(|&id| [id, b""]);
-            (Call::about("ack", queue).args(pairs), ReplyForm::Acked)
+            (Call::about("ack", queue).args(pairs), AnswerForm::Acked)
         }
         Command::Extend { queue, task, .. } => {
-            (Call::about("extend", queue).arg(task.bytes), ReplyForm::Outcome)
+            (Call::about("extend", queue).arg(task.bytes), AnswerForm::Outcome)
         }
         Command::Return(ref back) => {
             let place = HERE.return_place(back, Place::Front)?;
-            (Call::about("return", back.queue).arg(back.task.bytes).arg(place), ReplyForm::Outcome)
+            (Call::about("return", back.queue).arg(back.task.bytes).arg(place), AnswerForm::Outcome)
         }
         Command::Cancel { queue, which: Cancel::Payload(payload) } => {
             let call = Call::about("cancel_payload", queue).arg(payload).arg(hash(payload));
-            (call.number(TOLD_MS).arg("0"), ReplyForm::Counts(Some(4)))
+            (call.number(TOLD_MS).arg("0"), AnswerForm::Counts(Some(4)))
         }
         Command::Cancel { .. } => return HERE.no("CANCEL of ids or names: use CANCEL PAYLOAD"),
         Command::Purge { queue, state: None | Some(View::Ready) } => {
-            (Call::about("purge", queue), ReplyForm::Count)
+            (Call::about("purge", queue), AnswerForm::Count)
         }
         Command::Purge { .. } => return HERE.no("PURGE of any but waiting tasks"),
         Command::Delete { .. } => return HERE.no("DELETE: use CANCEL PAYLOAD"),
@@ -263,16 +262,16 @@ pub(crate) fn move_ids_on(pop: &mut Call, given: usize) {
 }
 
 /// A worker is identified by its name alone: starting it again continues the same worker.
-fn worker_call(worker: &Worker<'_>) -> (Call, ReplyForm) {
+fn worker_call(worker: &Worker<'_>) -> (Call, AnswerForm) {
     let of = |op, name: &[u8]| Call::new(op, None).arg(name);
     match *worker {
-        Worker::Start { name, ttl_ms } => (of("start", name).number(ttl_ms), ReplyForm::Started),
-        Worker::Beat(worker) => (of("beat", worker.name), ReplyForm::Receipts),
-        Worker::Work(worker, queue) => (of("work", worker.name).arg(queue), ReplyForm::Done),
-        Worker::Rest(worker, queue) => (of("rest", worker.name).arg(queue), ReplyForm::Count),
-        Worker::Stop(worker) => (of("stop", worker.name), ReplyForm::Count),
-        Worker::Fail { name } => (of("fail", name), ReplyForm::Count),
-        Worker::List => (Call::new("workers", None), ReplyForm::Workers),
+        Worker::Start { name, ttl_ms } => (of("start", name).number(ttl_ms), AnswerForm::Started),
+        Worker::Beat(worker) => (of("beat", worker.name), AnswerForm::Receipts),
+        Worker::Work(worker, queue) => (of("work", worker.name).arg(queue), AnswerForm::Done),
+        Worker::Rest(worker, queue) => (of("rest", worker.name).arg(queue), AnswerForm::Count),
+        Worker::Stop(worker) => (of("stop", worker.name), AnswerForm::Count),
+        Worker::Fail { name } => (of("fail", name), AnswerForm::Count),
+        Worker::List => (Call::new("workers", None), AnswerForm::Workers),
     }
 }
 

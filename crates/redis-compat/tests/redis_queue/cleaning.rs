@@ -9,7 +9,7 @@ const fn did(returned: u64, removed: u64) -> Cleaned {
 }
 
 #[test]
-fn finished_tasks_are_removed_even_if_no_pop_meets_them() {
+fn finished_tasks_are_removed_even_if_no_pop_finds_them() {
     let mut shop = Shop::open();
     for id in ["a", "b"] {
         shop.push_id(id);

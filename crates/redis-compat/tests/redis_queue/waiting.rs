@@ -65,7 +65,7 @@ fn tasks_of_a_dropped_ticket_return_to_the_front() {
     let mut shop = Shop::open();
     shop.push_id("a");
     shop.push_id("b");
-    WAYS.leave_with_a_task(&shop);
+    WAYS.requeues_the_task_of_a_dropped_ticket(&shop);
     assert_eq!(shop.list(), ["b", "a"]);
 }
 

@@ -60,7 +60,7 @@ impl Ways {
     }
 
     /// The ticket of a waiting pop is dropped right after it got a task: the task is requeued.
-    pub fn leave_with_a_task(&self, shop: &Shop) {
+    pub fn requeues_the_task_of_a_dropped_ticket(&self, shop: &Shop) {
         let mut monitor = shop.monitor();
         let ticket = (self.wait)(shop, Block::Forever);
         monitor.wait_for("pop");

@@ -48,7 +48,7 @@ fn tasks_of_a_dropped_ticket_return_to_the_front() {
     shop.push("a");
     shop.push("b");
     start(&shop.home, "w", TTL_MS);
-    WAYS.leave_with_a_task(&shop);
+    WAYS.requeues_the_task_of_a_dropped_ticket(&shop);
     assert_eq!((shop.queue(), shop.working()), (vec!["b".into(), "a".into()], vec![]));
 }
 

@@ -84,8 +84,8 @@ impl Link {
         Ok(Self { topology, target, clock, session, home, abandonment, unconfirmed })
     }
 
-    /// Connects to all servers that own slots, and reads what they say about themselves. If servers stand in for each
-    /// other, one is enough.
+    /// Connects to all servers that own slots, and reads their version and settings. Fails only if none of them
+    /// can be reached.
     pub(crate) async fn connect(&self) -> Result<Vec<About>, RedisError> {
         let nodes = self.topology.owners().await?;
         let met = join_all(nodes.iter().map(|node| node.connect(self.target.layout()))).await;
@@ -480,7 +480,7 @@ impl Outcome {
     }
 }
 
-/// Errors that pass where servers stand in for each other: a slot migrates, a replica takes over.
+/// Temporary errors of a cluster or behind sentinels: a slot migrates, or a replica takes over.
 const PASSING: [&str; 7] = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "MASTERDOWN", "LOADING"];
 
 /// Errors that Redis reports before a script has changed anything.

@@ -1,7 +1,7 @@
 //! The target of a home, read from a URL: which servers, with which credentials, prefix and layout. `layout::keys`
 //! names the keys.
 
-use crate::layout::{Layout, LayoutOptions, Layouts, SharedLayout, Waiting};
+use crate::layout::{Layout, LayoutOptions, Layouts, SharedLayout, WakeUp};
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
     Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError,
@@ -22,7 +22,6 @@ const SENTINEL_PORT: u16 = 26_379;
 pub struct Target {
     /// How to reach the servers.
     pub(crate) servers: Servers,
-    /// The prefix of all keys.
     pub(crate) prefix: String,
     /// Whether a reply is sent only after a replica has confirmed the change.
     pub(crate) is_replicated: bool,
@@ -67,7 +66,6 @@ pub enum BadTarget {
     /// The value of `durability` is unknown.
     #[error("unknown durability {durability:?}: write durability=replicated, or omit it")]
     Durability { durability: String },
-    /// The layout is unknown.
     #[error("there is no layout {layout:?}: known are sureq{known}")]
     Layout {
         layout: String,
@@ -191,7 +189,7 @@ impl Target {
                 if !path.is_empty() {
                     return Err(BadTarget::Database);
                 }
-                if layout.waiting() == Waiting::Watched {
+                if layout.wake_up() == WakeUp::Watched {
                     return Err(BadTarget::TrackedInCluster { layout: layout.name() });
                 }
                 check_tag(&prefix, &*layout)?;
@@ -229,17 +227,14 @@ impl Target {
         }
     }
 
-    /// The layout of its keys.
     pub fn layout(&self) -> &dyn Layout {
         &*self.layout
     }
 
-    /// The prefix of all keys.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// Whether the servers are a cluster.
     pub const fn is_cluster(&self) -> bool {
         matches!(self.servers, Servers::Cluster(_))
     }

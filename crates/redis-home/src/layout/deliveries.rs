@@ -21,7 +21,6 @@ pub(crate) struct Deliveries(Mutex<Last>);
 struct Last {
     /// Their ids, in order.
     ids: VecDeque<Box<[u8]>>,
-    /// The number of the next delivery.
     next: u64,
 }
 

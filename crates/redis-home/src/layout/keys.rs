@@ -55,7 +55,6 @@ impl Target {
         }
     }
 
-    /// The channels of its queues.
     pub fn channels(&self) -> Channels<'_> {
         Channels { prefix: &self.prefix, layout: &*self.layout }
     }

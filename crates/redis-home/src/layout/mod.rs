@@ -4,7 +4,7 @@
 //! their clients and sureq share queues: they implement [`Layout`] and [`LayoutSession`], and pass [`Layouts`] to
 //! [`Target::parse_with`]. `sureq-redis-compat` is such a crate.
 //!
-//! - [`Call`] is one call of the script; [`ReplyForm`] says how its answer becomes a reply.
+//! - [`Call`] is one call of the script; [`AnswerForm`] says how its answer becomes a reply.
 //! - [`HomeThread`] is the home as a session sees it: it sends calls, and has the [`Waiters`] that wait for tasks.
 
 pub(crate) mod channels;
@@ -31,7 +31,7 @@ use sureq_home_api::{CleanReport, Cleaning, NoticeTasks, Payload};
 pub use crate::connection::link::{Patience, refusal_of};
 use crate::connection::target::Target;
 pub use crate::script::answer::{Ids, UnexpectedAnswer, bytes, fields, is_again, list, number};
-pub use crate::script::call::{Call, ListForm, PopForm, PopRoom, ReplyForm, SliceForm};
+pub use crate::script::call::{AnswerForm, Call, ListForm, PopForm, PopRoom, SliceForm};
 use crate::script::clock::Clock;
 pub use crate::script::clock::Late;
 pub use crate::script::slices::{SLICE, is_long};
@@ -48,7 +48,7 @@ pub(crate) use own::OwnLayout;
 /// An implementation guarantees:
 ///
 /// 1. **One call is one script.** [`Self::call_of`] turns a command into one [`Call`], or refuses it by name. The
-///    script executes it atomically, answers in the form that [`ReplyForm`] describes, and is bounded: it touches
+///    script executes it atomically, answers in the form that [`AnswerForm`] describes, and is bounded: it touches
 ///    about [`SLICE`] tasks, and answers a cursor, or `again`, if there is more to do.
 /// 2. **The script's arguments** are `KEYS` as [`Self::keys`] returns them, and `ARGV`: the operation, the prefix, the
 ///    header that [`LayoutSession::header`] writes, and the arguments of the call. It answers a pair: a number for
@@ -73,7 +73,7 @@ pub trait Layout: Any + fmt::Debug + Send + Sync {
     fn script(&self) -> Cow<'static, str>;
 
     /// The call for a command that is within the limits of the core. `home` distinguishes this home from others.
-    fn call_of(&self, command: &Command<'_>, home: &str) -> Result<(Call, ReplyForm), Refusal>;
+    fn call_of(&self, command: &Command<'_>, home: &str) -> Result<(Call, AnswerForm), Refusal>;
 
     /// The positions of the arguments of a pop.
     fn pop_form(&self) -> PopForm;
@@ -129,7 +129,7 @@ pub trait Layout: Any + fmt::Debug + Send + Sync {
     }
 
     /// How waiting pops are woken.
-    fn waiting(&self) -> Waiting;
+    fn wake_up(&self) -> WakeUp;
 
     /// Whether tasks become available when time passes, without a message. The script's operation `tick` then answers
     /// when.
@@ -152,7 +152,6 @@ pub trait Layout: Any + fmt::Debug + Send + Sync {
 }
 
 impl dyn Layout {
-    /// Downcasts to a concrete layout.
     pub fn downcast<L: Layout>(&self) -> Option<&L> {
         (self as &dyn Any).downcast_ref()
     }
@@ -160,13 +159,13 @@ impl dyn Layout {
 
 /// How waiting pops are woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waiting {
-    /// The home subscribes to the channels `work` and `wake` of each queue that is waited for.
+pub enum WakeUp {
+    /// The home subscribes to the channels `work` and `wake` of each queue with waiters; their messages wake these.
     Published,
-    /// The session notices that a queue may have something, and calls [`Waiters::try_soon`]. It gets a request for each
-    /// queue that is waited for ([`LayoutSession::wake_waiters`]).
+    /// The session watches each queue with waiters ([`LayoutSession::wake_waiters`]) and calls [`Waiters::try_soon`]
+    /// when one may have a task.
     Watched,
-    /// The session takes tasks from the queue itself and answers waiters ([`LayoutSession::wake_waiters`]).
+    /// The session pops tasks from the queue itself and hands them to waiters ([`LayoutSession::wake_waiters`]).
     Taken,
 }
 
@@ -178,16 +177,13 @@ pub struct HeaderContext<'a> {
     pub home: &'a str,
     /// The id of this run of the server.
     pub run_id: &'a str,
-    /// The clocks of this home.
     pub clock: &'a dyn Clock,
 }
 
 /// When a call was sent and answered, in microseconds of the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Exchange {
-    /// When it was sent.
     pub sent_us: u64,
-    /// When it was answered.
     pub answered_us: u64,
 }
 
@@ -221,7 +217,7 @@ pub trait LayoutSession {
     fn prepare<'a>(
         &'a self,
         _home: &'a HomeThread,
-        _calls: &'a mut [Result<(Call, ReplyForm), Refusal>],
+        _calls: &'a mut [Result<(Call, AnswerForm), Refusal>],
         _pops: &'a [PopOf],
     ) -> LocalBoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
@@ -230,7 +226,7 @@ pub trait LayoutSession {
     /// Records the tasks in replies that are about to reach their callers.
     fn delivered(&self, _replies: &Replies<Payload>) {}
 
-    /// Wakes or serves waiters while the home is open; with [`Waiting::Watched`] and [`Waiting::Taken`].
+    /// Wakes or serves waiters while the home is open; with [`WakeUp::Watched`] and [`WakeUp::Taken`].
     fn wake_waiters(
         self: Rc<Self>,
         _home: Rc<HomeThread>,

@@ -10,8 +10,8 @@ use sureq_core::command::Command;
 use sureq_home_api::{CleanReport, Cleaning};
 
 use super::{
-    Call, Channels, Exchange, HeaderContext, HomeThread, Ids, Late, Layout, LayoutSession, ListForm, PopForm,
-    PopRoom, ReplyForm, SliceForm, Waiting,
+    AnswerForm, Call, Channels, Exchange, HeaderContext, HomeThread, Ids, Late, Layout, LayoutSession,
+    ListForm, PopForm, PopRoom, SliceForm, WakeUp,
 };
 use crate::connection::target::Target;
 use crate::script::call::call_of;
@@ -41,7 +41,6 @@ const SCRIPT: &str = concat!(
     include_str!("../script/lua/run.lua"),
 );
 
-/// The layout `sureq`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OwnLayout;
 
@@ -58,7 +57,7 @@ impl Layout for OwnLayout {
         (header() + SCRIPT).into()
     }
 
-    fn call_of(&self, command: &Command<'_>, home: &str) -> Result<(Call, ReplyForm), Refusal> {
+    fn call_of(&self, command: &Command<'_>, home: &str) -> Result<(Call, AnswerForm), Refusal> {
         call_of(command, home)
     }
 
@@ -115,8 +114,8 @@ impl Layout for OwnLayout {
         Some(Channels { prefix, layout: self }.name("wake", b""))
     }
 
-    fn waiting(&self) -> Waiting {
-        Waiting::Published
+    fn wake_up(&self) -> WakeUp {
+        WakeUp::Published
     }
 
     fn has_deadlines(&self) -> bool {

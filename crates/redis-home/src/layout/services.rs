@@ -6,7 +6,7 @@ use sureq_core::{Refusal, Replies};
 use sureq_home_api::Payload;
 use tokio::sync::mpsc;
 
-use super::{Call, HomeThread, ReplyForm, Waiter, Waiters};
+use super::{AnswerForm, Call, HomeThread, Waiter, Waiters};
 use crate::connection::target::Target;
 use crate::script::answer::read;
 
@@ -29,7 +29,7 @@ impl HomeThread {
     /// The replies to a pop, from the answer to its call.
     pub fn read_tasks(&self, answer: Value) -> Replies<Payload> {
         let mut replies = Replies::default();
-        read(self.link.target.layout().ids(), &ReplyForm::Tasks, answer, &mut replies);
+        read(self.link.target.layout().ids(), &AnswerForm::Tasks, answer, &mut replies);
         replies
     }
 

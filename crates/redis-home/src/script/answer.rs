@@ -9,7 +9,7 @@ use sureq_core::task::{Holder, StateKind, Tries};
 use sureq_core::{LogTime, Receipt, Refusal, Replies, Reply, TaskId};
 use sureq_home_api::Payload;
 
-use crate::script::call::ReplyForm;
+use crate::script::call::AnswerForm;
 use crate::script::slices::only_tasks;
 
 /// An answer that no script of sureq returns: the keys under this prefix belong to another program.
@@ -35,7 +35,7 @@ pub enum Ids {
 }
 
 /// Appends the reply to one command.
-pub(crate) fn read(ids: Ids, form: &ReplyForm, answer: Value, replies: &mut Replies<Payload>) {
+pub(crate) fn read(ids: Ids, form: &AnswerForm, answer: Value, replies: &mut Replies<Payload>) {
     let reply = match refusal(&answer) {
         Some(no) => Ok(Reply::Refused(no)),
         None => read_reply(ids, form, answer, replies),
@@ -70,21 +70,21 @@ fn wrong_type(key: &str) -> Refusal {
     Refusal::WrongType { words: words.into() }
 }
 
-fn read_reply(ids: Ids, form: &ReplyForm, answer: Value, replies: &mut Replies<Payload>) -> Read<Reply> {
+fn read_reply(ids: Ids, form: &AnswerForm, answer: Value, replies: &mut Replies<Payload>) -> Read<Reply> {
     Ok(match form {
-        ReplyForm::Pushed if ids == Ids::Foreign => {
+        AnswerForm::Pushed if ids == Ids::Foreign => {
             let start = replies.foreign_ids.len();
             push_foreign_ids(answer, replies)?;
             Reply::PushedForeign(Span::new(start, replies.foreign_ids.len()))
         }
-        ReplyForm::Pushed => {
+        AnswerForm::Pushed => {
             let start = replies.ids.len();
             for id in list(answer)? {
                 replies.ids.push(task_id(&bytes(id)?)?);
             }
             Reply::Pushed(Span::new(start, replies.ids.len()))
         }
-        ReplyForm::Added => {
+        AnswerForm::Added => {
             let [id, added, state] = fields(answer)?;
             let (added, state) = (number(added)? == 1, state_of(&bytes(state)?)?);
             match ids {
@@ -95,23 +95,23 @@ fn read_reply(ids: Ids, form: &ReplyForm, answer: Value, replies: &mut Replies<P
                 }
             }
         }
-        ReplyForm::Tasks => Reply::Tasks(tasks(ids, answer, replies)?),
-        ReplyForm::Inspected => Reply::Inspected(tasks(ids, only_tasks(answer), replies)?),
-        ReplyForm::Acked => {
+        AnswerForm::Tasks => Reply::Tasks(tasks(ids, answer, replies)?),
+        AnswerForm::Inspected => Reply::Inspected(tasks(ids, only_tasks(answer), replies)?),
+        AnswerForm::Acked => {
             let start = replies.indexes.len();
             for index in list(answer)? {
                 replies.indexes.push(number(index)? as u32);
             }
             Reply::Acked(Span::new(start, replies.indexes.len()))
         }
-        ReplyForm::Outcome => Reply::Outcome(match &bytes(answer)?[..] {
+        AnswerForm::Outcome => Reply::Outcome(match &bytes(answer)?[..] {
             b"done" => Outcome::Done,
             b"cancelled" => Outcome::Cancelled,
             b"stale" => Outcome::Stale,
             _ => return Err(UnexpectedAnswer),
         }),
-        ReplyForm::Info => Reply::Info(Box::new(info(answer)?)),
-        ReplyForm::Lengths => {
+        AnswerForm::Info => Reply::Info(Box::new(info(answer)?)),
+        AnswerForm::Lengths => {
             let [ready, leased] = fields(answer)?;
             let info = Info {
                 ready: number(ready)?,
@@ -121,25 +121,25 @@ fn read_reply(ids: Ids, form: &ReplyForm, answer: Value, replies: &mut Replies<P
             };
             Reply::Info(Box::new(info))
         }
-        ReplyForm::Count | ReplyForm::Counts(_) => Reply::Count(number(answer)?),
-        ReplyForm::Done => Reply::Ok,
-        ReplyForm::Settings => Reply::Settings(Box::new(settings(answer)?)),
-        ReplyForm::Queues { pattern } => queues(answer, pattern.as_deref(), replies)?,
-        ReplyForm::Explained => Reply::Explained(explanation(answer)?.map(Box::new)),
-        ReplyForm::Started | ReplyForm::StartedInSteps => Reply::Started(number(answer)?),
-        ReplyForm::Receipts if ids == Ids::Foreign => {
+        AnswerForm::Count | AnswerForm::Counts(_) => Reply::Count(number(answer)?),
+        AnswerForm::Done => Reply::Ok,
+        AnswerForm::Settings => Reply::Settings(Box::new(settings(answer)?)),
+        AnswerForm::Queues { pattern } => queues(answer, pattern.as_deref(), replies)?,
+        AnswerForm::Explained => Reply::Explained(explanation(answer)?.map(Box::new)),
+        AnswerForm::Started | AnswerForm::StartedInSteps => Reply::Started(number(answer)?),
+        AnswerForm::Receipts if ids == Ids::Foreign => {
             let start = replies.foreign_ids.len();
             push_foreign_ids(answer, replies)?;
             Reply::ReceiptsForeign(Span::new(start, replies.foreign_ids.len()))
         }
-        ReplyForm::Receipts | ReplyForm::ReceiptsInSteps => {
+        AnswerForm::Receipts | AnswerForm::ReceiptsInSteps => {
             let start = replies.receipts.len();
             for receipt in list(answer)? {
                 replies.receipts.push(Receipt::parse(&bytes(receipt)?).ok_or(UnexpectedAnswer)?);
             }
             Reply::Receipts(Span::new(start, replies.receipts.len()))
         }
-        ReplyForm::Workers => {
+        AnswerForm::Workers => {
             let start = replies.workers.len();
             for worker in list(answer)? {
                 let [name, incarnation, ttl, leased] = fields(worker)?;
@@ -363,7 +363,6 @@ pub fn fields<const N: usize>(value: Value) -> Read<[Value; N]> {
     list(value)?.try_into().map_err(|_| UnexpectedAnswer)
 }
 
-/// A string.
 pub fn bytes(value: Value) -> Read<Vec<u8>> {
     match value {
         Value::BulkString(bytes) => Ok(bytes),

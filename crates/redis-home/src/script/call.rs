@@ -73,7 +73,7 @@ pub struct Call {
 
 /// How the answer to a call becomes a reply, and which further calls that takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReplyForm {
+pub enum AnswerForm {
     /// Ids; nil if a task gets its id at delivery.
     Pushed,
     /// An id, whether the task is new (1), and the letter of its state.
@@ -87,25 +87,20 @@ pub enum ReplyForm {
     Outcome,
     /// Tasks as in [`Self::Tasks`], without a delivery.
     Inspected,
-    /// The fields of `INFO`.
     Info,
     /// The numbers of ready and leased tasks, in layouts that know no more.
     Lengths,
-    /// A number.
     Count,
     /// A cursor and a number. The call is repeated with the cursor as the argument at this index, or as it is, until
     /// the cursor is 0; the numbers are added.
     Counts(Option<usize>),
-    /// Nothing.
     Done,
-    /// The settings of a queue.
     Settings,
     /// A cursor, then for each queue its name and the numbers of ready, delayed, leased and dead tasks.
     Queues {
         /// The glob that names must match.
         pattern: Option<Vec<u8>>,
     },
-    /// The fields of `EXPLAIN`.
     Explained,
     /// The incarnation of a worker.
     Started,
@@ -159,14 +154,10 @@ pub enum SliceForm {
     Steps {
         /// The index of the limit of payload bytes, which the first task may exceed.
         room: usize,
-        /// The index of the cursor.
         cursor: usize,
     },
     /// Each call answers a cursor, then numbers, which are added to those of the calls before.
-    Sums {
-        /// The index of the cursor.
-        cursor: usize,
-    },
+    Sums { cursor: usize },
 }
 
 /// The list among the arguments of a call. It is their end.
@@ -176,7 +167,7 @@ pub struct ListForm {
     pub from: usize,
     /// The number of arguments of each item.
     pub width: usize,
-    /// The index of the cursor, if the call takes several steps and continues with it: [`ReplyForm::Counts`].
+    /// The index of the cursor, if the call takes several steps and continues with it: [`AnswerForm::Counts`].
     pub next: Option<usize>,
 }
 
@@ -187,7 +178,7 @@ impl ListForm {
     }
 }
 
-impl ReplyForm {
+impl AnswerForm {
     /// Whether the answer is a list of tasks.
     pub(crate) const fn is_tasks(&self) -> bool {
         matches!(self, Self::Tasks | Self::Inspected)
@@ -224,7 +215,6 @@ impl Call {
         self
     }
 
-    /// Adds a number.
     #[must_use]
     pub fn number(self, n: u64) -> Self {
         self.arg(n.to_string())
@@ -270,32 +260,32 @@ fn reference(task: TaskRef<'_>) -> Result<Vec<u8>, Refusal> {
 
 /// The call for a command, and how its answer is read. `home` distinguishes connections of this home from those of
 /// others.
-pub(crate) fn call_of(command: &Command<'_>, home: &str) -> Result<(Call, ReplyForm), Refusal> {
+pub(crate) fn call_of(command: &Command<'_>, home: &str) -> Result<(Call, AnswerForm), Refusal> {
     Ok(match *command {
         Command::Push { queue, payloads } => {
-            (Call::about("push", queue).args(payloads.iter().copied()), ReplyForm::Pushed)
+            (Call::about("push", queue).args(payloads.iter().copied()), AnswerForm::Pushed)
         }
-        Command::Add(ref add) => (add_call(add), ReplyForm::Added),
-        Command::Pop(ref pop) => (pop_call(pop, home), ReplyForm::Tasks),
+        Command::Add(ref add) => (add_call(add), AnswerForm::Added),
+        Command::Pop(ref pop) => (pop_call(pop, home), AnswerForm::Tasks),
         Command::Ack { queue, tasks, scope } => {
             let scope = if scope == AckScope::Leased { "leased" } else { "lapsed" };
             (
                 Call::new("ack", Some(queue)).field("scope", scope).field("queue", queue).refs(tasks)?,
-                ReplyForm::Acked,
+                AnswerForm::Acked,
             )
         }
         Command::Extend { queue, task, ms } => (
             Call::about("extend", queue).field("task", reference(task)?).field("ms", text(ms)),
-            ReplyForm::Outcome,
+            AnswerForm::Outcome,
         ),
-        Command::Return(ref back) => (return_call(back)?, ReplyForm::Outcome),
+        Command::Return(ref back) => (return_call(back)?, AnswerForm::Outcome),
         Command::Recover { queue, count, elapsed_ms } => {
             let count = count.min(limits::REPLY_TASKS_MAX);
             (
                 Call::about("recover", queue)
                     .field("count", text(count.into()))
                     .field("elapsed", text(elapsed_ms)),
-                ReplyForm::Tasks,
+                AnswerForm::Tasks,
             )
         }
         Command::Inspect { queue, view, start, count } => {
@@ -305,46 +295,46 @@ pub(crate) fn call_of(command: &Command<'_>, home: &str) -> Result<(Call, ReplyF
                 .field("start", start.to_string())
                 .field("count", text(count.into()))
                 .field("room", text(limits::REPLY_BYTES_MAX as u64));
-            (call, ReplyForm::Inspected)
+            (call, AnswerForm::Inspected)
         }
-        Command::Info { queue } => (Call::about("info", queue), ReplyForm::Info),
+        Command::Info { queue } => (Call::about("info", queue), AnswerForm::Info),
         Command::Cancel { queue, which: Cancel::Ids(tasks) } => {
-            (Call::about("cancel", queue).refs(tasks)?, ReplyForm::Count)
+            (Call::about("cancel", queue).refs(tasks)?, AnswerForm::Count)
         }
         Command::Cancel { queue, which: Cancel::Names(names) } => {
-            (Call::about("cancel_names", queue).args(names.iter().copied()), ReplyForm::Count)
+            (Call::about("cancel_names", queue).args(names.iter().copied()), AnswerForm::Count)
         }
         Command::Cancel { queue, which: Cancel::Payload(payload) } => {
             let call = Call::about("cancel_payload", queue).field("payload", payload).field("cursor", "0");
-            (call, ReplyForm::Counts(Some(argument("cancel_payload", "cursor"))))
+            (call, AnswerForm::Counts(Some(argument("cancel_payload", "cursor"))))
         }
-        Command::Bury { queue, tasks } => (Call::about("bury", queue).refs(tasks)?, ReplyForm::Count),
+        Command::Bury { queue, tasks } => (Call::about("bury", queue).refs(tasks)?, AnswerForm::Count),
         Command::Revive { queue, tasks: None } => {
             let call = Call::about("revive_all", queue).field("upto", "");
-            (call, ReplyForm::Counts(Some(argument("revive_all", "upto"))))
+            (call, AnswerForm::Counts(Some(argument("revive_all", "upto"))))
         }
-        Command::Revive { queue, tasks: Some(tasks) } => (revive_call(queue, tasks)?, ReplyForm::Count),
-        Command::Delete { queue, tasks } => (Call::about("delete", queue).refs(tasks)?, ReplyForm::Count),
+        Command::Revive { queue, tasks: Some(tasks) } => (revive_call(queue, tasks)?, AnswerForm::Count),
+        Command::Delete { queue, tasks } => (Call::about("delete", queue).refs(tasks)?, AnswerForm::Count),
         Command::Purge { queue, state } => {
             let call = Call::about("purge", queue).field("view", state.map_or("", name_of)).field("left", "");
-            (call, ReplyForm::Counts(Some(argument("purge", "left"))))
+            (call, AnswerForm::Counts(Some(argument("purge", "left"))))
         }
-        Command::Drop { queues } => (Call::over("drop", queues), ReplyForm::Count),
-        Command::Exists { queues } => (Call::over("exists", queues), ReplyForm::Count),
-        Command::Pause { queue } => (Call::about("pause", queue), ReplyForm::Done),
-        Command::Resume { queue } => (Call::about("resume", queue), ReplyForm::Done),
-        Command::Config { queue, changes } => (config_call(queue, changes), ReplyForm::Settings),
+        Command::Drop { queues } => (Call::over("drop", queues), AnswerForm::Count),
+        Command::Exists { queues } => (Call::over("exists", queues), AnswerForm::Count),
+        Command::Pause { queue } => (Call::about("pause", queue), AnswerForm::Done),
+        Command::Resume { queue } => (Call::about("resume", queue), AnswerForm::Done),
+        Command::Config { queue, changes } => (config_call(queue, changes), AnswerForm::Settings),
         Command::Explain { queue, task } => {
             let id = id_text(claim(task)?.id());
-            (Call::about("explain", queue).field("id", id), ReplyForm::Explained)
+            (Call::about("explain", queue).field("id", id), AnswerForm::Explained)
         }
-        Command::Size => (Call::new("size", None), ReplyForm::Count),
+        Command::Size => (Call::new("size", None), AnswerForm::Count),
         Command::Queues { pattern, cursor, count } => {
             let pattern = pattern.map(<[u8]>::to_vec);
             let call = Call::new("queues", None)
                 .field("cursor", text(cursor))
                 .field("count", text(count.max(1).into()));
-            (call, ReplyForm::Queues { pattern })
+            (call, AnswerForm::Queues { pattern })
         }
         Command::Worker(ref worker) => worker_call(worker),
     })
@@ -485,23 +475,23 @@ pub(crate) fn fail_call(name: &[u8], left: &[u8]) -> Call {
     Call::new("fail", None).field("name", name).field("left", left)
 }
 
-fn worker_call(worker: &Worker<'_>) -> (Call, ReplyForm) {
+fn worker_call(worker: &Worker<'_>) -> (Call, AnswerForm) {
     let of = |op, worker: WorkerRef<'_>| {
         Call::new(op, None).field("name", worker.name).field("incarnation", text(worker.incarnation))
     };
     match *worker {
         Worker::Start { name, ttl_ms } => {
             let call = Call::new("start", None).field("name", name).field("ttl", text(ttl_ms));
-            (call, ReplyForm::StartedInSteps)
+            (call, AnswerForm::StartedInSteps)
         }
-        Worker::Beat(worker) => (of("beat", worker).field("cursor", ""), ReplyForm::ReceiptsInSteps),
-        Worker::Work(worker, queue) => (of("work", worker).field("queue", queue), ReplyForm::Done),
-        Worker::Rest(worker, queue) => (of("rest", worker).field("queue", queue), ReplyForm::Count),
+        Worker::Beat(worker) => (of("beat", worker).field("cursor", ""), AnswerForm::ReceiptsInSteps),
+        Worker::Work(worker, queue) => (of("work", worker).field("queue", queue), AnswerForm::Done),
+        Worker::Rest(worker, queue) => (of("rest", worker).field("queue", queue), AnswerForm::Count),
         Worker::Stop(worker) => {
-            let form = ReplyForm::Counts(Some(argument("stop", "left")));
+            let form = AnswerForm::Counts(Some(argument("stop", "left")));
             (of("stop", worker).field("left", ""), form)
         }
-        Worker::Fail { name } => (fail_call(name, b""), ReplyForm::Counts(Some(argument("fail", "left")))),
-        Worker::List => (Call::new("workers", None), ReplyForm::Workers),
+        Worker::Fail { name } => (fail_call(name, b""), AnswerForm::Counts(Some(argument("fail", "left")))),
+        Worker::List => (Call::new("workers", None), AnswerForm::Workers),
     }
 }

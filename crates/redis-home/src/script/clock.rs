@@ -11,7 +11,6 @@ use std::time::SystemTime;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The clocks of a home.
 pub trait Clock: Send + Sync + 'static {
     /// Milliseconds since an arbitrary time; never goes back and cannot be set.
     fn monotonic_ms(&self) -> u64;
@@ -84,16 +83,16 @@ pub(crate) struct LogClock {
 /// Two clocks that are not set drift apart by less than one part in this many: no kernel slews faster.
 const DRIFT: u64 = 2_000;
 
-/// A smaller difference is no step of a clock.
+/// The smallest difference that counts as a step of a clock.
 const STEP_US: i64 = 1_000;
 
 /// Answers to calls that were sent this soon after a correction may be older than it.
 const SETTLING_US: u64 = 1_000_000;
 
-/// If log time is ahead as before when a correction is this old, another process disagrees with it, and is followed.
+/// The age of a correction after which log time that is still ahead is accepted: another process insists on it.
 const INSISTING_US: u64 = 10_000_000;
 
-/// How long a call may be on its way before its script asks whether the clock was set.
+/// The delay of a call from which on its script asks whether the clock was set.
 const ON_ITS_WAY_US: u64 = 1_000_000;
 
 /// Why a script rejected the time in the header of a call; the next attempt reports it.
@@ -379,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_commands_of_two_callers_move_log_time_by_nothing() {
+    fn a_million_commands_of_two_callers_do_not_move_log_time() {
         for (seed, way_us) in [(1, 3), (2, 80), (3, 1_500), (4, 30_000)] {
             let mut world = World::new(seed, [0, 0]);
             for _ in 0..250_000 {
@@ -391,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_whose_clocks_drift_apart_move_log_time_by_nothing() {
+    fn drifting_clocks_of_callers_do_not_move_log_time() {
         let mut world = World::new(5, [400, -400]);
         for n in 0..200_000 {
             let ahead_us = world.call(100);
@@ -401,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_are_late_several_times_in_a_row_move_log_time_by_nothing() {
+    fn repeatedly_late_calls_do_not_move_log_time() {
         for seed in 0..20 {
             let mut world = World::new(seed, [400, -400]);
             for n in 0..5_000 {

@@ -1,7 +1,10 @@
 //! How the script is loaded and called: as a function of a library, or with EVALSHA if the server has no functions.
 
+use std::hash::Hasher as _;
+
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, cmd};
+use sureq_core::fnv::Fnv;
 
 use crate::layout::Layout;
 
@@ -27,9 +30,10 @@ impl Runner {
         connection: &mut MultiplexedConnection,
     ) -> Result<Self, RedisError> {
         let source = layout.script();
-        // FNV-1a; it only has to distinguish releases.
-        let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        let name = format!("sureq_{:016x}", source.bytes().fold(0xcbf2_9ce4_8422_2325, mix));
+        // It only has to distinguish releases.
+        let mut hasher = Fnv::default();
+        hasher.write(source.as_bytes());
+        let name = format!("sureq_{:016x}", hasher.finish());
         // Operations that add nothing still run when the memory is full: they make room.
         let free = format!("{{function_name='{name}_free', callback=run, flags={{'allow-oom'}}}}");
         let library = format!(

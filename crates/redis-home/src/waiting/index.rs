@@ -11,7 +11,6 @@ use tokio::sync::Notify;
 
 use crate::script::call::Call;
 
-/// A waiting pop.
 pub struct Waiter {
     pub call: Call,
     pub queues: Vec<Vec<u8>>,
@@ -35,7 +34,6 @@ impl Waiter {
 }
 
 impl Waiter {
-    /// Answers it with a refusal.
     pub fn refuse(&self, no: &Refusal) {
         // A dropped ticket needs no answer.
         self.slot.refuse_if_open(1, no);
@@ -155,7 +153,6 @@ impl WaiterIndex {
         late.filter_map(|(_, place)| self.all.get(place)).cloned().collect()
     }
 
-    /// The next timeout.
     pub(crate) fn next_end(&self) -> Option<u64> {
         self.by_end.first().map(|(until, _)| *until)
     }

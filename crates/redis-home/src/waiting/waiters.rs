@@ -23,17 +23,18 @@ use crate::waiting::index::{Agenda, Waiter, WaiterIndex};
 use crate::waiting::serving::serve;
 use crate::waiting::subscription::SubscriptionRequest;
 
-/// When to retry after Redis did not answer.
+/// The delay of a retry after Redis did not answer.
 const RETRY_MS: u64 = 2_000;
 
-/// How often to look at a queue whose messages may be lost.
+/// The polling interval of a queue whose messages may be lost.
 const LOOK_MS: u64 = 15_000;
 
-/// How often to look at a queue whose messages Redis forbids this user.
+/// The polling interval of a queue whose messages Redis forbids this user.
 const UNSUBSCRIBED_MS: u64 = 1_000;
 
-/// How often to look at a queue with tasks for a time of the wall clock: a step of that clock sends no message.
-const APPOINTED_LOOK_MS: u64 = 1_000;
+/// The polling interval of a queue that has tasks with a time of the wall clock (`AT`), because Redis sends no message
+/// when that clock is set.
+const WALL_CLOCK_LOOK_MS: u64 = 1_000;
 
 /// How many queues one `tick` covers.
 const TICKED: usize = 64;
@@ -131,12 +132,10 @@ impl Waiters {
         self.changed.notify_one();
     }
 
-    /// The queues with waiters.
     pub fn queues(&self) -> BTreeSet<Vec<u8>> {
         self.index.borrow().queues()
     }
 
-    /// The number of queues with waiters.
     pub(crate) fn queue_count(&self) -> usize {
         self.index.borrow().queue_count()
     }
@@ -192,7 +191,6 @@ impl Waiters {
         self.looks.take().into_iter().map(|(_, done)| done).collect()
     }
 
-    /// Tries the waiters for this queue soon.
     pub fn try_soon(&self, queue: &[u8]) {
         self.to_try.borrow_mut().insert(queue.to_vec());
         self.changed.notify_one();
@@ -293,7 +291,6 @@ impl Waiters {
         }
     }
 
-    /// Whether this queue has a waiter.
     pub fn is_wanted(&self, queue: &[u8]) -> bool {
         self.index.borrow().is_wanted(queue)
     }
@@ -339,9 +336,9 @@ fn report_when_served(home: &Rc<HomeThread>, queue: Option<&[u8]>, done: oneshot
     let mut served = Vec::new();
     for (store, listeners) in &mut *home.waiters.serving.borrow_mut() {
         if of.as_ref().is_none_or(|of| of == store) {
-            let (tell, is_told) = oneshot::channel();
-            listeners.push(tell);
-            served.push(is_told);
+            let (end, has_ended) = oneshot::channel();
+            listeners.push(end);
+            served.push(has_ended);
         }
     }
     let home = Rc::clone(home);
@@ -366,9 +363,9 @@ async fn serve_store(home: Rc<HomeThread>, store: Store) {
         plan(&home, &store, &queues).await;
     }
     let listeners = waiters.serving.borrow_mut().remove(&store).unwrap_or_default();
-    for tell in listeners {
+    for end in listeners {
         // The receiver may be gone.
-        let _ = tell.send(());
+        let _ = end.send(());
     }
     // A deadline may be sooner now, or a waiter may have timed out while it was tried.
     waiters.changed.notify_one();
@@ -457,7 +454,7 @@ async fn tick(home: &HomeThread, store: &Store, queues: &[&Vec<u8>]) -> Result<V
 /// When to look at a queue again, on the monotonic clock, from the answer of `tick`.
 fn when(row: &Value, now_ms: u64) -> Option<u64> {
     let [at, appointed, log, wall] = fields::<4>(row.clone()).ok()?.map(|n: Value| number(n).unwrap_or(0));
-    let waits = [(at, log, u64::MAX), (appointed, wall, APPOINTED_LOOK_MS)];
+    let waits = [(at, log, u64::MAX), (appointed, wall, WALL_CLOCK_LOOK_MS)];
     let waits = waits.into_iter().filter(|(at, ..)| *at > 0);
     // Both clocks are cut off to milliseconds.
     waits.map(|(at, clock, most)| now_ms + 1 + at.saturating_sub(clock).min(most)).min()

@@ -123,7 +123,7 @@ mod tests {
     use sureq_proto::verbs::By;
 
     use super::*;
-    use crate::subscriptions::tests::{mailbox, names, notice, subscriptions, tell};
+    use crate::subscriptions::tests::{deliver, mailbox, names, notice, subscriptions};
 
     /// A pattern that takes about 300,000 steps to match the channel of `LONG`. Different values of `n` give
     /// different patterns.
@@ -140,8 +140,8 @@ mod tests {
         for (n, mailbox) in subscribers.iter().enumerate() {
             all.add(By::Pattern, &costly_pattern(n), ConnId(n as u64), mailbox);
         }
-        assert!(tell(&all, notice(&LONG)) >= 20);
-        assert_eq!(tell(&all, notice(&LONG)), 0, "the matches are remembered");
+        assert!(deliver(&all, notice(&LONG)) >= 20);
+        assert_eq!(deliver(&all, notice(&LONG)), 0, "the matches are remembered");
         assert!(
             subscribers.iter().all(|mailbox| mailbox.check().is_ok()),
             "each has enough budget for its own"
@@ -160,7 +160,7 @@ mod tests {
         }
         all.add(By::Pattern, &costly_pattern(9), ConnId(3), &shares);
         for _ in 0..2 {
-            assert!(tell(&all, notice(&LONG)) <= 10, "no more than the budgets of two");
+            assert!(deliver(&all, notice(&LONG)) <= 10, "no more than the budgets of two");
             assert_eq!(names(&cheap), ["[s]ureq:*", "sureq:*"]);
             assert_eq!(costly.take().err(), Some(GivenUp::TooCostly));
             assert!(shares.check().is_ok() && woken.0.load(Ordering::Relaxed) > 0);
@@ -168,7 +168,7 @@ mod tests {
         for pattern in patterns {
             all.remove(By::Pattern, &pattern, ConnId(1));
         }
-        assert_eq!(tell(&all, notice(&LONG)), 1, "the remaining pattern");
+        assert_eq!(deliver(&all, notice(&LONG)), 1, "the remaining pattern");
     }
 
     #[test]
@@ -178,13 +178,13 @@ mod tests {
         for (conn, mailbox) in (0..).map(ConnId).zip(&subscribers) {
             all.add(By::Pattern, pattern.as_bytes(), conn, mailbox);
         }
-        assert_eq!(tell(&all, notice(&[b'a'; 4_000])), 1);
+        assert_eq!(deliver(&all, notice(&[b'a'; 4_000])), 1);
         assert!(subscribers.iter().all(|mailbox| mailbox.check() == Err(GivenUp::TooCostly)));
     }
 
     /// The remembered matches of a channel after one message on it.
     fn remembered(all: &Subscriptions, queue: &[u8]) -> Option<Arc<[Name]>> {
-        tell(all, notice(queue));
+        deliver(all, notice(queue));
         let mut channel = Vec::new();
         sureq_proto::channel::write(sureq_core::notice::Kind::Work, queue, &mut channel);
         all.lock().matches.get(&channel)

@@ -66,7 +66,7 @@ impl Delivery {
 /// async fn handle(file: String, token: Token) -> Result<Outcome, Failure> {
 ///     tokio::select! {
 ///         uploaded = upload(&file) => uploaded?,
-///         // An upload may go on while the worker stops; only a graver reason ends it.
+///         // An upload may continue while the worker stops; only a graver reason ends it.
 ///         _ = token.wait_beyond(Stop::Stopping) => {
 ///             discard_parts().await;
 ///             return Ok(Outcome::Requeue { after: Duration::ZERO });

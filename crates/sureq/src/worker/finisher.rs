@@ -306,7 +306,7 @@ fn refused(reply: Option<&Reply>) -> Settlement {
             return Settlement::Unsupported(no.clone().into());
         }
         Some(Reply::Refused(no)) => Error::from(no.clone()),
-        _ => Error::out_of_turn(),
+        _ => Error::unexpected_reply(),
     };
     match error {
         Error::Unavailable { .. } => Settlement::Retry { error, is_unknown: false },

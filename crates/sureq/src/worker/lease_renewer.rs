@@ -144,7 +144,7 @@ impl LeaseRenewer {
     fn incarnation(&self) -> Option<u64> {
         match *self.shared.registration.borrow() {
             Registration::As(incarnation) => Some(incarnation),
-            Registration::Pending | Registration::Unneeded | Registration::Over(_) => None,
+            Registration::Pending | Registration::Unneeded | Registration::Ended(_) => None,
         }
     }
 
@@ -162,7 +162,7 @@ impl LeaseRenewer {
                 Err(no.into())
             }
             Some(reply) => Ok((reply, replies)),
-            None => Err(Error::out_of_turn()),
+            None => Err(Error::unexpected_reply()),
         }
     }
 
@@ -217,7 +217,7 @@ impl LeaseRenewer {
             }
             Reply::Refused(Refusal::NotThere { .. }) => Ok(Registration::Unneeded),
             Reply::Refused(no) => Err(no.into()),
-            _ => Err(Error::out_of_turn()),
+            _ => Err(Error::unexpected_reply()),
         }
     }
 
@@ -249,7 +249,7 @@ impl LeaseRenewer {
             Ok((Reply::Refused(Refusal::WorkerGone), _)) => return self.register_anew(incarnation).await,
             Ok((Reply::Refused(Refusal::WorkerReplaced), _)) => return self.replaced(incarnation).await,
             Ok((Reply::Refused(no), _)) => no.into(),
-            Ok(_) => Error::out_of_turn(),
+            Ok(_) => Error::unexpected_reply(),
             Err(error) => error,
         };
         if shared.is_final(&error) {
@@ -403,6 +403,6 @@ mod tests {
         assert!(renewer.incarnation().is_some_and(|second| second > first), "it has registered anew");
         start_another(&home).await;
         renewer.beat().await;
-        assert_eq!(*shared.registration.borrow(), Registration::Over(Error::WorkerReplaced));
+        assert_eq!(*shared.registration.borrow(), Registration::Ended(Error::WorkerReplaced));
     }
 }

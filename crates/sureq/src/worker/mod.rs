@@ -128,7 +128,7 @@ pub enum WorkerError {
         name: String,
     },
     /// The home is closed or has failed, or refuses a command that the worker needs.
-    #[error("the worker cannot go on: {0}")]
+    #[error("the worker cannot continue: {0}")]
     Home(#[from] Error),
 }
 

@@ -67,7 +67,7 @@ pub(super) enum Registration {
     /// The home does not register workers: leases alone hold tasks.
     Unneeded,
     /// Failed for good.
-    Over(Error),
+    Ended(Error),
 }
 
 #[derive(Debug)]
@@ -275,7 +275,7 @@ impl Shared {
     /// Whether a retry is useless. A server that shut down may be restarted.
     pub(super) fn is_final(&self, error: &Error) -> bool {
         match error {
-            Error::Over(_) => self.home.api().is_in_process(),
+            Error::Closed(_) => self.home.api().is_in_process(),
             Error::Refused(no) => matches!(no.code(), "ERR" | "NOTTHERE"),
             _ => false,
         }
@@ -283,7 +283,7 @@ impl Shared {
 
     /// Ends the worker with an error.
     pub(super) fn over(&self, error: Error) {
-        self.registration.send_replace(Registration::Over(error));
+        self.registration.send_replace(Registration::Ended(error));
         self.changed.notify_one();
     }
 

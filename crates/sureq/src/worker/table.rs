@@ -264,8 +264,8 @@ impl Table {
     pub(super) fn next_end(&self) -> Option<Instant> {
         let entries = self.lock();
         let times = entries.list.iter().flatten().flat_map(|entry| {
-            let is_told = entry.live.fired() >= Some(Stop::LeaseLost);
-            let lapse = entry.lease.filter(|_| !is_told).map(|lease| lease.until);
+            let is_notified = entry.live.fired() >= Some(Stop::LeaseLost);
+            let lapse = entry.lease.filter(|_| !is_notified).map(|lease| lease.until);
             let verdict = entry.verdict.as_ref().filter(|_| !entry.live.is_released());
             [lapse, entry.run_until, entry.end_at, verdict.map(|verdict| verdict.keep_until)]
         });

@@ -44,7 +44,7 @@ pub(super) async fn take(shared: &Arc<Shared>) -> Error {
         let incarnation = match seen {
             Registration::As(incarnation) => Some(incarnation),
             Registration::Unneeded => None,
-            Registration::Over(error) => return error,
+            Registration::Ended(error) => return error,
             Registration::Pending => {
                 // The sender is part of `shared`.
                 let _ = registration.changed().await;
@@ -254,7 +254,7 @@ fn is_registered(shared: &Shared, incarnation: Option<u64>) -> bool {
     match *shared.registration.borrow() {
         Registration::As(current) => incarnation == Some(current),
         Registration::Unneeded => incarnation.is_none(),
-        Registration::Pending | Registration::Over(_) => false,
+        Registration::Pending | Registration::Ended(_) => false,
     }
 }
 

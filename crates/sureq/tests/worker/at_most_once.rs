@@ -14,7 +14,7 @@ async fn a_task_acked_first_is_gone_when_its_handler_runs_and_never_runs_again()
     let handler = async |text: String, tell: State<Tell<String>>| {
         let _ = tell.send(text.clone());
         assert_ne!(text, "panic");
-        if text == "fail" { Err(Failure::again_now("it would come again at once")) } else { Ok(()) }
+        if text == "fail" { Err(Failure::again_now("it would be retried at once")) } else { Ok(()) }
     };
     let worker = Worker::new(&home).state(tell).work("q", route(handler).ack_first());
     let worker = AtWork::start(worker);

@@ -14,7 +14,7 @@ const NAME: &str = "twin";
 const TASKS: usize = 6;
 
 /// Reports that it runs, and later why its token fired.
-async fn until_told(tell: State<Tell<Option<Stop>>>, token: Token) {
+async fn until_stopped(tell: State<Tell<Option<Stop>>>, token: Token) {
     let _ = tell.send(None);
     let _ = tell.send(Some(token.wait().await));
 }
@@ -28,7 +28,7 @@ async fn check(home: &Home, home_of_the_second: &Home) {
     let queue = home.queue("q");
     queue.push_all(["x"; TASKS]).await.expect("the push succeeds");
     let (tell, mut said) = said::<Option<Stop>>();
-    let first = AtWork::start(worker(home).concurrency(2).state(tell).work("q", until_told));
+    let first = AtWork::start(worker(home).concurrency(2).state(tell).work("q", until_stopped));
     assert_eq!(said.many(2).await, [None, None], "both handlers run");
 
     let second = AtWork::start(worker(home_of_the_second).work("q", async || ()));

@@ -33,7 +33,7 @@ fn is_empty(info: &Info) -> bool {
     info.ready + info.delayed + info.leased + info.dead == 0
 }
 
-async fn more_of_the_dead(queue: &Queue) -> Death {
+async fn details_of_the_first_dead_task(queue: &Queue) -> Death {
     let dead = queue.inspect(View::Dead, 0, 9).await.expect("the queue can be inspected");
     dead.into_iter().next().and_then(|task| task.more).expect("a dead task has a reason")
 }
@@ -95,12 +95,12 @@ async fn a_task_is_dead_when_its_handler_says_so_or_its_tries_are_spent() {
     };
     let worker = AtWork::start(Worker::new(&home).work("q", handler));
     counts(&queue, |info| info.dead == 1).await;
-    let more = more_of_the_dead(&queue).await;
+    let more = details_of_the_first_dead_task(&queue).await;
     assert_eq!(more.reason.as_deref(), Some(&b"no such address"[..]));
     queue.purge(Some(View::Dead)).await.expect("the home answers");
     queue.add("again and again").tries(3).await.expect("the push succeeds");
     counts(&queue, |info| info.dead == 1).await;
-    assert_eq!(more_of_the_dead(&queue).await.tries.failed, 3);
+    assert_eq!(details_of_the_first_dead_task(&queue).await.tries.failed, 3);
     let tally = worker.stop().await;
     assert_eq!((tally.taken, tally.dead, tally.failed), (4, 2, 2));
 }
@@ -113,7 +113,7 @@ async fn a_panic_is_a_failed_try_and_the_worker_continues() {
     let handler = async |text: String| assert_ne!(text, "x", "the handler broke");
     let worker = AtWork::start(Worker::new(&home).work("q", handler));
     counts(&queue, |info| info.dead == 1 && info.ready + info.leased == 0).await;
-    let more = more_of_the_dead(&queue).await;
+    let more = details_of_the_first_dead_task(&queue).await;
     let reason = String::from_utf8(more.reason.expect("it says why").into()).unwrap();
     assert!(reason.starts_with("panicked: ") && reason.contains("the handler broke"), "{reason}");
     let tally = worker.stop().await;

@@ -85,7 +85,7 @@ async fn a_worker_whose_home_is_closed_for_good_ends_with_an_error() {
     worker.phase(|phase| *phase == sureq::Phase::Taking).await;
     home.close().expect("the home closes");
     let error = worker.end().await.expect_err("the home is closed");
-    assert!(matches!(error, WorkerError::Home(sureq::Error::Over(_))), "{error}");
+    assert!(matches!(error, WorkerError::Home(sureq::Error::Closed(_))), "{error}");
 }
 
 #[tokio::test]

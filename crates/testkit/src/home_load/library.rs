@@ -6,7 +6,7 @@ use sureq_core::{Refusal, Replies, Reply};
 use sureq_history::Outcome;
 use sureq_home_api::Payload;
 
-use super::{Asking, Session, Taken, Told};
+use super::{AckReply, Asking, Session, Taken};
 
 pub(super) struct LibrarySession(Home);
 
@@ -54,12 +54,12 @@ impl Session for LibrarySession {
         taken.collect()
     }
 
-    fn ack(&mut self, queue: &[u8], id_or_receipt: &str) -> Told {
+    fn ack(&mut self, queue: &[u8], id_or_receipt: &str) -> AckReply {
         let tasks = TaskRefs { list: &[id_or_receipt.as_bytes()], form: IdForm::Long };
         match &self.ask(&Command::Ack { queue, tasks, scope: AckScope::LeasedOrLapsed }).list[0] {
-            Reply::Acked(span) if span.len() == 1 => Told::Done,
-            Reply::Acked(_) => Told::Denied,
-            no => Told::Other(outcome_of(no)),
+            Reply::Acked(span) if span.len() == 1 => AckReply::Done,
+            Reply::Acked(_) => AckReply::Denied,
+            no => AckReply::Other(outcome_of(no)),
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sureq_core::command::Block;
 use sureq_history::Outcome;
 
-use super::{Asking, Session, Taken, Told};
+use super::{AckReply, Asking, Session, Taken};
 use crate::client::{RespClient, Value, encode, set_patience};
 
 /// The time limit for a reply, beyond the wait of a pop; then the connection is dropped.
@@ -89,11 +89,11 @@ impl Session for RespSession {
         }
     }
 
-    fn ack(&mut self, queue: &[u8], id_or_receipt: &str) -> Told {
+    fn ack(&mut self, queue: &[u8], id_or_receipt: &str) -> AckReply {
         match self.ask(&[b"RQ.ACK", queue, id_or_receipt.as_bytes()]) {
-            Ok(done) if done.clone().list().is_empty() => Told::Denied,
-            Ok(_) => Told::Done,
-            Err(outcome) => Told::Other(outcome),
+            Ok(done) if done.clone().list().is_empty() => AckReply::Denied,
+            Ok(_) => AckReply::Done,
+            Err(outcome) => AckReply::Other(outcome),
         }
     }
 

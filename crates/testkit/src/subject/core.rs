@@ -25,10 +25,10 @@ struct CoreHome {
     log: Log,
     now: Now,
     last_waiting: u64,
-    line: Vec<Waiting>,
+    line: Vec<WaitingPop>,
 }
 
-struct Waiting {
+struct WaitingPop {
     number: u64,
     pop: OwnedPop,
     until: Option<LogTime>,
@@ -128,7 +128,7 @@ impl CoreHome {
                     _ => None,
                 };
                 let number = self.last_waiting;
-                self.line.push(Waiting { number, pop: OwnedPop::from(pop), until, replies: None });
+                self.line.push(WaitingPop { number, pop: OwnedPop::from(pop), until, replies: None });
                 return Some(number);
             }
             self.serve();

@@ -113,7 +113,7 @@ impl<H: Home> Local<H> {
                     let gauges = text::Gauges { connections, memory_bytes: 0 };
                     text::encode_reply(
                         &mut session.out,
-                        &text::ReplyForm::of(request),
+                        &text::TextReplyForm::of(request),
                         &replies.list[0],
                         &replies,
                         gauges,

@@ -80,7 +80,7 @@ impl ModuleSubject {
     }
 
     /// A number in the server's INFO.
-    fn told(&mut self, section: &str, field: &str) -> u64 {
+    fn info_field(&mut self, section: &str, field: &str) -> u64 {
         let info = self.control.ask(&["INFO", section]);
         let Value::Bulk(info) = info else { panic!("INFO is a text") };
         let info = String::from_utf8(info).expect("INFO is a text");
@@ -93,7 +93,7 @@ impl ModuleSubject {
         self.control.ask(&["PING"]);
         self.control.ask(&["PING"]);
         let since = Instant::now();
-        while self.told("sureq", "sureq_overdue") > 0 {
+        while self.info_field("sureq", "sureq_overdue") > 0 {
             assert!(since.elapsed() < PATIENCE, "a due task is not moved");
         }
     }
@@ -135,7 +135,7 @@ impl Client {
 
 impl Subject for ModuleSubject {
     fn ask(&mut self, conn: &str, requests: &[Request]) {
-        let waited_before = self.told("clients", "blocked_clients");
+        let waited_before = self.info_field("clients", "blocked_clients");
         let server = &self.server;
         let client = self.clients.entry(conn.to_owned()).or_insert_with(|| Client::connect(server));
         if !client.waits {
@@ -152,7 +152,7 @@ impl Subject for ModuleSubject {
     fn reply(&mut self, conn: &str) -> Option<Value> {
         let since = Instant::now();
         while since.elapsed() < PATIENCE {
-            let waiting = self.told("clients", "blocked_clients");
+            let waiting = self.info_field("clients", "blocked_clients");
             let client = self.clients.get_mut(conn)?;
             client.fill(Duration::from_millis(1));
             if let Some(value) = take_resp(&mut client.input) {
@@ -208,10 +208,10 @@ impl Subject for ModuleSubject {
 
     fn close(&mut self, conn: &str) {
         if self.clients.contains_key(conn) {
-            let before = self.told("clients", "connected_clients");
+            let before = self.info_field("clients", "connected_clients");
             self.clients.remove(conn);
             let since = Instant::now();
-            while self.told("clients", "connected_clients") >= before {
+            while self.info_field("clients", "connected_clients") >= before {
                 assert!(since.elapsed() < PATIENCE, "the server does not notice that {conn} is gone");
             }
             self.let_it_happen();

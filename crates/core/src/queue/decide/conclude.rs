@@ -175,7 +175,7 @@ impl<B: Body> Queue<B> {
             return bulk.end(dead as u64);
         }
         // A revival is under way: these tasks died after it was announced.
-        let is_last = !bulk.goes_on(dead);
+        let is_last = !bulk.may_continue(dead);
         let count = if is_last { dead } else { slice };
         let ids: Vec<TaskId> = self.table.walk(&self.dead).take(count).map(|task| task.id).collect();
         let revived = self.revive_listed(&ids, now, rec);
@@ -264,7 +264,7 @@ impl<B: Body> Queue<B> {
         }
         let has_few =
             self.records_of(what) <= slice && !(what.takes(StateKind::Delayed) && self.delayed_records() > 0);
-        if !has_few && bulk.goes_on(count as usize) {
+        if !has_few && bulk.may_continue(count as usize) {
             let ids = self.slice_for(what);
             self.remove_all(&ids, Removal::Deleted, now, rec);
             return bulk.more(ids.len() as u64);

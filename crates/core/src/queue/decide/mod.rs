@@ -98,7 +98,6 @@ impl<B: Body> Queue<B> {
         }
     }
 
-    /// Resumes deliveries.
     pub fn resume<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut R) {
         if self.paused.is_some() {
             self.commit(&Event::Resumed(self.no), now.log, rec);
@@ -124,7 +123,6 @@ impl<B: Body> Queue<B> {
         settings
     }
 
-    /// The state of a task, if it exists.
     pub fn state_of(&self, id: TaskId) -> Option<StateKind> {
         if let Some(task) = self.table.get(id) {
             return Some(if self.bulk.revives(&task.state) { StateKind::Ready } else { task.state.kind() });

@@ -46,7 +46,6 @@ pub enum ReadAheadSpan<B> {
         first: B,
         /// The body of the task that was pushed last.
         last: B,
-        /// The number of tasks.
         tasks: usize,
     },
 }
@@ -156,7 +155,6 @@ impl<B: Body> Packed<B> {
             .then(|| front.chain(self.fresh.range(..if is_all { self.fresh.len() } else { 0 })))
     }
 
-    /// The entry with this id.
     pub(super) fn find(&self, id: TaskId) -> Option<Entry<B>> {
         self.fresh_at(id).map_or_else(|()| self.runs.find(id), |at| self.fresh.get(at?).cloned())
     }

@@ -458,7 +458,6 @@ impl<B: Body> Run<B> {
         low
     }
 
-    /// The entry with this id.
     pub(super) fn find(&self, id: TaskId) -> Option<Coded<B>> {
         if self.count == 0 || id < self.first || id > self.last {
             return None;

@@ -127,7 +127,6 @@ impl<B: Body> Runs<B> {
         self.front.iter().map(|(_, entry)| entry)
     }
 
-    /// The entry with this id.
     pub(super) fn find(&self, id: TaskId) -> Option<Entry<B>> {
         if self.has_passed(id) {
             return None;

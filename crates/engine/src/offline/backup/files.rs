@@ -44,7 +44,6 @@ impl<'p> Pace<'p> {
     }
 }
 
-/// A segment that was copied.
 pub(super) struct Copied {
     pub(super) first_number: u64,
     pub(super) first: Position,

@@ -50,14 +50,11 @@ const BULK_ROUNDS: u32 = 3;
 const STORE_READS: u32 = 50;
 const STORE_PAUSE: Duration = Duration::from_millis(2);
 
-/// The result of a backup.
 #[derive(Clone, Debug)]
 pub struct Backup {
     /// The position after the last event in the copy.
     pub position: Position,
-    /// The number of files copied.
     pub files: u64,
-    /// The number of bytes copied.
     pub bytes: u64,
     /// The number of restarts because a file was removed meanwhile.
     pub retries: u32,

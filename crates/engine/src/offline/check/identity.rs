@@ -9,7 +9,6 @@ use crate::log::salvage::uuid_of_most;
 use crate::offline::unfinished;
 use crate::store::{self, StoreValues};
 
-/// The identity of a store.
 pub(crate) struct Identity {
     pub(crate) uuid: Option<[u8; 16]>,
     /// The values of the `store` file, if one of its copies is intact.

@@ -95,7 +95,6 @@ impl<'p> Steps<'p> {
     }
 }
 
-/// A check in progress.
 struct Check<'c, 'p> {
     disk: &'c Arc<dyn Disk>,
     steps: Steps<'p>,
@@ -447,7 +446,6 @@ const OLD_STORE: &str = "the file is older than the log: ids or receipts could r
 const OLD_INCARNATION: &str = "its incarnation is below that of the log";
 const OLD_MARK: &str = "its id mark is not above all assigned ids";
 
-/// The name of a checkpoint, by its number.
 fn named(number: u64) -> String {
     format!("checkpoint-{number:020}")
 }

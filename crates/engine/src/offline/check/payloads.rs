@@ -35,7 +35,6 @@ impl Payloads {
         standing_for(&self.files, segment).unwrap_or(segment)
     }
 
-    /// Whether there is a file for this place.
     pub(crate) fn has_file(&self, place: Stored) -> bool {
         standing_for(&self.files, u64::from(place.segment)).is_some()
     }

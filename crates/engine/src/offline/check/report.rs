@@ -30,7 +30,6 @@ pub struct Report {
     pub has_state: bool,
     /// Its queues, by name.
     pub queues: Vec<QueueReport>,
-    /// The number of workers.
     pub workers: u64,
     /// The most bytes that the existing tasks take up in the log.
     pub live_bytes: u64,
@@ -47,13 +46,11 @@ pub struct Report {
 /// A segment of the log.
 #[derive(Clone, Debug)]
 pub struct SegmentReport {
-    /// The name of the file.
     pub file: String,
     /// The length of the file.
     pub bytes: u64,
     /// The bytes up to the end of the last sound frame.
     pub used_bytes: u64,
-    /// The position of its first event.
     pub first: Position,
     /// The position after its last event.
     pub end: Position,
@@ -68,7 +65,6 @@ pub struct SegmentReport {
 /// A file of one or several checkpoints.
 #[derive(Clone, Debug)]
 pub struct CheckpointReport {
-    /// The name of the file.
     pub file: String,
     /// The length of the file.
     pub bytes: u64,
@@ -96,7 +92,6 @@ pub struct QueueReport {
 }
 
 impl QueueReport {
-    /// The number of its tasks.
     pub fn tasks(&self) -> u64 {
         self.ready + self.delayed + self.leased + self.dead
     }
@@ -115,7 +110,6 @@ pub enum Severity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub severity: Severity,
-    /// The name of the file.
     pub file: String,
     /// The offset in the file, if it concerns one place.
     pub offset: Option<u64>,
@@ -202,7 +196,6 @@ impl Report {
         self.findings.iter().filter(|finding| finding.severity == Severity::Damage).count()
     }
 
-    /// The number of tasks.
     pub fn tasks(&self) -> u64 {
         self.queues.iter().map(QueueReport::tasks).sum()
     }

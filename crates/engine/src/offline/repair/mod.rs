@@ -44,7 +44,6 @@ use salvage::{Salvage, believable_payloads, is_trusted, place_of};
 /// If the id mark is lost, ids are plausible up to this far ahead of the clock.
 const IDS_AHEAD_MS: u64 = 86_400_000;
 
-/// The result of a repair.
 #[derive(Clone, Debug)]
 pub struct Repaired {
     /// The state that the repair began with.
@@ -66,17 +65,14 @@ pub struct Repaired {
 /// A task that could not be saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// The name of its queue.
     pub queue: Vec<u8>,
     pub id: TaskId,
-    /// The reason.
     pub why: String,
 }
 
 /// A task that was saved, but may have been finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Doubtful {
-    /// The name of its queue.
     pub queue: Vec<u8>,
     pub id: TaskId,
 }
