@@ -278,7 +278,8 @@ impl Engine {
             state.meter.looked((*count as usize).min(limits::SLICE_QUEUES));
         }
         // A command also settles a slice of what is due in its queue.
-        run.work += tasks.max((state.broker.moved() - moved_before) as usize);
+        let moved = (state.broker.moved() - moved_before) as usize;
+        run.work += tasks.max(moved).max(sliced::looked_at(command));
         let ticket = if progress == Progress::More {
             let rows = replies.workers.split_off(first_worker);
             Some(shared.ticket_for_bulk(command, bulk, rows, shared.position(state)))
@@ -354,7 +355,7 @@ impl Engine {
 struct BatchRun {
     now: Now,
     oversized: Option<OversizedCommand>,
-    /// Tasks named, pushed, delivered or settled.
+    /// Tasks named, pushed, delivered or settled, and what else was looked at.
     work: usize,
     served_waiters: bool,
     /// A command was refused because of the memory limit.
@@ -394,6 +395,7 @@ fn recovered_from(command: &Command<'_>) -> Option<Box<[u8]>> {
 mod tests {
     use std::sync::atomic::AtomicU64;
 
+    use sureq_core::command::Worker;
     use sureq_core::settings::{Change, Changes};
 
     use super::*;
@@ -463,6 +465,26 @@ mod tests {
             assert!(engine.shared.lock().broker.next_deadline().is_due(now), "the flood goes on");
             engine.close().expect("nothing is kept");
         }
+    }
+
+    /// Each of these may look at a thousand queues, and match a pattern against them, without returning any.
+    #[test]
+    fn a_pipeline_that_lists_queues_or_workers_lets_other_threads_have_the_lock() {
+        const COUNT: usize = 100;
+        let engine = Engine::in_memory(&Options::default());
+        let pattern: Option<&[u8]> = Some(b"*a*a*a*b");
+        let lists = [
+            Command::Queues { pattern, cursor: 0, count: 1 },
+            Command::Queues { pattern: None, cursor: 0, count: limits::SLICE_QUEUES as u32 },
+            Command::Worker(Worker::List),
+        ];
+        for list in lists {
+            let before = LOCKS.get();
+            execute(&engine, &[list; COUNT]);
+            let locks = LOCKS.get() - before;
+            assert!(locks >= COUNT / 2, "{locks} locks for {COUNT} of {list:?}");
+        }
+        engine.close().expect("nothing is kept");
     }
 
     #[test]
