@@ -395,7 +395,7 @@ fn recovered_from(command: &Command<'_>) -> Option<Box<[u8]>> {
 mod tests {
     use std::sync::atomic::AtomicU64;
 
-    use sureq_core::command::Worker;
+    use sureq_core::command::{Worker, WorkerRef};
     use sureq_core::settings::{Change, Changes};
 
     use super::*;
@@ -484,6 +484,36 @@ mod tests {
             let locks = LOCKS.get() - before;
             assert!(locks >= COUNT / 2, "{locks} locks for {COUNT} of {list:?}");
         }
+        engine.close().expect("nothing is kept");
+    }
+
+    /// Each command ends some workers whose time to live is over, with the queues that they work on.
+    #[test]
+    fn a_pipeline_ends_a_bounded_number_of_lost_workers_under_one_lock() {
+        const WORKERS: usize = 50;
+        const QUEUES: usize = 200;
+        let clock = Arc::<Hand>::default();
+        let engine = Engine::in_memory_by(Arc::clone(&clock) as _, &Options::default());
+        let queues: Vec<String> = (0..QUEUES).map(|n| format!("queue {n}")).collect();
+        for n in 0..WORKERS {
+            let name = format!("worker {n}");
+            let (name, mut replies) = (name.as_bytes(), Replies::default());
+            let start = Command::Worker(Worker::Start { name, ttl_ms: 3_600_000 });
+            let _ = engine.submit(&[start], &mut replies);
+            let Reply::Started(incarnation) = replies.list[0] else { panic!("{:?}", replies.list) };
+            let worker = WorkerRef { name, incarnation };
+            let works: Vec<Command<'_>> =
+                queues.iter().map(|queue| Command::Worker(Worker::Work(worker, queue.as_bytes()))).collect();
+            execute(&engine, &works);
+        }
+        while engine.shared.lock().ticker_sleeps.take().is_none() {
+            std::thread::yield_now();
+        }
+        end_the_hour(&clock);
+        let before = LOCKS.get();
+        execute(&engine, &vec![Command::Size; 1_000]);
+        let locks = LOCKS.get() - before;
+        assert!(locks >= WORKERS * QUEUES / 3_000, "{locks} locks");
         engine.close().expect("nothing is kept");
     }
 
