@@ -395,7 +395,7 @@ fn recovered_from(command: &Command<'_>) -> Option<Box<[u8]>> {
 mod tests {
     use std::sync::atomic::AtomicU64;
 
-    use sureq_core::command::{Worker, WorkerRef};
+    use sureq_core::command::{IdForm, TaskRef, View, Worker, WorkerRef};
     use sureq_core::settings::{Change, Changes};
 
     use super::*;
@@ -467,22 +467,26 @@ mod tests {
         }
     }
 
-    /// Each of these may look at a thousand queues, and match a pattern against them, without returning any.
+    /// The first may look at a thousand queues, and match a pattern against them, without returning any. The others
+    /// may skip very many tasks.
     #[test]
-    fn a_pipeline_that_lists_queues_or_workers_lets_other_threads_have_the_lock() {
+    fn a_pipeline_that_looks_at_much_and_returns_little_lets_other_threads_have_the_lock() {
         const COUNT: usize = 100;
         let engine = Engine::in_memory(&Options::default());
         let pattern: Option<&[u8]> = Some(b"*a*a*a*b");
-        let lists = [
-            Command::Queues { pattern, cursor: 0, count: 1 },
-            Command::Queues { pattern: None, cursor: 0, count: limits::SLICE_QUEUES as u32 },
-            Command::Worker(Worker::List),
+        let (queue, task) = (&b"q"[..], TaskRef { bytes: b"1-1", form: IdForm::Long });
+        let reads = [
+            (2, Command::Queues { pattern, cursor: 0, count: 1 }),
+            (2, Command::Queues { pattern: None, cursor: 0, count: limits::SLICE_QUEUES as u32 }),
+            (2, Command::Worker(Worker::List)),
+            (20, Command::Inspect { queue, view: View::Ready, start: 1_000_000, count: 1 }),
+            (20, Command::Explain { queue, task }),
         ];
-        for list in lists {
+        for (at_once, read) in reads {
             let before = LOCKS.get();
-            execute(&engine, &[list; COUNT]);
+            execute(&engine, &[read; COUNT]);
             let locks = LOCKS.get() - before;
-            assert!(locks >= COUNT / 2, "{locks} locks for {COUNT} of {list:?}");
+            assert!(locks >= COUNT / at_once, "{locks} locks for {COUNT} of {read:?}");
         }
         engine.close().expect("nothing is kept");
     }
