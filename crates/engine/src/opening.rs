@@ -104,6 +104,8 @@ pub(crate) fn open(
     let mut writer = recovered.writer;
     let mut buffer = CommitBuffer::new(recovered.end, writer.room(), values.hash_key, live);
     broker.start(incarnation, now, &mut buffer);
+    // No pop waits yet, and all queues with tasks are listed.
+    broker.forget_awake();
     buffer.end_unit(&mut broker);
     if let Some(observer) = &options.observer {
         observer.changed(buffer.end(), &broker);

@@ -484,6 +484,7 @@ impl Shared {
         act(broker, now, buffer);
         self.end_unit(&mut state);
         self.serve(&mut state, now);
+        state.forget_awake_unless_awaited();
         self.notify_threads(&mut state, now);
         self.unlock_and_wake(state);
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use engine_support::facts::open_small;
 use engine_support::{execute, fresh};
-use sureq_core::command::{Add, Pop, View};
+use sureq_core::command::{Add, Pop, View, When};
 use sureq_core::{Command, Refusal, Replies, Reply, TaskId};
 use sureq_engine::log::Durability;
 use sureq_engine::{Engine, Options};
@@ -147,6 +147,31 @@ fn others_are_served_between_two_slices_of_a_purge() {
 
 /// If the store closes between two slices of a command, the reply does not confirm it, unless it was executed
 /// completely.
+/// No pop waits, so no queue has to be looked at. A list of those that have become ready would grow with their number,
+/// and the next command would go through all of it.
+#[test]
+fn queues_that_become_ready_are_not_listed_while_no_pop_waits() {
+    let (disk, clock) = (SimDisk::new(5), Arc::new(ManualClock::default()));
+    let open = || open_small(&disk.shared(), &clock, Durability::None, 1 << 20);
+    let engine = open();
+    let names: Vec<String> = (0..QUEUES).map(name).collect();
+    let later = |name| Command::Add(Add { when: When::After(1_000), ..Add::plain(name, b"later") });
+    let adds: Vec<Command<'_>> = names.iter().map(|name| later(name.as_bytes())).collect();
+    let _ = execute(&engine, &adds);
+    clock.pass(2_000);
+    let now = engine.now();
+    while engine.inspect(|broker| broker.next_deadline().is_due(now)) {
+        engine.tick();
+    }
+    let queue = engine.inspect(|broker| broker.queue(names[7].as_bytes()).map(sureq_core::Queue::counts));
+    assert_eq!(queue, Some([1, 0, 0, 0]));
+    assert!(!engine.inspect(sureq_core::Broker::has_awake), "after they became ready");
+    engine.close().expect("the disk works");
+    let engine = open();
+    assert!(!engine.inspect(sureq_core::Broker::has_awake), "after a restart");
+    engine.close().expect("the disk works");
+}
+
 #[test]
 fn a_purge_is_not_confirmed_if_the_store_closes_between_two_slices() {
     let (engine, _, _) = fresh();

@@ -29,7 +29,8 @@ pub(super) struct Stamp<'r, R> {
     rec: &'r mut R,
     now: LogTime,
     pub(super) clock: LogTime,
-    /// Tasks moved by this call, and bodies of dropped and purged tasks that it released.
+    /// Tasks moved by this call, bodies of dropped and purged tasks that it released, and workers that it ended with
+    /// the queues that they worked on.
     pub(super) moved: usize,
     /// The last event moves tasks that it does not list.
     is_uncounted: bool,
@@ -51,7 +52,8 @@ impl<R: Recorder> Recorder for Stamp<'_, R> {
             self.clock = self.now;
             self.rec.record(&Event::Clock(self.now));
         }
-        self.moved += event.moved();
+        let is_end_of_worker = matches!(event, Event::Rested { .. } | Event::WorkerEnded(_));
+        self.moved += event.moved() + usize::from(is_end_of_worker);
         self.is_uncounted = matches!(event, Event::DueCame { .. });
         self.rec.record(event);
     }

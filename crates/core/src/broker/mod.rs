@@ -242,8 +242,9 @@ impl<B: Body> Broker<B> {
         self.slots.iter().flatten().map(|slot| (&*slot.name, &slot.queue))
     }
 
-    /// How many tasks commands, ticks and the ends of workers have moved since the broker was made. The difference is
-    /// the work of one call, for a driver that bounds it.
+    /// How many tasks commands, ticks and the ends of workers have moved since the broker was made. A worker that ends,
+    /// and each queue that it worked on, count as a task. The difference is the work of one call, for a driver that
+    /// bounds it.
     pub const fn moved(&self) -> u64 {
         self.moved
     }

@@ -278,7 +278,8 @@ impl Engine {
             state.meter.looked((*count as usize).min(limits::SLICE_QUEUES));
         }
         // A command also settles a slice of what is due in its queue.
-        run.work += tasks.max((state.broker.moved() - moved_before) as usize);
+        let moved = (state.broker.moved() - moved_before) as usize;
+        run.work += tasks.max(moved).max(sliced::looked_at(command));
         let ticket = if progress == Progress::More {
             let rows = replies.workers.split_off(first_worker);
             Some(shared.ticket_for_bulk(command, bulk, rows, shared.position(state)))
@@ -354,7 +355,7 @@ impl Engine {
 struct BatchRun {
     now: Now,
     oversized: Option<OversizedCommand>,
-    /// Tasks named, pushed, delivered or settled.
+    /// Tasks named, pushed, delivered or settled, and what else was looked at.
     work: usize,
     served_waiters: bool,
     /// A command was refused because of the memory limit.
@@ -394,6 +395,7 @@ fn recovered_from(command: &Command<'_>) -> Option<Box<[u8]>> {
 mod tests {
     use std::sync::atomic::AtomicU64;
 
+    use sureq_core::command::{IdForm, TaskRef, View, Worker, WorkerRef};
     use sureq_core::settings::{Change, Changes};
 
     use super::*;
@@ -463,6 +465,60 @@ mod tests {
             assert!(engine.shared.lock().broker.next_deadline().is_due(now), "the flood is not over");
             engine.close().expect("nothing is kept");
         }
+    }
+
+    /// The first may look at a thousand queues, and match a pattern against them, without returning any. The others
+    /// may skip very many tasks.
+    #[test]
+    fn a_pipeline_that_looks_at_much_and_returns_little_lets_other_threads_have_the_lock() {
+        const COUNT: usize = 100;
+        let engine = Engine::in_memory(&Options::default());
+        let pattern: Option<&[u8]> = Some(b"*a*a*a*b");
+        let (queue, task) = (&b"q"[..], TaskRef { bytes: b"1-1", form: IdForm::Long });
+        let reads = [
+            (2, Command::Queues { pattern, cursor: 0, count: 1 }),
+            (2, Command::Queues { pattern: None, cursor: 0, count: limits::SLICE_QUEUES as u32 }),
+            (2, Command::Worker(Worker::List)),
+            (20, Command::Inspect { queue, view: View::Ready, start: 1_000_000, count: 1 }),
+            (20, Command::Explain { queue, task }),
+        ];
+        for (at_once, read) in reads {
+            let before = LOCKS.get();
+            execute(&engine, &[read; COUNT]);
+            let locks = LOCKS.get() - before;
+            assert!(locks >= COUNT / at_once, "{locks} locks for {COUNT} of {read:?}");
+        }
+        engine.close().expect("nothing is kept");
+    }
+
+    /// Each command ends some workers whose time to live is over, with the queues that they work on.
+    #[test]
+    fn a_pipeline_ends_a_bounded_number_of_lost_workers_under_one_lock() {
+        const WORKERS: usize = 50;
+        const QUEUES: usize = 200;
+        let clock = Arc::<Hand>::default();
+        let engine = Engine::in_memory_by(Arc::clone(&clock) as _, &Options::default());
+        let queues: Vec<String> = (0..QUEUES).map(|n| format!("queue {n}")).collect();
+        for n in 0..WORKERS {
+            let name = format!("worker {n}");
+            let (name, mut replies) = (name.as_bytes(), Replies::default());
+            let start = Command::Worker(Worker::Start { name, ttl_ms: 3_600_000 });
+            let _ = engine.submit(&[start], &mut replies);
+            let Reply::Started(incarnation) = replies.list[0] else { panic!("{:?}", replies.list) };
+            let worker = WorkerRef { name, incarnation };
+            let works: Vec<Command<'_>> =
+                queues.iter().map(|queue| Command::Worker(Worker::Work(worker, queue.as_bytes()))).collect();
+            execute(&engine, &works);
+        }
+        while engine.shared.lock().ticker_sleeps.take().is_none() {
+            std::thread::yield_now();
+        }
+        end_the_hour(&clock);
+        let before = LOCKS.get();
+        execute(&engine, &vec![Command::Size; 1_000]);
+        let locks = LOCKS.get() - before;
+        assert!(locks >= WORKERS * QUEUES / 3_000, "{locks} locks");
+        engine.close().expect("nothing is kept");
     }
 
     #[test]

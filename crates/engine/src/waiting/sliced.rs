@@ -153,6 +153,20 @@ pub(crate) fn named(command: &Command<'_>) -> usize {
     }
 }
 
+/// The work of skipping the tasks before a position in a queue, counted in tasks. It grows slowly with their number.
+const SKIPPING_TASKS: usize = 100;
+
+/// About how much a command looks at besides what it names and returns, counted in tasks.
+pub(crate) fn looked_at(command: &Command<'_>) -> usize {
+    match command {
+        // A pattern may take long on a single name, and a worker may hold tasks of very many queues.
+        Command::Queues { pattern: Some(_), .. } | Command::Worker(Worker::List) => SLICE_TASKS,
+        Command::Queues { count, .. } => (*count as usize).min(SLICE_TASKS),
+        Command::Inspect { .. } | Command::Explain { .. } => SKIPPING_TASKS,
+        _ => 0,
+    }
+}
+
 /// How a poll of a ticket continues.
 pub(crate) enum Step {
     /// There is no slice to execute.

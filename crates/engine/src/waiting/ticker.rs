@@ -56,6 +56,7 @@ pub(crate) fn tick(shared: &Shared, state: &mut EngineState, now: Now) {
         let position = shared.position(state);
         Shared::answer(state, waiting, timed_out(), position);
     }
+    state.forget_awake_unless_awaited();
 }
 
 /// Sleeps until the next deadline, or until an earlier one is added.
