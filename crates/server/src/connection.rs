@@ -523,12 +523,13 @@ impl<D: Dialect> Drop for Connection<D> {
         // A failure of the home may be the cause of the panic, so the home is not called.
         if !std::thread::panicking() {
             self.thread.home.charge(0, self.charged);
+            // All of them go to the front of their queues, so the last ones go first.
             drop(self.awaited.take());
+            for (queue, receipts) in self.late.iter().flat_map(LateReplies::undelivered).rev() {
+                self.thread.home.requeue(queue, &receipts);
+            }
             for (queue, receipts) in self.out.take_unsent() {
                 self.thread.home.requeue(&queue, &receipts);
-            }
-            for (queue, receipts) in self.late.iter().flat_map(LateReplies::undelivered) {
-                self.thread.home.requeue(queue, &receipts);
             }
             self.thread.home.close_conn(self.conn);
         }
@@ -542,10 +543,13 @@ mod tests {
     use std::io::{Read as _, Write as _};
     use std::net::{Ipv4Addr, TcpListener, TcpStream as StdStream};
     use std::thread;
+    use std::time::Instant;
 
-    use sureq_core::command::Command;
+    use sureq_core::TaskId;
+    use sureq_core::command::{Command, Pop};
     use sureq_engine::{Engine, Options};
-    use sureq_home_api::Home as _;
+    use sureq_home_api::{Answer, Home as _, Position};
+    use sureq_proto::{ReplyForm, ReplyStyle};
     use tokio::time::timeout;
 
     use super::*;
@@ -612,6 +616,30 @@ mod tests {
         let read = reader.expect("it was started").join().expect("it read all");
         assert_eq!(read, TASKS);
         assert!(polls > TASKS / 1_000, "{polls} polls: other connections hardly got a turn");
+    }
+
+    /// One of the tasks is in a reply that was encoded but not sent, and two in replies that came later.
+    #[tokio::test]
+    async fn tasks_of_a_vanished_client_are_requeued_in_their_order() {
+        let (mut connection, _peer) = connection();
+        let home = Arc::clone(&connection.thread.home);
+        let pop = Command::Pop(Pop::plain(&[b"q"], 1));
+        let pop_three = || {
+            let mut replies = Replies::default();
+            let popped = home.execute(&[pop; 3], &mut replies);
+            assert_eq!(popped.executed, 3);
+            replies
+        };
+        let mut replies = pop_three();
+        let ids: Vec<TaskId> = replies.tasks.iter().map(|task| task.id).collect();
+        connection.out.note_delivery(connection.out.end(), b"q", replies.tasks[0].receipt());
+        connection.out.bytes_mut().extend_from_slice(b"a reply that is not sent");
+        replies.list.remove(0);
+        let forms = vec![ReplyForm::of(&pop, ReplyStyle::Native).into_owned(); 2];
+        let answer = Answer { replies, position: Position::START, at: Instant::now() };
+        connection.late = Some(LateReplies::new(forms, answer));
+        drop(connection);
+        assert_eq!(pop_three().tasks.iter().map(|task| task.id).collect::<Vec<_>>(), ids);
     }
 
     /// It would keep its subscriptions for as long as it does not read.

@@ -262,7 +262,7 @@ pub(crate) struct LateReplies<F> {
 }
 
 impl<F: ReplyRecord> LateReplies<F> {
-    fn new(forms: Vec<F>, Answer { replies, position, .. }: Answer) -> Self {
+    pub(crate) fn new(forms: Vec<F>, Answer { replies, position, .. }: Answer) -> Self {
         let payloads: usize =
             replies.tasks.iter().map(|task| task.body.as_ref().len() + more_bytes(task)).sum();
         let names: usize = replies.queues.iter().map(|row| row.name.len()).sum();
