@@ -19,7 +19,7 @@ use crate::connection::target::Target;
 use crate::layout::own::{POP, POP_ROOM};
 use crate::script::answer::{UnexpectedAnswer, bytes, list, number, refusal};
 use crate::script::call::Call;
-use crate::script::slices::SLICE;
+use crate::script::slices::{SLICE, partly_done};
 use crate::thread::{HomeThread, Store};
 
 /// How long this home relies on a store being listed. The script removes a store after an hour without use.
@@ -171,12 +171,19 @@ impl HomeThread {
         }
     }
 
-    /// Executes a call for each queue, and adds the numbers.
+    /// Executes a call for each queue, and adds the numbers. If some queues may be dropped, a refusal cannot mean that
+    /// nothing was done.
     async fn sum(&self, call: &Call) -> Result<Value, Refusal> {
         let each: Vec<Call> = call.args.iter().map(|queue| Call::about(call.op, queue)).collect();
+        let answers = self.link.send(&each.iter().collect::<Vec<_>>(), Patience::Normal).await;
+        let may_be_done = |answer: &Result<Value, Refusal>| {
+            matches!(answer, Ok(Value::Int(_)) | Err(Refusal::Unknown { .. }))
+        };
+        let is_partly_done = call.op == "drop" && answers.iter().any(may_be_done);
         let mut sum = 0;
-        for answer in self.link.send(&each.iter().collect::<Vec<_>>(), Patience::Normal).await {
-            sum += number(answer?)?;
+        for answer in answers {
+            let answer = answer.and_then(|answer| refusal(&answer).map_or(Ok(answer), Err));
+            sum += number(answer.map_err(|no| if is_partly_done { partly_done(no) } else { no })?)?;
         }
         Ok(Value::Int(sum.cast_signed()))
     }

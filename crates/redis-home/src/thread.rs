@@ -294,6 +294,8 @@ impl HomeThread {
         sent.truncate(sent.len() - usize::from(sliced.is_some()));
         let mut answers = self.send(&sent).await;
         if let Some((call, _)) = sliced {
+            // All unconfirmed tasks go to the front, so these go there before the slices take more.
+            self.requeue_unconfirmed().await;
             self.serve_between(&sent, call).await;
             answers.push(self.ask_in_slices(call).await);
         }

@@ -411,6 +411,27 @@ fn a_push_is_one_message_to_every_other_server_and_none_while_its_queue_is_pause
     home.close();
 }
 
+/// `UNAVAILABLE` would mean that nothing was done.
+#[test]
+fn a_drop_of_which_one_server_did_its_part_is_unknown() {
+    let mut cluster = RedisCluster::start_with(&["--cluster-require-full-coverage", "no"]);
+    let home = open(&cluster.url());
+    let (lost, replica) = cluster.owners("sureq:q:{a}:body");
+    let names: Vec<String> = (0..100).map(|n| format!("q{n}")).collect();
+    let living = names.iter().find(|name| cluster.owners(&format!("sureq:q:{{{name}}}:body")).0 != lost);
+    let living = living.expect("another server has some").as_bytes();
+    push(&home, living, b"x");
+    push(&home, b"a", b"x");
+    // No replica takes over.
+    cluster.server_mut(replica.expect("it has one")).kill();
+    cluster.server_mut(lost).kill();
+    let drop_both = Command::Drop { queues: &[living, b"a"] };
+    let first = run(&home, &drop_both).list;
+    assert!(matches!(first[..], [Reply::Refused(Refusal::Unknown { .. })]), "{first:?}");
+    assert_eq!(run(&home, &Command::Exists { queues: &[living] }).list, [Reply::Count(0)]);
+    home.close();
+}
+
 /// Connections that were closed while a server is away are ended later. Meanwhile the heartbeat reaches the others.
 #[test]
 fn closed_connections_of_a_server_that_is_away_delay_no_heartbeat() {
