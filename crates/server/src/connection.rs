@@ -523,12 +523,18 @@ impl<D: Dialect> Drop for Connection<D> {
         // A failure of the home may be the cause of the panic, so the home is not called.
         if !std::thread::panicking() {
             self.thread.home.charge(0, self.charged);
-            // All of them go to the front of their queues, so the last ones go first.
+            // All of them go to the front of their queues, so the last ones go first. A home elsewhere requeues the
+            // tasks of replies that have not arrived when they do.
             drop(self.awaited.take());
-            for (queue, receipts) in self.late.iter().flat_map(LateReplies::undelivered).rev() {
-                self.thread.home.requeue(queue, &receipts);
+            // Each queue is requeued once: a home may execute two requeues side by side.
+            let mut unsent = self.out.take_unsent();
+            for (queue, receipts) in self.late.iter().flat_map(LateReplies::undelivered) {
+                match unsent.iter_mut().find(|(name, _)| **name == *queue) {
+                    Some((_, all)) => all.extend(receipts),
+                    None => unsent.push((queue.into(), receipts)),
+                }
             }
-            for (queue, receipts) in self.out.take_unsent() {
+            for (queue, receipts) in unsent {
                 self.thread.home.requeue(&queue, &receipts);
             }
             self.thread.home.close_conn(self.conn);
