@@ -470,7 +470,7 @@ impl WorkersRest {
 
     pub(crate) fn step(&mut self, steps: &mut Steps<'_, '_>, out: &mut Replies<Payload>) -> Slice {
         let mut left = SLICE_KEYS;
-        while let Some(mut worker) = self.worker.take().or_else(|| self.next(steps)) {
+        while let Some(mut worker) = self.worker.take().or_else(|| self.next(steps, &mut left)) {
             if left == 0 {
                 self.worker = Some(worker);
                 return Slice::More;
@@ -492,21 +492,32 @@ impl WorkersRest {
                 out.workers.push(worker);
             }
         }
+        if left == 0 {
+            return Slice::More;
+        }
         Slice::Done(Ok(Reply::Workers(Span::new(0, out.workers.len()))))
     }
 
-    /// The next worker that is alive.
-    fn next(&mut self, steps: &Steps<'_, '_>) -> Option<WorkerRow> {
+    /// The next worker that is alive. Those whose time to live is over count, too: very many may be lost at once.
+    fn next(&mut self, steps: &Steps<'_, '_>, left: &mut usize) -> Option<WorkerRow> {
         let (marks, now) = (&steps.process.marks, steps.now.log);
+        let upto = &mut self.upto;
         let row = look(steps.ctx, |table| {
             table.enter(marks);
-            let mut behind = table.alive.range((Bound::Excluded(self.upto), Bound::Unbounded));
-            let (&incarnation, alive) = behind.find(|(_, alive)| alive.expires > now)?;
-            Some(WorkerRow { name: alive.name.clone(), incarnation, ttl_ms: alive.ttl_ms, leased: 0 })
+            for (&incarnation, alive) in table.alive.range((Bound::Excluded(*upto), Bound::Unbounded)) {
+                if alive.expires > now {
+                    *upto = incarnation;
+                    let (name, ttl_ms) = (alive.name.clone(), alive.ttl_ms);
+                    return Some(WorkerRow { name, incarnation, ttl_ms, leased: 0 });
+                }
+                if *left == 0 {
+                    return None;
+                }
+                (*upto, *left) = (incarnation, *left - 1);
+            }
+            None
         });
-        let row = row.flatten()?;
-        self.upto = row.incarnation;
-        Some(row)
+        row.flatten()
     }
 }
 

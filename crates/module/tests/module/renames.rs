@@ -49,7 +49,7 @@ fn tasks_are_requeued_in_order_though_the_queue_is_renamed_between_slices() {
         push(&mut scene.acting, "q");
         scene.begin("RQ.POP COUNT 5000 q");
         scene.go_on();
-        until("three slices are popped", || scene.acting.counts("q")[2] >= 3_000);
+        until("two slices are popped", || scene.acting.counts("q")[2] >= 2_000);
         scene.hold();
         let popped = scene.acting.counts("q")[2];
         scene.kill_asking();
