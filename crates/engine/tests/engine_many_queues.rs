@@ -145,8 +145,6 @@ fn others_are_served_between_two_slices_of_a_purge() {
     engine.close().expect("nothing is kept");
 }
 
-/// If the store closes between two slices of a command, the reply does not confirm it, unless it was executed
-/// completely.
 /// No pop waits, so no queue has to be looked at. A list of those that have become ready would grow with their number,
 /// and the next command would go through all of it.
 #[test]
@@ -172,6 +170,8 @@ fn queues_that_become_ready_are_not_listed_while_no_pop_waits() {
     engine.close().expect("the disk works");
 }
 
+/// If the store closes between two slices of a command, the reply does not confirm it, unless it was executed
+/// completely.
 #[test]
 fn a_purge_is_not_confirmed_if_the_store_closes_between_two_slices() {
     let (engine, _, _) = fresh();

@@ -325,6 +325,7 @@ fn execute_in(
             spares.entrust(state.buffer.end(), reserved);
         }
         shared.serve(&mut state, now);
+        state.forget_awake_unless_awaited();
         position = shared.position(&state);
         shared.notify_threads(&mut state, now);
     }

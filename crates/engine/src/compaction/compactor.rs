@@ -310,6 +310,7 @@ impl Compactor {
                 broker.settle_under_way(now, buffer);
                 shared.end_unit(&mut state);
                 shared.serve(&mut state, now);
+                state.forget_awake_unless_awaited();
                 shared.notify_threads(&mut state, now);
                 if state.broker.moved() - moved_before >= WORK_TASKS_MAX as u64 {
                     break;
@@ -590,6 +591,7 @@ mod tests {
         drop(state);
         let state = Compactor::finish_under_way(shared);
         assert!(!state.broker.is_under_way());
+        assert!(!state.broker.has_awake(), "no pop waits, so queues that became ready are not listed");
         drop(state);
         let held = engine.held();
         assert!((limits::SLICE_TASKS..=3 * limits::SLICE_TASKS).contains(&held.moved), "{held:?}");
