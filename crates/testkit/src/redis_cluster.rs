@@ -214,7 +214,7 @@ fn decide_owners(connection: &mut Connection, views: &[String]) {
     }
 }
 
-/// What a server reports about itself and the others, for the message of a test that fails.
+/// The report of a server about itself and the others, for the message of a test that fails.
 fn state(connection: &mut Connection) -> String {
     let ask = |connection: &mut Connection, what: &str| -> String {
         cmd("CLUSTER").arg(what).query(connection).unwrap_or_else(|error| error.to_string())

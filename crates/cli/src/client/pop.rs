@@ -75,7 +75,6 @@ async fn pop(arguments: &PopArguments, home: Home, mut output: Output) -> Comman
         return Ok(ExitCode::SUCCESS);
     }
     let Acked { finished, lost, unknown, unfinished, error } = ack(&home, &tasks).await;
-    write_tasks(arguments, &finished, &mut output)?;
     let whys = [(unknown, "not printed, since it may be delivered again"), (unfinished, "not finished")];
     for (tasks, why) in whys {
         for task in tasks {
@@ -86,6 +85,8 @@ async fn pop(arguments: &PopArguments, home: Home, mut output: Output) -> Comman
             ));
         }
     }
+    // After the receipts, which have to be named even if the output cannot be written.
+    write_tasks(arguments, &finished, &mut output)?;
     if lost > 0 {
         print::err(format_args!("sureq: {} not finished: another client holds it now", many(lost, "task")));
     }
