@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use redis::{Value, cmd};
+use support::monitor::Monitor;
 use support::{
     Direction, ack, answer, cutting_proxy, info, open, pop, pop_held_by, push, run, until, wait_for,
 };
@@ -64,7 +65,10 @@ fn tasks_held_by_connections_of_a_dead_home_are_requeued() {
     let server = RedisServer::start();
     let dead = open(&server.url());
     push(&dead, b"q", b"x");
+    let mut monitor = Monitor::new(&server);
     assert_eq!(pop_held_by(&dead, b"q", 7).unwrap().len(), 1);
+    // Its first connection that holds a task makes it send a heartbeat, the next one follows ten seconds later.
+    monitor.wait_for("home");
     // The dead home did not close, its last heartbeat is long ago, and so is its last chance to send one: the score
     // ends in a half.
     let mut admin = server.connect();

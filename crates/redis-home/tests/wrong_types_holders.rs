@@ -4,6 +4,7 @@
 mod support;
 
 use redis::{Connection, cmd};
+use support::monitor::Monitor;
 use support::{ack, by, info, open, pop, pop_held_by, push, run, start, until};
 use sureq_core::command::{
     AckScope, Cancel, Command, ConnId, IdForm, LeaseAsk, Pop, TaskRefs, Worker, WorkerRef,
@@ -142,7 +143,10 @@ fn a_lost_home_with_a_bad_key_does_not_disturb_others() {
         let server = RedisServer::start();
         let (home, other) = (open(&server.url()), open(&server.url()));
         push(&home, b"q", b"x");
+        let mut monitor = Monitor::new(&server);
         assert_eq!(pop_held_by(&home, b"q", 7).expect("a pop").len(), 1);
+        // The first connection that holds a task makes its home send a heartbeat, the next one follows much later.
+        monitor.wait_for("home");
         let mut raw = server.connect();
         let homes: Vec<String> =
             cmd("ZRANGE").arg(&["sureq:homes", "0", "-1"]).query(&mut raw).expect("it answers");
