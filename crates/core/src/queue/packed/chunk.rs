@@ -190,11 +190,16 @@ impl<B: Body> Chunk<B> {
         usize::from(upto - from) - gone
     }
 
-    /// The next live entry of an iteration. In a damaged run, an entry that cannot be decoded is skipped with the
-    /// rest of its group.
+    /// The next live entry of an iteration. Groups without one are skipped undecoded. In a damaged run, an entry that
+    /// cannot be decoded is skipped with the rest of its group.
     pub(super) fn next(&self, cursor: &mut Cursor<B>) -> Option<Entry<B>> {
         while cursor.index() < self.run().count() {
             meter::step();
+            let group = cursor.index() / GROUP;
+            if cursor.index() % GROUP == 0 && self.live_in(group) == 0 {
+                cursor.pass_over_group();
+                continue;
+            }
             match self.run().next(cursor) {
                 None => cursor.pass_over_group(),
                 Some(coded) if self.is_live(coded.index) => {

@@ -131,7 +131,7 @@ impl<B> Cursor<B> {
         self.coded += 1;
     }
 
-    /// Skips the rest of a group that cannot be decoded.
+    /// Skips the rest of a group.
     pub(super) fn pass_over_group(&mut self) {
         *self = Self::at_group(self.index / GROUP + 1);
     }
