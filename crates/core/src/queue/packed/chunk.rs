@@ -196,7 +196,7 @@ impl<B: Body> Chunk<B> {
         while cursor.index() < self.run().count() {
             meter::step();
             let group = cursor.index() / GROUP;
-            if cursor.index() % GROUP == 0 && self.live_in(group) == 0 {
+            if cursor.index().is_multiple_of(GROUP) && self.live_in(group) == 0 {
                 cursor.pass_over_group();
                 continue;
             }
